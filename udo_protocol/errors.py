@@ -1,0 +1,112 @@
+"""Every error of the project. One root; "you misused it" and "the other side misbehaved" are branches.
+
+Across a wire an error travels as (code, retry, message), never as text to be matched.
+"""
+
+from __future__ import annotations
+
+
+class UdoError(Exception):
+    """Root of all errors; `code` is stable, `retry` says whether the same step may succeed later."""
+
+    code = "error"
+    retry = False
+
+
+class UsageError(UdoError):
+    """You misused it: the input, the call or the setting has to change."""
+
+    code = "usage"
+
+
+class ManifestError(UsageError):
+    """An operator's manifest is malformed: names the file, the field, what was expected and what came."""
+
+    code = "manifest"
+
+
+class SchemaError(UsageError):
+    """Columns or types do not fit: names each column, the expected and the actual type."""
+
+    code = "schema"
+
+
+class NotFound(UsageError):
+    """No operator, version or deployment of that name; lists the near ones."""
+
+    code = "not_found"
+
+
+class Conflict(UsageError):
+    """The name is taken by other content, or the step is not allowed in the present state."""
+
+    code = "conflict"
+
+
+class Unauthorized(UsageError):
+    """A write without a valid token."""
+
+    code = "unauthorized"
+
+
+class PeerError(UdoError):
+    """The other side misbehaved or is away."""
+
+    code = "peer"
+
+
+class Unavailable(PeerError):
+    """A registry, node manager or server does not answer; says which, where, and how to start it."""
+
+    code = "unavailable"
+    retry = True
+
+
+class WaitTimeout(PeerError):
+    """A bounded wait ended; names what was awaited and for how long."""
+
+    code = "timeout"
+    retry = True
+
+
+class ServerLost(PeerError):
+    """The queue or state server went away or was restarted (its run id changed): the attempt must be retried."""
+
+    code = "server_lost"
+    retry = True
+
+
+class LaneExpired(PeerError):
+    """The lane was idle beyond its lease and what it left behind has been removed."""
+
+    code = "lane_expired"
+    retry = True
+
+
+class ProtocolError(PeerError):
+    """Bytes that are not a frame of this protocol version: truncated, garbled, or of another version."""
+
+    code = "protocol"
+
+
+class Fenced(PeerError):
+    """This instance is no longer the owner of its slot and must leave."""
+
+    code = "fenced"
+
+
+class OperatorError(UdoError):
+    """The operator failed: carries its own traceback and, if known, the offending event."""
+
+    code = "operator"
+
+
+def by_code(code: str, message: str) -> UdoError:
+    """The error of that wire code, or a plain UdoError for a code this version does not know."""
+    pending: list[type[UdoError]] = [UdoError]
+    while pending:
+        cls = pending.pop()
+        if cls.code == code:
+            return cls(message)
+        pending.extend(cls.__subclasses__())
+    return UdoError(message)

@@ -1,0 +1,72 @@
+"""The frame codec: bytes in, frames out, no I/O.
+
+Wire form: 16-byte prefix (`UDOF`, version u16, reserved u16, header length u32, body length u32; little endian), the
+protobuf FrameHeader, zero padding to 8 bytes, and the Arrow IPC record batch message (absent in frames without events).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from udo_protocol.errors import ProtocolError
+from udo_protocol.proto import frame_pb2 as pb
+
+VERSION = 1
+MAGIC = b"UDOF"
+_PREFIX = struct.Struct("<4sHHII")
+_PAD = [b"\0" * ((8 - n) % 8) for n in range(8)]
+
+DATA, END, ANSWER, ERROR, SKIPPED, STALE = pb.DATA, pb.END, pb.ANSWER, pb.ERROR, pb.SKIPPED, pb.STALE
+Header = pb.FrameHeader
+Failure = pb.Failure
+
+Bytes = bytes | bytearray | memoryview | pa.Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One decoded frame; `body` is the undecoded Arrow message, empty when there are no events."""
+
+    header: pb.FrameHeader
+    body: pa.Buffer | None = field(default=None, repr=False)
+
+    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Decode the events; `schema` is the one whose id stands in the header."""
+        if self.body is None:
+            return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+        try:
+            return pa.ipc.read_record_batch(self.body, schema)
+        except (pa.ArrowInvalid, OSError) as e:
+            raise ProtocolError(f"frame {self.header.number} of lane {self.header.lane}: {len(self.body)} body bytes are no Arrow record batch of the announced schema: {e}") from e
+
+
+def encode(header: pb.FrameHeader, batch: pa.RecordBatch | None = None) -> list[Bytes]:
+    """The frame as pieces to be sent one after the other, so that the events are not copied again."""
+    head = header.SerializeToString()
+    body = None if batch is None else batch.serialize()
+    size = 0 if body is None else len(body)
+    start = _PREFIX.pack(MAGIC, VERSION, 0, len(head), size) + head + _PAD[len(head) % 8]
+    return [start] if body is None else [start, body]
+
+
+def decode(data: bytes | bytearray) -> Frame:
+    """The frame of these bytes; ProtocolError says what was expected and what came."""
+    if len(data) < _PREFIX.size:
+        raise ProtocolError(f"expected a frame of at least {_PREFIX.size} bytes, got {len(data)}: truncated")
+    magic, version, _, head_len, body_len = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise ProtocolError(f"expected a frame starting with {MAGIC!r}, got {bytes(magic)!r}")
+    if version != VERSION:
+        raise ProtocolError(f"frame of protocol version {version}; this side speaks version {VERSION}: upgrade the older side")
+    start = _PREFIX.size + head_len + (-head_len % 8)
+    if len(data) != start + body_len:
+        raise ProtocolError(f"expected a frame of {start + body_len} bytes, got {len(data)}: truncated or garbled")
+    header = pb.FrameHeader()
+    try:
+        header.ParseFromString(memoryview(data)[_PREFIX.size : _PREFIX.size + head_len])
+    except Exception as e:  # protobuf's DecodeError differs between its implementations
+        raise ProtocolError(f"frame header of {head_len} bytes is not a FrameHeader: {e}") from e
+    return Frame(header, pa.py_buffer(data).slice(start) if body_len else None)

@@ -1,0 +1,42 @@
+"""Names of every key on the queue and state servers. All keys of a slot start with `udo:{deployment}:{slot}:`.
+
+| key              | server       | type   | content                                                         |
+|------------------|--------------|--------|-----------------------------------------------------------------|
+| `in`             | queue        | list   | the log: frames not yet trimmed, oldest first                   |
+| `sizes`          | queue        | list   | byte size of each frame of `in`, same order                     |
+| `bytes`          | queue        | int    | sum of `sizes`: the retained bytes                              |
+| `base`           | queue        | int    | sequence number of the first frame of `in`; absent = 1          |
+| `emitted`        | queue        | int    | sequence number of the last answered frame; absent = 0          |
+| `owner`          | queue, state | int    | token of the only instance that may answer or checkpoint        |
+| `tokens`         | state        | int    | last token handed out; tokens only grow                         |
+| `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON              |
+| `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
+| `parked`         | queue        | set    | readers that wait on their doorbell                             |
+| `bell:{reader}`  | queue        | list   | doorbell of one reader, length <= 1                             |
+| `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits   |
+| `out:{lane}`     | queue        | list   | answers for that lane, in order                                 |
+| `newest:{part}`  | queue        | string | newest label seen of (session, call, partition), keyed only     |
+| `schema:{id}`    | queue        | string | Arrow IPC schema of that id                                     |
+| `ready:{inst}`   | queue        | list   | one JSON report of an instance that loaded, or failed to        |
+| `stats:{inst}`   | queue        | hash   | counters of an instance (see udo_runtime.stats)                 |
+| `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
+| `ckpt`           | state        | int    | sequence number the durable state covers                        |
+| `state`          | state        | hash   | durable values by field                                         |
+
+Node-wide on the queue server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
+`udo:warm:{inst}` (list: hands a warm instance its assignment).
+"""
+
+from __future__ import annotations
+
+HEARTBEAT = "udo:heartbeat"
+
+
+def prefix(deployment: str, slot: int) -> str:
+    """Common start of all keys of a slot."""
+    return f"udo:{deployment}:{slot}:"
+
+
+def warm(instance: str) -> str:
+    """List on which a warm instance waits for its assignment."""
+    return f"udo:warm:{instance}"

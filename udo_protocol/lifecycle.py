@@ -1,0 +1,66 @@
+"""What an instance and an update may do next: tables of allowed moves. An illegal move raises.
+
+docs/architecture.md draws its state diagrams from these tables (`python -m udo_protocol.lifecycle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from udo_protocol.errors import Conflict
+
+# warm: runtime loaded, no operator; loading: importing the operator and running open(); shadow: ready, may not answer;
+# owner: answers; leaving: fenced or asked to stop, finishing; stopped: gone as asked; failed: gone by itself.
+INSTANCE: Mapping[str, tuple[str, ...]] = {
+    "starting": ("warm", "loading", "stopped", "failed"),
+    "warm": ("loading", "stopped", "failed"),
+    "loading": ("shadow", "stopped", "failed"),
+    "shadow": ("owner", "leaving", "stopped", "failed"),
+    "owner": ("leaving", "stopped", "failed"),
+    "leaving": ("stopped", "failed"),
+    "stopped": (),
+    "failed": (),
+}
+
+# A live update: prepare on every node, then promote on every node. Until `promoting` the old version serves.
+UPDATE: Mapping[str, tuple[str, ...]] = {
+    "requested": ("refused", "preparing"),
+    "preparing": ("promoting", "failed"),
+    "promoting": ("done", "failed"),
+    "refused": (),
+    "failed": (),
+    "done": (),
+}
+
+
+class Lifecycle:
+    """A state that only moves as its table allows."""
+
+    def __init__(self, table: Mapping[str, tuple[str, ...]], state: str, what: str) -> None:
+        if state not in table:
+            raise Conflict(f"{what}: unknown state {state!r}; expected one of {', '.join(table)}")
+        self._table, self.state, self._what = table, state, what
+
+    def move(self, to: str) -> None:
+        """Go to `to`, or raise Conflict naming what is allowed."""
+        if to not in self._table[self.state]:
+            allowed = ", ".join(self._table[self.state]) or "nothing"
+            raise Conflict(f"{self._what} is {self.state}: it may become {allowed}, not {to}")
+        self.state = to
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing can follow."""
+        return not self._table[self.state]
+
+
+def diagram(table: Mapping[str, tuple[str, ...]]) -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", f"    [*] --> {next(iter(table))}"]
+    for state, nexts in table.items():
+        lines += [f"    {state} --> {n}" for n in nexts or ("[*]",)]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(diagram(INSTANCE), diagram(UPDATE), sep="\n\n")

@@ -1,0 +1,36 @@
+"""The numbers that bound every queue, loop and wait, each with its reason. The unit stands last in the name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one slot and its lanes; a deployment may override them."""
+
+    # Eight frames of 10,000 rows hide the round trip; more only adds memory (measured: benchmarks throughput).
+    window_frames: int = 8
+    # Several windows of large frames, small beside a node's memory.
+    retained_bytes: int = 256 << 20
+    # END and other control frames may exceed the bound by this much, so that an epoch can always finish.
+    reserve_bytes: int = 1 << 20
+    # Redis refuses bulks above 512 MiB; a frame near that size is a mistake in batching.
+    frame_bytes: int = 64 << 20
+    # A lane untouched for this long belongs to a dead task; longer than any stall Spark itself tolerates (network
+    # timeout 120 s), short enough that memory returns.
+    lane_ttl_ms: int = 600_000
+    # An operator that does not answer a frame for this long counts as hung.
+    answer_timeout_ms: int = 60_000
+    # Linear back-off of an empty poll: one step, and the ceiling at which the reader parks on its doorbell.
+    backoff_increment_us: int = 20
+    backoff_ceiling_us: int = 100
+    # A parked reader looks up this often, to notice a vanished node manager and to renew its lease.
+    park_ms: int = 2_000
+    # Frames fetched by one range read; bounds the reader's memory.
+    read_frames: int = 16
+    # Without the node manager's heartbeat for this long, instances and embedded servers stop themselves.
+    heartbeat_grace_ms: int = 30_000
+
+
+DEFAULT = Limits()

@@ -1,0 +1,95 @@
+"""An operator's manifest: read from `operator.toml`, stored with the version, law for everyone who runs or calls it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+
+from udo_protocol.errors import ManifestError, SchemaError
+from udo_protocol.schema import parse_schema, parse_type, schema_text
+
+FILE_NAME = "operator.toml"
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
+VersionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class OperatorLimits(BaseModel):
+    """What one instance may use. Memory is resident memory: Arrow alone maps 1 GB of address space."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    memory_mb: int = Field(default=1024, ge=16)
+    answer_timeout_s: float = Field(default=60.0, gt=0)
+    open_timeout_s: float = Field(default=60.0, gt=0)
+    open_files: int = Field(default=1024, ge=32)
+
+
+class Manifest(BaseModel):
+    """Runtime, entry point, input and output Arrow schema, key, state version and limits of one operator version."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    version: VersionName
+    description: str = ""
+    runtime: Literal["python"] = "python"
+    entry: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    input: dict[str, str] = Field(min_length=1)
+    output: dict[str, str] = Field(min_length=1)
+    key: str | None = None
+    state_version: int = Field(default=0, ge=0)
+    requirements: list[str] = []
+    # Filled in by `udo push`: what the dependencies were resolved for, e.g. "cp311" and "linux_x86_64".
+    python_tag: str = ""
+    platform: str = ""
+    limits: OperatorLimits = OperatorLimits()
+
+    @field_validator("input", "output")
+    @classmethod
+    def _types_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
+        for name, text in columns.items():
+            try:
+                parse_type(text)
+            except SchemaError as e:
+                raise ValueError(f"column {name!r}: {e}") from e
+        return schema_text(parse_schema(columns))
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """Arrow schema of the events the operator takes."""
+        return parse_schema(self.input)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Arrow schema of the events the operator answers."""
+        return parse_schema(self.output)
+
+    @property
+    def reference(self) -> str:
+        """`name@version`."""
+        return f"{self.name}@{self.version}"
+
+
+def parse(data: dict[str, Any], where: str) -> Manifest:
+    """The manifest of this table; ManifestError lists every field that is wrong, in `where`."""
+    try:
+        return Manifest.model_validate(data)
+    except ValidationError as e:
+        lines = [f"  {'.'.join(str(p) for p in err['loc']) or 'manifest'}: {err['msg']} (got {err['input']!r:.80})" for err in e.errors()]
+        raise ManifestError(f"{where} is not a valid operator manifest:\n" + "\n".join(lines) + "\nSee docs/operators.md for the fields.") from e
+
+
+def load(directory: Path) -> Manifest:
+    """Read `operator.toml` in `directory`."""
+    path = directory / FILE_NAME
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ManifestError(f"no {FILE_NAME} in {directory}; create one with: udo init {directory}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ManifestError(f"{path} is not valid TOML: {e}") from e
+    return parse(data, str(path))

@@ -1,0 +1,261 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class OpenLaneRequest(_message.Message):
+    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PIN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INPUT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    lane: str
+    session: str
+    epoch: int
+    pin_epoch: bool
+    input_schema: bytes
+    wait_ms: int
+    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class OpenLaneReply(_message.Message):
+    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms")
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    INPUT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LANE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    version: str
+    digest: str
+    input_schema: bytes
+    output_schema: bytes
+    slots: _containers.RepeatedCompositeFieldContainer[SlotAddress]
+    route: int
+    node: str
+    window_frames: int
+    answer_timeout_ms: int
+    frame_bytes: int
+    retained_bytes: int
+    lane_ttl_ms: int
+    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ...) -> None: ...
+
+class SlotAddress(_message.Message):
+    __slots__ = ("prefix", "queue_socket", "run_id")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    queue_socket: str
+    run_id: str
+    def __init__(self, prefix: _Optional[str] = ..., queue_socket: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
+
+class DeployRequest(_message.Message):
+    __slots__ = ("name", "operator", "version", "digest", "config_json", "wait_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    operator: str
+    version: str
+    digest: str
+    config_json: str
+    wait_ms: int
+    def __init__(self, name: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., config_json: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class DeployReply(_message.Message):
+    __slots__ = ("instance",)
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    def __init__(self, instance: _Optional[str] = ...) -> None: ...
+
+class UndeployRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class UndeployReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UpdateRequest(_message.Message):
+    __slots__ = ("name", "version", "digest", "config_json")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    digest: str
+    config_json: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., config_json: _Optional[str] = ...) -> None: ...
+
+class UpdateEvent(_message.Message):
+    __slots__ = ("phase", "detail", "at_ms", "error_code")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    detail: str
+    at_ms: float
+    error_code: str
+    def __init__(self, phase: _Optional[str] = ..., detail: _Optional[str] = ..., at_ms: _Optional[float] = ..., error_code: _Optional[str] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("node", "driver", "started_at", "slots", "metrics_address", "servers")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    driver: str
+    started_at: str
+    slots: _containers.RepeatedCompositeFieldContainer[SlotStatus]
+    metrics_address: str
+    servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
+    def __init__(self, node: _Optional[str] = ..., driver: _Optional[str] = ..., started_at: _Optional[str] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., metrics_address: _Optional[str] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ...) -> None: ...
+
+class ServerStatus(_message.Message):
+    __slots__ = ("role", "socket", "pid", "version", "run_id", "used_bytes")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SOCKET_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    socket: str
+    pid: int
+    version: str
+    run_id: str
+    used_bytes: int
+    def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ...) -> None: ...
+
+class SlotStatus(_message.Message):
+    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EMITTED_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slot: int
+    operator: str
+    version: str
+    digest: str
+    state: str
+    instance: str
+    pid: int
+    restarts: int
+    depth_frames: int
+    retained_bytes: int
+    emitted: int
+    rss_bytes: int
+    last_error: str
+    pinned: str
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ...) -> None: ...
+
+class LogsRequest(_message.Message):
+    __slots__ = ("deployment", "follow", "tail_lines")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    follow: bool
+    tail_lines: int
+    def __init__(self, deployment: _Optional[str] = ..., follow: _Optional[bool] = ..., tail_lines: _Optional[int] = ...) -> None: ...
+
+class LogLine(_message.Message):
+    __slots__ = ("at", "instance", "version", "stream", "text")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    at: str
+    instance: str
+    version: str
+    stream: str
+    text: str
+    def __init__(self, at: _Optional[str] = ..., instance: _Optional[str] = ..., version: _Optional[str] = ..., stream: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class StatsRequest(_message.Message):
+    __slots__ = ("deployment",)
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    def __init__(self, deployment: _Optional[str] = ...) -> None: ...
+
+class StatsReply(_message.Message):
+    __slots__ = ("slots",)
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    slots: _containers.RepeatedCompositeFieldContainer[SlotStats]
+    def __init__(self, slots: _Optional[_Iterable[_Union[SlotStats, _Mapping]]] = ...) -> None: ...
+
+class SlotStats(_message.Message):
+    __slots__ = ("deployment", "slot", "version", "events_in", "events_out", "frames", "errors", "busy_s", "p50_ms", "p99_ms", "cpu_percent", "rss_bytes", "depth_frames", "restarts", "retained_bytes")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_IN_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_OUT_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    P50_MS_FIELD_NUMBER: _ClassVar[int]
+    P99_MS_FIELD_NUMBER: _ClassVar[int]
+    CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slot: int
+    version: str
+    events_in: int
+    events_out: int
+    frames: int
+    errors: int
+    busy_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_percent: float
+    rss_bytes: int
+    depth_frames: int
+    restarts: int
+    retained_bytes: int
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[str] = ..., events_in: _Optional[int] = ..., events_out: _Optional[int] = ..., frames: _Optional[int] = ..., errors: _Optional[int] = ..., busy_s: _Optional[float] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., cpu_percent: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., depth_frames: _Optional[int] = ..., restarts: _Optional[int] = ..., retained_bytes: _Optional[int] = ...) -> None: ...
