@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import time as _time
 from typing import Protocol
 
 
@@ -22,9 +22,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock."""
 
-    monotonic = staticmethod(time.monotonic)
-    time = staticmethod(time.time)
-    sleep = staticmethod(time.sleep)
+    monotonic = staticmethod(_time.monotonic)
+    time = staticmethod(_time.time)
+    sleep = staticmethod(_time.sleep)
 
 
 class FakeClock:

@@ -1,0 +1,93 @@
+"""Fixtures shared by all tests: real servers, bounded waits, and the rule that a missing part skips here and fails in CI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from node_manager.servers import find_server, server_args
+from udo_protocol import slot
+from udo_protocol.connection import Connection
+from udo_protocol.errors import ServerLost, Unavailable
+
+
+def require(name: str, why: str) -> NoReturn:
+    """Part `name` is missing: skip on a laptop, fail where UDO_REQUIRE asks for all parts."""
+    if os.environ.get("UDO_REQUIRE") == "all":
+        pytest.fail(f"{name} is required here (UDO_REQUIRE=all): {why}")
+    pytest.skip(f"{name}: {why}")
+
+
+def wait_until(predicate: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Return as soon as `predicate` holds; fail naming `what` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not predicate():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not happen within {timeout_s:g} s")
+        time.sleep(0.005)
+
+
+@dataclass
+class Servers:
+    """A queue and a state server of the test session."""
+
+    queue_socket: str
+    state_socket: str
+
+    def queue(self) -> Connection:
+        """A fresh connection to the queue server."""
+        return Connection(self.queue_socket)
+
+    def state(self) -> Connection:
+        """A fresh connection to the state server."""
+        return Connection(self.state_socket)
+
+
+def _answers(socket: Path) -> bool:
+    try:
+        Connection(str(socket)).close()
+    except ServerLost:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def running_servers() -> Iterator[Servers]:
+    """Both embedded servers, started once per session."""
+    try:
+        binary, _ = find_server(os.environ.get("UDO_SERVER"))
+    except Unavailable as e:
+        require("queue server", str(e))
+    with tempfile.TemporaryDirectory(prefix="udo-") as name:
+        home = Path(name)
+        processes = []
+        try:
+            for role in ("queue", "state"):
+                (home / role).mkdir()
+                processes.append(subprocess.Popen(server_args(binary, role, home / role, home / f"{role}.sock")))  # type: ignore[arg-type]
+            servers = Servers(str(home / "queue.sock"), str(home / "state.sock"))
+            for path in (servers.queue_socket, servers.state_socket):
+                wait_until(lambda p=path: _answers(Path(p)), 10, f"server on {path}")  # type: ignore[misc]
+                slot.install(Connection(path))
+            yield servers
+        finally:
+            for p in processes:
+                p.terminate()
+                p.wait(10)
+
+
+@pytest.fixture
+def servers(running_servers: Servers) -> Servers:
+    """Both servers, empty."""
+    for conn in (running_servers.queue(), running_servers.state()):
+        conn.call("FLUSHALL")
+        conn.close()
+    return running_servers

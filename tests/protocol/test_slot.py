@@ -1,0 +1,229 @@
+"""The slot log's rules one by one, on real servers; tests/protocol/test_slot_model.py checks their combinations."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tests.conftest import Servers
+from udo_protocol import slot
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost
+from udo_protocol.frame import ANSWER, DATA, Failure, Header, decode, encode
+from udo_protocol.limits import Limits
+from udo_protocol.schema import to_ipc
+
+P = "udo:t:0:"
+SCHEMA = to_ipc(pa.schema([("a", pa.int64())]))
+BATCH = pa.record_batch({"a": [1, 2, 3]})
+
+
+def lane_end(servers: Servers, name: str = "l", **limits: int) -> slot.LaneEnd:
+    end = slot.LaneEnd(servers.queue(), P, name, Limits(**limits))  # type: ignore[arg-type]
+    end.open(SCHEMA)
+    return end
+
+
+def data(lane: str, n: int, batch: pa.RecordBatch | None = BATCH) -> list[slot.Bytes]:
+    return encode(Header(lane=lane, number=n, kind=DATA), batch)
+
+
+def owner(servers: Servers, token: int | None = None) -> slot.SlotReader:
+    state = servers.state()
+    token = token or slot.next_token(state, P)
+    slot.promote(state, servers.queue(), P, token)
+    return slot.SlotReader(servers.queue(), P, f"i{token}", token)
+
+
+def answer(read: slot.Read) -> list[tuple[str, list[slot.Bytes]]]:
+    frames = [decode(f) for f in read.frames]
+    return [(f.header.lane, encode(Header(lane=f.header.lane, number=f.header.number, kind=ANSWER))) for f in frames]
+
+
+def test_an_event_goes_in_and_its_answer_comes_out(servers: Servers) -> None:
+    lane, instance = lane_end(servers), owner(servers)
+    assert lane.push(1, 0, data("l", 1)).status == slot.Push.ACCEPTED
+    read = instance.read(1)
+    assert decode(read.frames[0]).batch(BATCH.schema).equals(BATCH)
+    assert instance.emit(1, answer(read)) is slot.Emit.EMITTED
+    assert [f.header.number for f in lane.collect(1000)] == [1]
+    assert slot.slot_stats(servers.queue(), P) == slot.SlotStats(2, 1, 1, 0, 0, 1)
+
+
+def test_a_large_frame_survives_the_way(servers: Servers) -> None:
+    lane, instance = lane_end(servers), owner(servers)
+    big = pa.record_batch({"a": list(range(200_000))})
+    lane.push(1, 0, data("l", 1, big))
+    assert decode(instance.read(1).frames[0]).batch(big.schema).equals(big)
+
+
+def test_push_refuses_duplicates_gaps_other_routes_and_unknown_lanes(servers: Servers) -> None:
+    lane = lane_end(servers)
+    assert lane.push(1, 0, data("l", 1)).status == slot.Push.ACCEPTED
+    assert lane.push(1, 0, data("l", 1)).status == slot.Push.DUPLICATE
+    assert lane.push(3, 2, data("l", 3)) == slot.PushReply(slot.Push.GAP, 1)
+    servers.queue().call("HSET", f"{P}route", "v", 1, "table", "[]")
+    assert lane.push(2, 1, data("l", 2)) == slot.PushReply(slot.Push.MOVED, b"[]")
+    assert slot.LaneEnd(servers.queue(), P, "nobody").push(1, 0, data("nobody", 1)).status == slot.Push.EXPIRED
+    assert slot.slot_stats(servers.queue(), P).depth_frames == 1
+
+
+def test_pipelined_pushes_behind_a_refused_one_are_refused_too(servers: Servers) -> None:
+    lane = lane_end(servers)
+    for n, prev in ((2, 1), (3, 2)):
+        lane.send_push(n, prev, data("l", n))
+    assert [lane.push_reply().status for _ in range(2)] == [slot.Push.GAP, slot.Push.GAP]
+
+
+def test_an_older_attempt_is_refused_early(servers: Servers) -> None:
+    new, old = lane_end(servers, "new"), lane_end(servers, "old")
+    assert new.push(1, 0, data("new", 1), part="q:c:0", label="1:2:00005").status == slot.Push.ACCEPTED
+    assert old.push(1, 0, data("old", 1), part="q:c:0", label="1:2:00004").status == slot.Push.STALE
+
+
+def test_a_full_log_is_busy_but_keeps_room_for_control_frames(servers: Servers) -> None:
+    lane = lane_end(servers, retained_bytes=300)
+    statuses = [lane.push(n, n - 1, data("l", n)).status for n in range(1, 4)]
+    assert slot.Push.BUSY in statuses
+    n = statuses.index(slot.Push.BUSY) + 1
+    assert lane.push(n, n - 1, data("l", n), control=True).status == slot.Push.ACCEPTED
+
+
+def test_only_the_owner_answers_and_a_fenced_answer_leaves_no_trace(servers: Servers) -> None:
+    lane, old = lane_end(servers), owner(servers)
+    lane.push(1, 0, data("l", 1))
+    read = old.read(1)
+    new = owner(servers)
+    with pytest.raises(Fenced, match="not the owner"):
+        old.emit(1, answer(read))
+    assert lane.poll() == []
+    assert new.emit(1, answer(new.read(1))) is slot.Emit.EMITTED
+    assert len(lane.poll()) == 1
+
+
+def test_answers_out_of_turn_are_refused(servers: Servers) -> None:
+    lane, instance = lane_end(servers), owner(servers)
+    for n in (1, 2, 3):
+        lane.push(n, n - 1, data("l", n))
+    read = instance.read(1)
+    assert instance.emit(2, answer(read)[1:]) is slot.Emit.GAP
+    assert instance.emit(1, answer(read)) is slot.Emit.EMITTED
+    assert instance.emit(3, answer(read)[2:]) is slot.Emit.DUPLICATE
+    assert [f.header.number for f in lane.poll()] == [1, 2, 3]
+
+
+def test_a_shadow_never_sees_past_emitted(servers: Servers) -> None:
+    lane, instance = lane_end(servers), owner(servers)
+    shadow = slot.SlotReader(servers.queue(), P, "s", 99)
+    for n in (1, 2):
+        lane.push(n, n - 1, data("l", n))
+    assert shadow.read(1).frames == []
+    instance.emit(1, answer(instance.read(1))[:1], trim=False)
+    assert len(shadow.read(1).frames) == 1
+
+
+def test_a_token_older_than_the_owner_is_not_promoted(servers: Servers) -> None:
+    owner(servers, 5)
+    with pytest.raises(Fenced, match="older"):
+        slot.promote(servers.state(), servers.queue(), P, 4)
+
+
+def test_checkpoint_and_trim_stay_behind_emitted(servers: Servers) -> None:
+    lane, instance, state = lane_end(servers), owner(servers), servers.state()
+    for n in (1, 2):
+        lane.push(n, n - 1, data("l", n))
+    instance.emit(1, answer(instance.read(1))[:1], trim=False)
+    assert slot.checkpoint(state, P, instance.token, 2, 1, {}) is slot.Emit.AHEAD
+    assert instance.trim(2) is slot.Emit.AHEAD
+    assert slot.checkpoint(state, P, instance.token, 1, 1, {"g0": b"v", "g1": b"w"}) is slot.Emit.STORED
+    assert slot.checkpoint(state, P, instance.token, 1, 1, {}, ["g1"]) is slot.Emit.STORED
+    assert slot.load_checkpoint(state, P) == (1, {b"g0": b"v"})
+    assert instance.trim(1) is slot.Emit.TRIMMED
+    assert instance.read(1).first == 2
+    owner(servers)
+    with pytest.raises(Fenced):
+        slot.checkpoint(state, P, instance.token, 1, 1, {})
+
+
+def test_a_pin_holds_the_trim_until_it_is_released(servers: Servers) -> None:
+    lane, instance = lane_end(servers), owner(servers)
+    for n in (1, 2, 3):
+        lane.push(n, n - 1, data("l", n))
+    instance.pin(2, 60_000)
+    instance.emit(1, answer(instance.read(1)))
+    assert slot.slot_stats(servers.queue(), P).base == 2
+    instance.pin(2, 0)
+    instance.trim(3)
+    assert slot.slot_stats(servers.queue(), P).base == 4
+
+
+def test_a_parked_reader_wakes_at_once_and_a_shadow_at_its_promotion(servers: Servers) -> None:
+    lane, instance = lane_end(servers), owner(servers)
+    assert instance.park(1, 1) is False
+    lane.push(1, 0, data("l", 1))
+    assert instance.park(1, 60_000) is True
+    shadow = slot.SlotReader(servers.queue(), P, "s", 7)
+    assert shadow.park(1, 1, shadow=True) is False
+    slot.promote(servers.state(), servers.queue(), P, 7)
+    assert shadow.park(1, 60_000, shadow=True) is True
+    assert servers.queue().call("LLEN", f"{P}bell:s") <= 1
+
+
+def test_answers_for_a_closed_lane_are_dropped_and_an_expired_lane_says_so(servers: Servers) -> None:
+    lane, other, instance = lane_end(servers), lane_end(servers, "m"), owner(servers)
+    lane.push(1, 0, data("l", 1))
+    other.push(1, 0, data("m", 1))
+    lane.close()
+    servers.queue().call("DEL", f"{P}lane:m")
+    assert instance.emit(1, answer(instance.read(1))) is slot.Emit.EMITTED
+    assert servers.queue().call("EXISTS", f"{P}out:l", f"{P}out:m") == 0
+    with pytest.raises(LaneExpired, match="idle"):
+        other.collect(1000)
+
+
+def test_the_head_of_a_dead_operator_is_answered_with_its_failure(servers: Servers) -> None:
+    lane, instance = lane_end(servers), owner(servers)
+    lane.push(1, 0, [b"garbage"])
+    assert slot.fail_head(servers.state(), servers.queue(), P, Failure(code="operator", message="died"), "1")
+    assert [f.header.failure.message for f in lane.collect(1000)] == ["died"]
+    assert not slot.fail_head(servers.state(), servers.queue(), P, Failure(), "1")
+    with pytest.raises(Fenced):
+        instance.emit(2, [("l", data("l", 2))])
+
+
+def test_a_status_wakes_waiting_lanes(servers: Servers) -> None:
+    lane = lane_end(servers)
+    slot.set_status(servers.queue(), P, {"code": "operator", "message": "cannot import"})
+    assert lane.status() == {"code": "operator", "message": "cannot import"}
+    slot.set_status(servers.queue(), P, None)
+    assert lane.status() is None
+
+
+def test_dropping_a_slot_leaves_nothing(servers: Servers) -> None:
+    lane, instance = lane_end(servers), owner(servers)
+    lane.push(1, 0, data("l", 1))
+    instance.park(1, 1)
+    slot.drop_slot(servers.state(), servers.queue(), P)
+    assert servers.queue().call("DBSIZE") == servers.state().call("DBSIZE") == 0
+
+
+def test_another_run_of_the_server_and_a_missing_server_are_server_lost(servers: Servers) -> None:
+    with pytest.raises(ServerLost, match="restarted"):
+        Connection(servers.queue_socket, run_id="another")
+    with pytest.raises(ServerLost, match="no server answers"):
+        Connection(servers.queue_socket + ".none")
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "what"),
+    [
+        (b"UDOF", "truncated"),
+        (b"XXXX" + b"\0" * 12, "expected a frame starting"),
+        (b"UDOF\x09\0" + b"\0" * 10, "version 9"),
+        (b"".join(map(bytes, data("l", 1)))[:-8], "truncated"),
+        (b"UDOF\x01\0\0\0\x04\0\0\0\0\0\0\0\xff\xff\xff\xff\0\0\0\0", "not a FrameHeader"),
+    ],
+)
+def test_bytes_that_are_no_frame_are_named(bytes_: bytes, what: str) -> None:
+    with pytest.raises(ProtocolError, match=what):
+        decode(bytes_)

@@ -1,0 +1,210 @@
+"""One blocking connection to a queue or state server over a Unix socket: the hot path's own RESP codec.
+
+It never reconnects and never retries: a lost connection is ServerLost, and whoever owns the attempt starts over. Bulk
+replies arrive in buffers of their own and large arguments leave without being joined, so payload is copied once.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from udo_protocol.errors import PeerError, ServerLost, WaitTimeout
+from udo_protocol.frame import Bytes
+
+Arg = bytes | bytearray | memoryview | str | int | Sequence[Bytes]
+# Below this an argument is cheaper to copy into the command's buffer than to send as a piece of its own.
+_JOIN_BYTES = 8192
+_RECEIVE_BYTES = 1 << 16
+
+
+class ReplyError(PeerError):
+    """The server refused a command; carries its text."""
+
+    code = "server"
+
+
+class Connection:
+    """A connection; `run_id` names the server's incarnation. Not safe for use by several threads at once."""
+
+    def __init__(self, socket_path: str, *, run_id: str | None = None, timeout_s: float = 30.0) -> None:
+        self.path = socket_path
+        self._timeout_s = 0.0
+        self._buffer = bytearray(_RECEIVE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(socket_path)
+        except OSError as e:
+            self._socket.close()
+            raise ServerLost(f"no server answers on {socket_path}: {e}; is the node manager running? (udo status)") from e
+        self.default_timeout_s = timeout_s
+        self._set_timeout(timeout_s)
+        info = bytes(self.call("INFO", "server")).decode()
+        self.run_id = next(line[7:] for line in info.splitlines() if line.startswith("run_id:"))
+        if run_id is not None and run_id != self.run_id:
+            self.close()
+            raise ServerLost(f"the server on {socket_path} was restarted: expected run {run_id}, found {self.run_id}; what it held is gone")
+
+    def close(self) -> None:
+        """Release the socket; further use is an error."""
+        self._socket.close()
+
+    def call(self, *args: Arg, timeout_s: float | None = None) -> Any:
+        """Send one command and return its reply: bytes, int, list or None. ReplyError if the server refuses it."""
+        self.send([args])
+        reply = self.receive(timeout_s)
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+    def transaction(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+        """Run the commands as one MULTI and return their replies."""
+        self.send_transaction(commands)
+        return self.receive_transaction(len(commands))
+
+    def send_transaction(self, commands: Sequence[Sequence[Arg]]) -> None:
+        """Send a MULTI without waiting; pair with receive_transaction."""
+        self.send([("MULTI",), *commands, ("EXEC",)])
+
+    def receive_transaction(self, commands: int) -> list[Any]:
+        """Replies of a MULTI of that many commands. Any error in it is raised: the state is then unknown."""
+        replies = [self.receive() for _ in range(commands + 2)]
+        result = replies[-1]
+        for r in [*replies, *(result if isinstance(result, list) else [])]:
+            if isinstance(r, ReplyError):
+                raise r
+        if result is None:
+            raise ReplyError("a transaction was discarded although it watches nothing")
+        return list(result)
+
+    def send(self, commands: Iterable[Sequence[Arg]]) -> None:
+        """Write commands without waiting for their replies."""
+        pieces: list[Any] = []
+        small = bytearray()
+        for args in commands:
+            small += b"*%d\r\n" % len(args)
+            for arg in args:
+                parts: Sequence[Any]
+                if isinstance(arg, str):
+                    parts = (arg.encode(),)
+                elif isinstance(arg, int):
+                    parts = (b"%d" % arg,)
+                elif isinstance(arg, (list, tuple)):
+                    parts = arg
+                else:
+                    parts = (arg,)
+                small += b"$%d\r\n" % sum(map(len, parts))
+                for part in parts:
+                    if len(part) < _JOIN_BYTES:
+                        small += memoryview(part)
+                    else:
+                        pieces += (small, part)
+                        small = bytearray()
+                small += b"\r\n"
+        pieces.append(small)
+        self._write(pieces)
+
+    def _write(self, pieces: list[Any]) -> None:
+        try:
+            if len(pieces) == 1:
+                self._socket.sendall(pieces[0])
+                return
+            views = [memoryview(p).cast("B") for p in pieces if len(p)]
+            while views:
+                sent = self._socket.sendmsg(views[:64])
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if sent:
+                    views[0] = views[0][sent:]
+        except OSError as e:
+            self._lost(e)
+
+    def receive(self, timeout_s: float | None = None) -> Any:
+        """The next reply; a ReplyError is returned, not raised, since it may stand inside a pipeline."""
+        wanted = self.default_timeout_s if timeout_s is None else timeout_s
+        if wanted != self._timeout_s:
+            self._set_timeout(wanted)
+        return self._reply()
+
+    def _reply(self) -> Any:
+        line = self._line()
+        kind, rest = line[0], line[1:]
+        if kind == 36:  # $
+            size = int(rest)
+            return None if size < 0 else self._bulk(size)
+        if kind == 42:  # *
+            count = int(rest)
+            return None if count < 0 else [self._reply() for _ in range(count)]
+        if kind == 58:  # :
+            return int(rest)
+        if kind == 43:  # +
+            return rest
+        if kind == 45:  # -
+            return ReplyError(rest.decode("utf-8", "replace"))
+        raise ReplyError(f"the peer on {self.path} does not speak RESP: {line[:40]!r}")
+
+    def _line(self) -> bytes:
+        while True:
+            at = self._buffer.find(b"\r\n", self._start, self._end)
+            if at >= 0:
+                line = bytes(self._view[self._start : at])
+                self._start = at + 2
+                return line
+            self._fill()
+
+    def _bulk(self, size: int) -> bytes | bytearray:
+        have = self._end - self._start
+        if have >= size + 2:
+            data = bytes(self._view[self._start : self._start + size])
+            self._start += size + 2
+            return data
+        if size < _JOIN_BYTES:
+            while self._end - self._start < size + 2:
+                self._fill()
+            return self._bulk(size)
+        big = bytearray(size)
+        view = memoryview(big)
+        have = min(have, size)
+        view[:have] = self._view[self._start : self._start + have]
+        self._start += have
+        while have < size:
+            have += self._receive_into(view[have:], size - have)
+        while self._end - self._start < 2:
+            self._fill()
+        self._start += 2
+        return big
+
+    def _fill(self) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._buffer):
+            rest = bytes(self._view[self._start : self._end])
+            self._buffer[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+        self._end += self._receive_into(self._view[self._end :], 0)
+
+    def _receive_into(self, view: memoryview, all_of: int) -> int:
+        try:
+            n = self._socket.recv_into(view, 0, socket.MSG_WAITALL if all_of else 0)
+        except BlockingIOError:
+            self.close()
+            raise WaitTimeout(f"the server on {self.path} did not answer within {self._timeout_s:g} s") from None
+        except OSError as e:
+            self._lost(e)
+        if n == 0:
+            self._lost("it closed the connection")
+        return n
+
+    def _lost(self, why: object) -> Any:
+        self.close()
+        raise ServerLost(f"the server on {self.path} is gone: {why}; what was under way has to be retried") from None
+
+    def _set_timeout(self, seconds: float) -> None:
+        # The kernel's own receive time-out keeps the socket blocking: no poll() before every read.
+        whole = int(seconds)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, int((seconds - whole) * 1e6)))
+        self._timeout_s = seconds

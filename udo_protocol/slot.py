@@ -1,0 +1,368 @@
+"""The slot log, as its three parties see it: a lane's producer and collector, the instance, the node manager.
+
+Every decision is taken by a function of udo.lua on the server; this file sends the payload, names the outcome and
+waits. Two servers take part: `queue` holds the log and the answers, `state` the tokens and durable values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.backoff import LinearBackoff
+from udo_protocol.clock import Clock
+from udo_protocol.connection import Arg, Connection
+from udo_protocol.errors import Conflict, Fenced, LaneExpired, ProtocolError, ServerLost
+from udo_protocol.frame import ERROR, Bytes, Failure, Frame, Header, decode, encode
+from udo_protocol.limits import DEFAULT, Limits
+from udo_protocol.schema import from_ipc, schema_id
+
+
+class Push(StrEnum):
+    """What became of a pushed frame."""
+
+    ACCEPTED = "ACCEPTED"
+    DUPLICATE = "DUPLICATE"  # it is in the log already
+    GAP = "GAP"  # an earlier frame of the lane is missing here: rewind behind `value`
+    MOVED = "MOVED"  # the routing table changed: `value` is the new one
+    STALE = "STALE"  # a newer attempt has been seen
+    BUSY = "BUSY"  # the log is full of unanswered frames
+    EXPIRED = "EXPIRED"  # the lane's lease ran out
+
+
+class Emit(StrEnum):
+    """What became of answers, of a checkpoint or of a trim."""
+
+    EMITTED = "EMITTED"
+    FENCED = "FENCED"
+    DUPLICATE = "DUPLICATE"
+    GAP = "GAP"
+    STORED = "STORED"
+    TRIMMED = "TRIMMED"
+    AHEAD = "AHEAD"  # beyond the last emitted frame
+    OLD = "OLD"  # an older checkpoint than the stored one
+
+
+@dataclass(frozen=True, slots=True)
+class PushReply:
+    """Outcome of a push; `value` is the last accepted number, the route table, or the retained bytes."""
+
+    status: Push
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A range of the log: raw frames from sequence number `first` on, with what the slot looked like then."""
+
+    first: int
+    frames: Sequence[bytes | bytearray]
+    base: int
+    emitted: int
+    owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStats:
+    """A slot's counters; depth counts frames not yet answered."""
+
+    base: int
+    emitted: int
+    owner: int
+    depth_frames: int
+    retained_bytes: int
+    lanes: int
+
+
+def install(conn: Connection) -> None:
+    """Load the function library on a server; both servers need it before anybody else connects."""
+    conn.call("FUNCTION", "LOAD", "REPLACE", (files("udo_protocol") / "udo.lua").read_text("utf-8"))
+
+
+def _int(value: Any, default: int = 0) -> int:
+    return default if value is None else int(value)
+
+
+class LaneEnd:
+    """The producer's and collector's side of one lane in one slot. One thread at a time."""
+
+    def __init__(self, conn: Connection, prefix: str, lane: str, limits: Limits = DEFAULT, clock: Clock | None = None) -> None:
+        self.conn, self.prefix, self.lane, self.limits = conn, prefix, lane, limits
+        self._out, self._bell = f"{prefix}out:{lane}", f"{prefix}bell:{lane}"
+        self._collected = 0
+        self._backoff = LinearBackoff(limits.backoff_increment_us, limits.backoff_ceiling_us, clock)
+        self._size = 0
+
+    def open(self, schema_ipc: bytes) -> int:
+        """Register the lane and the schema of its frames; answers the last number accepted (0 for a new lane)."""
+        return int(self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, schema_id(schema_ipc), schema_ipc))
+
+    def push(self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = "") -> PushReply:
+        """Append frame `n`; `prev` is the number of the last frame this lane sent to this slot (0: none)."""
+        self.send_push(n, prev, frame, route=route, control=control, part=part, label=label)
+        return self.push_reply()
+
+    def send_push(self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = "") -> None:
+        """Push without waiting, at any depth: a refused frame refuses those behind it as GAP. Pair with push_reply."""
+        size = sum(map(len, frame))
+        bound = self.limits.retained_bytes + (self.limits.reserve_bytes if control else 0)
+        decide = ("FCALL", "udo_accept", 1, self.prefix, self.lane, n, prev, route, size, bound, self.limits.lane_ttl_ms, part, label)
+        self.conn.send_transaction([("RPUSH", f"{self.prefix}in", frame), decide])
+
+    def push_reply(self) -> PushReply:
+        """Outcome of the oldest push not yet replied to."""
+        reply = self.conn.receive_transaction(2)[1]
+        return PushReply(Push(reply[0].decode()), reply[1] if len(reply) > 1 else None)
+
+    def poll(self) -> list[Frame]:
+        """Answers that are there now, in order."""
+        commands: list[Sequence[Arg]] = [("LRANGE", self._out, 0, self.limits.read_frames - 1)]
+        if self._collected:
+            # What the last poll returned is removed only now: a read whose reply got lost loses no answer.
+            commands.insert(0, ("LTRIM", self._out, self._collected, -1))
+        self.conn.send(commands)
+        replies = [self.conn.receive() for _ in commands]
+        if isinstance(replies[-1], Exception):
+            raise replies[-1]
+        self._collected = len(replies[-1])
+        return [decode(f) for f in replies[-1]]
+
+    def collect(self, wait_ms: int) -> list[Frame]:
+        """Answers in order; [] after `wait_ms` or when the slot's status changed. LaneExpired if the lane is gone."""
+        self._backoff.reset()
+        while not (frames := self.poll()):
+            if not self._backoff.at_ceiling:
+                self._backoff.pause()
+                continue
+            armed = self.conn.call("FCALL", "udo_park_lane", 1, self.prefix, self.lane, self.limits.lane_ttl_ms)
+            if armed < 0:
+                raise LaneExpired(f"lane {self.lane} was idle for more than {self.limits.lane_ttl_ms / 1000:g} s and has been removed")
+            if armed == 0 and wait_ms <= 0:
+                return []
+            if armed == 0:
+                self.conn.call("BLPOP", self._bell, f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + self.conn.default_timeout_s)
+                wait_ms = 0
+        return frames
+
+    def schema(self, identity: bytes) -> pa.Schema:
+        """The schema of that id, as registered on this slot; ProtocolError if nobody registered it."""
+        return stored_schema(self.conn, self.prefix, identity)
+
+    def status(self) -> dict[str, Any] | None:
+        """Why the slot does not serve, or None while it does."""
+        return slot_status(self.conn, self.prefix)
+
+    def close(self) -> None:
+        """Remove all that the lane left behind."""
+        self.conn.call("FCALL", "udo_close", 1, self.prefix, self.lane)
+
+
+class SlotReader:
+    """An instance's side: range reads at its own cursor, answers, parking. Shadow until its token is the owner."""
+
+    def __init__(self, conn: Connection, prefix: str, name: str, token: int, limits: Limits = DEFAULT) -> None:
+        self.conn, self.prefix, self.name, self.token, self.limits = conn, prefix, name, token, limits
+        self._base = 1
+
+    def send_read(self, cursor: int, base: int | None = None) -> None:
+        """Ask for frames from `cursor` on without waiting; `base` is what the log's base will be by then, if known."""
+        if base is not None:
+            self._base = base
+        first = max(cursor - self._base, 0)
+        p = self.prefix
+        self.conn.send_transaction([("MGET", f"{p}base", f"{p}emitted", f"{p}owner"), ("LRANGE", f"{p}in", first, first + self.limits.read_frames - 1)])
+
+    def receive_read(self, cursor: int) -> Read | None:
+        """The range, or None if the base moved meanwhile (read again). Frames a shadow must not see are left out."""
+        (base, emitted, owner), frames = self.conn.receive_transaction(2)
+        read = Read(max(cursor, self._base), frames, _int(base, 1), _int(emitted), _int(owner))
+        if read.base != self._base:
+            self._base = read.base
+            return None
+        if read.owner != self.token:
+            return Read(read.first, frames[: max(read.emitted - read.first + 1, 0)], read.base, read.emitted, read.owner)
+        return read
+
+    def read(self, cursor: int) -> Read:
+        """Frames from `cursor` on. `first` > `cursor` means that the log was trimmed past it: reload the checkpoint."""
+        while True:
+            self.send_read(cursor)
+            if (read := self.receive_read(cursor)) is not None:
+                return read
+
+    def send_emit(self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True) -> None:
+        """Send the answers to frames first, first+1 ... as (lane, frame), all or none; pair with emit_reply."""
+        lanes: dict[str, list[Arg]] = {}
+        for lane, frame in answers:
+            lanes.setdefault(lane, []).append(frame)
+        commands: list[Sequence[Arg]] = [("RPUSH", f"{self.prefix}out:{lane}", *frames) for lane, frames in lanes.items()]
+        decide: list[Arg] = ["FCALL", "udo_emit", 1, self.prefix, self.token, first, first + len(answers) - 1, int(trim)]
+        decide += [self.limits.retained_bytes, self.limits.lane_ttl_ms]
+        for lane, frames in lanes.items():
+            decide += [lane, len(frames)]
+        self._emit_commands = len(commands) + 1
+        self.conn.send_transaction([*commands, decide])
+
+    def emit_reply(self) -> Emit:
+        """Outcome of send_emit; Fenced is raised, since nothing else may follow it."""
+        reply = self.conn.receive_transaction(self._emit_commands)[-1]
+        return self._outcome(reply)
+
+    def emit(self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True) -> Emit:
+        """send_emit and emit_reply in one."""
+        self.send_emit(first, answers, trim=trim)
+        return self.emit_reply()
+
+    def trim(self, seq: int) -> Emit:
+        """Take frames up to `seq` off the log, once a checkpoint covers them."""
+        return self._outcome(self.conn.call("FCALL", "udo_trim", 1, self.prefix, self.token, seq, self.limits.retained_bytes))
+
+    def pin(self, seq: int, lease_ms: int) -> int:
+        """Hold the trim in front of `seq` for that long (0 releases), while a large state loads; answers the base."""
+        return int(self.conn.call("FCALL", "udo_pin", 1, self.prefix, self.name, seq, lease_ms))
+
+    def _outcome(self, reply: Sequence[Any]) -> Emit:
+        status = Emit(reply[0].decode())
+        if status is Emit.FENCED:
+            raise Fenced(f"instance {self.name}: token {self.token} is not the owner of {self.prefix} any more, {reply[1]} is")
+        return status
+
+    def park(self, cursor: int, wait_ms: int, *, shadow: bool = False) -> bool:
+        """Sleep until there is something at `cursor` (a shadow: until it is promoted); False if nothing came in time."""
+        group = "waiting" if shadow else "parked"
+        if self.conn.call("FCALL", "udo_park", 1, self.prefix, self.name, cursor, self.token, group) == 1:
+            return True
+        bell = f"{self.prefix}bell:{self.name}"
+        return self.conn.call("BLPOP", bell, f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + self.conn.default_timeout_s) is not None
+
+    def sender(self, seq: int) -> tuple[str, int]:
+        """(lane, number) that the log noted for a frame that cannot be decoded."""
+        entry = bytes(self.conn.call("LINDEX", f"{self.prefix}sizes", seq - self._base)).decode()
+        _, number, lane = entry.split(" ", 2)
+        return lane, int(number)
+
+
+def checkpoint(state: Connection, prefix: str, token: int, seq: int, emitted: int, values: Mapping[str, bytes], deleted: Sequence[str] = ()) -> Emit:
+    """Store values and the sequence number they cover in one durable step; AHEAD if seq > emitted."""
+    args: list[Arg] = [token, seq, emitted, len(values)]
+    for key, value in values.items():
+        args += [key, value]
+    state.send([("FCALL", "udo_checkpoint", 1, prefix, *args, *deleted), ("WAITAOF", 1, 0, 10_000)])
+    reply, durable = state.receive(), state.receive()
+    for r in (reply, durable):
+        if isinstance(r, Exception):
+            raise r
+    status = Emit(reply[0].decode())
+    if status is Emit.FENCED:
+        raise Fenced(f"token {token} is not the owner of {prefix} any more, {reply[1]} is")
+    if status is Emit.STORED and durable[0] < 1:
+        raise ServerLost(f"the state server on {state.path} did not make checkpoint {seq} of {prefix} durable within 10 s")
+    return status
+
+
+def load_checkpoint(state: Connection, prefix: str) -> tuple[int, dict[bytes, bytes]]:
+    """(sequence number covered, values by field); (0, {}) if there is none."""
+    seq, flat = state.transaction([("GET", f"{prefix}ckpt"), ("HGETALL", f"{prefix}state")])
+    return _int(seq), {bytes(k): bytes(v) for k, v in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def next_token(state: Connection, prefix: str) -> int:
+    """A token newer than all before it."""
+    return int(state.call("INCR", f"{prefix}tokens"))
+
+
+def promote(state: Connection, queue: Connection, prefix: str, token: int) -> int:
+    """Make `token` the owner, on the state server first. Answers `emitted`; Fenced if a newer one owns the slot."""
+    for conn in (state, queue):
+        status, value = conn.call("FCALL", "udo_promote", 1, prefix, token)
+        if status == b"FENCED":
+            raise Fenced(f"token {token} is older than the owner {value} of {prefix}")
+    return int(value)
+
+
+def slot_stats(queue: Connection, prefix: str) -> SlotStats:
+    """Counters of a slot."""
+    p = prefix
+    (base, emitted, owner, size), length, lanes = queue.transaction(
+        [("MGET", f"{p}base", f"{p}emitted", f"{p}owner", f"{p}bytes"), ("LLEN", f"{p}in"), ("SCARD", f"{p}lanes")]
+    )
+    tail = _int(base, 1) + length - 1
+    return SlotStats(_int(base, 1), _int(emitted), _int(owner), max(tail - _int(emitted), 0), _int(size), lanes)
+
+
+def set_status(queue: Connection, prefix: str, why: Mapping[str, Any] | None) -> None:
+    """Say why the slot does not serve (code, message, ...), or None: it does. Waiting producers wake to see it."""
+    queue.call("FCALL", "udo_status", 1, prefix, "" if why is None else json.dumps(why))
+
+
+def slot_status(queue: Connection, prefix: str) -> dict[str, Any] | None:
+    """Why the slot does not serve, or None while it does."""
+    text = queue.call("GET", f"{prefix}status")
+    return None if text is None else json.loads(bytes(text))
+
+
+def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failure, version: str) -> bool:
+    """Answer the first unanswered frame with `failure`, as its owner, for an operator that dies of it or hangs on it."""
+    token = next_token(state, prefix)
+    emitted = promote(state, queue, prefix, token)
+    reader = SlotReader(queue, prefix, "node-manager", token)
+    read = reader.read(emitted + 1)
+    if not read.frames:
+        return False
+    lane, number = reader.sender(emitted + 1)
+    header = Header(lane=lane, number=number, kind=ERROR, version=version, failure=failure)
+    return reader.emit(emitted + 1, [(lane, encode(header))]) is Emit.EMITTED
+
+
+def store_schema(queue: Connection, prefix: str, schema_ipc: bytes) -> bytes:
+    """Register a schema on the slot and answer its id."""
+    identity = schema_id(schema_ipc)
+    queue.call("SET", f"{prefix}schema:".encode() + identity, schema_ipc)
+    return identity
+
+
+def stored_schema(queue: Connection, prefix: str, identity: bytes) -> pa.Schema:
+    """The schema of that id; ProtocolError if nobody registered it."""
+    data = queue.call("GET", f"{prefix}schema:".encode() + identity)
+    if data is None:
+        raise ProtocolError(f"a frame names schema {identity.hex()}, which nobody registered on {prefix}")
+    return from_ipc(bytes(data))
+
+
+def drop_slot(state: Connection, queue: Connection, prefix: str) -> None:
+    """Remove every key of a slot from both servers."""
+    if not re.fullmatch(r"udo:[^:*?\[\]]+:\d+:", prefix):
+        raise Conflict(f"expected a slot prefix like 'udo:fraud:0:', got {prefix!r}")
+    for conn in (state, queue):
+        cursor: bytes | str = "0"
+        while True:
+            cursor, keys = conn.call("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000)
+            if keys:
+                conn.call("UNLINK", *keys)
+            if bytes(cursor) == b"0":
+                break
+
+
+def report_ready(queue: Connection, prefix: str, instance: str, report: Mapping[str, Any]) -> None:
+    """An instance tells the node manager, once, that it loaded or why it could not."""
+    key = f"{prefix}ready:{instance}"
+    queue.transaction([("RPUSH", key, json.dumps(report)), ("PEXPIRE", key, 600_000)])
+
+
+def ready(queue: Connection, prefix: str, instance: str, wait_ms: int) -> dict[str, Any] | None:
+    """Wait for an instance's report; None if none came in time."""
+    reply = queue.call("BLPOP", f"{prefix}ready:{instance}", f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + queue.default_timeout_s)
+    return None if reply is None else json.loads(bytes(reply[1]))
+
+
+def read_stats(queue: Connection, prefix: str, instance: str) -> dict[str, float]:
+    """An instance's counters (udo_runtime.stats); empty when it has reported none."""
+    flat = queue.call("HGETALL", f"{prefix}stats:{instance}")
+    return {bytes(k).decode(): float(v) for k, v in zip(flat[::2], flat[1::2], strict=True)}

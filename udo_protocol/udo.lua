@@ -1,0 +1,242 @@
+#!lua name=udo
+-- Every step of the slot log that decides something, each one atomic. Keys are described in keys.py; KEYS[1] is the
+-- slot's prefix. Payload never enters Lua: the caller's MULTI appends it first and calls the deciding function after
+-- it in the same transaction; a refusal takes the payload off again before anybody can see it. So a fence holds at
+-- any pipelining depth: what is decided and what is written are one step on the server.
+
+local function num(key, default) return tonumber(redis.call('GET', key) or default) end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function ring_bell(bell)
+  if redis.call('LLEN', bell) == 0 then redis.call('LPUSH', bell, 1) end
+  redis.call('PEXPIRE', bell, 60000)
+end
+
+-- Wake the readers parked in `set` and forget them; each re-reads and parks again by itself.
+local function ring(p, set)
+  local parked = redis.call('SMEMBERS', p .. set)
+  if #parked > 0 then
+    redis.call('DEL', p .. set)
+    for _, reader in ipairs(parked) do ring_bell(p .. 'bell:' .. reader) end
+  end
+end
+
+local function ring_lane(p, lane)
+  if redis.call('HDEL', p .. 'lane:' .. lane, 'parked') == 1 then ring_bell(p .. 'bell:' .. lane) end
+end
+
+-- Take frames up to `seq` off the log, but none at or behind a live pin while the log is within `bound` bytes.
+local function trim(p, seq, bound)
+  if redis.call('EXISTS', p .. 'pins') == 1 then
+    local pins, now = redis.call('HGETALL', p .. 'pins'), now_ms()
+    local over = num(p .. 'bytes', 0) > bound
+    for i = 1, #pins, 2 do
+      local at, expiry = pins[i + 1]:match('^(%d+):(%d+)$')
+      if tonumber(expiry) <= now or over then
+        redis.call('HDEL', p .. 'pins', pins[i])
+      elseif tonumber(at) <= seq then
+        seq = tonumber(at) - 1
+      end
+    end
+  end
+  local base = num(p .. 'base', 1)
+  local count = seq - base + 1
+  if count <= 0 then return base end
+  local freed = 0
+  for _, entry in ipairs(redis.call('LRANGE', p .. 'sizes', 0, count - 1)) do
+    freed = freed + tonumber(entry:match('^%d+'))
+  end
+  redis.call('LTRIM', p .. 'in', count, -1)
+  redis.call('LTRIM', p .. 'sizes', count, -1)
+  redis.call('DECRBY', p .. 'bytes', freed)
+  redis.call('SET', p .. 'base', seq + 1)
+  return seq + 1
+end
+
+-- Decide on the frame just appended to `in`. ARGV: lane, n, prev, route, size, bound, ttl_ms, part, label.
+-- part and label ("run:epoch:attempt", zero padded) are empty for stateless and engine-free lanes.
+local function accept(keys, a)
+  local p = keys[1]
+  local lane, n, prev, size = a[1], tonumber(a[2]), tonumber(a[3]), tonumber(a[5])
+  local key = p .. 'lane:' .. lane
+  local function refuse(status, ...)
+    redis.call('LTRIM', p .. 'in', 0, -2)
+    return {status, ...}
+  end
+  local last = tonumber(redis.call('HGET', key, 'last') or -1)
+  if last < 0 then return refuse('EXPIRED') end
+  if n <= last then return refuse('DUPLICATE', last) end
+  if prev ~= last then return refuse('GAP', last) end
+  local route = redis.call('HGET', p .. 'route', 'v') or '0'
+  if route ~= a[4] then return refuse('MOVED', redis.call('HGET', p .. 'route', 'table')) end
+  if a[8] ~= '' then
+    local newest = redis.call('GET', p .. 'newest:' .. a[8])
+    if newest and newest > a[9] then return refuse('STALE', newest) end
+    redis.call('SET', p .. 'newest:' .. a[8], a[9], 'PX', a[7])
+  end
+  if num(p .. 'bytes', 0) + size > tonumber(a[6]) and redis.call('LLEN', p .. 'in') > 1 then
+    return refuse('BUSY', redis.call('GET', p .. 'bytes'))
+  end
+  redis.call('RPUSH', p .. 'sizes', size .. ' ' .. n .. ' ' .. lane)
+  redis.call('INCRBY', p .. 'bytes', size)
+  redis.call('HSET', key, 'last', n)
+  redis.call('PEXPIRE', key, a[7])
+  ring(p, 'parked')
+  return {'ACCEPTED', n}
+end
+
+-- Decide on the answers just appended to the `out` lists.
+-- ARGV: token, first seq, last seq, trim (1: stateless, answered frames leave the log at once), bound, ttl_ms, then
+-- lane, count for each lane that was appended to.
+local function emit(keys, a)
+  local p = keys[1]
+  local first, last = tonumber(a[2]), tonumber(a[3])
+  local function refuse(status, value)
+    for i = 7, #a, 2 do redis.call('LTRIM', p .. 'out:' .. a[i], 0, -1 - tonumber(a[i + 1])) end
+    return {status, value}
+  end
+  local owner = redis.call('GET', p .. 'owner') or '0'
+  if owner ~= a[1] then return refuse('FENCED', tonumber(owner)) end
+  local emitted = num(p .. 'emitted', 0)
+  if first <= emitted then return refuse('DUPLICATE', emitted) end
+  if first ~= emitted + 1 then return refuse('GAP', emitted) end
+  redis.call('SET', p .. 'emitted', last)
+  for i = 7, #a, 2 do
+    local out, key = p .. 'out:' .. a[i], p .. 'lane:' .. a[i]
+    if redis.call('PEXPIRE', key, a[6]) == 1 then
+      redis.call('PEXPIRE', out, a[6])
+      ring_lane(p, a[i])
+    else
+      redis.call('DEL', out) -- the lane is gone: nobody will ever collect
+    end
+  end
+  if a[4] == '1' then trim(p, last, tonumber(a[5])) end
+  return {'EMITTED', last}
+end
+
+-- Trim what durable state covers. ARGV: token, seq, bound.
+local function trim_covered(keys, a)
+  local p, seq = keys[1], tonumber(a[2])
+  local owner = redis.call('GET', p .. 'owner') or '0'
+  if owner ~= a[1] then return {'FENCED', tonumber(owner)} end
+  if seq > num(p .. 'emitted', 0) then return {'AHEAD', num(p .. 'emitted', 0)} end
+  return {'TRIMMED', trim(p, seq, tonumber(a[3]))}
+end
+
+-- Hold the trim in front of `seq` for a while. ARGV: pin, seq, lease_ms (0 releases). Answers the base.
+local function pin(keys, a)
+  local p = keys[1]
+  if a[3] == '0' then
+    redis.call('HDEL', p .. 'pins', a[1])
+  else
+    redis.call('HSET', p .. 'pins', a[1], a[2] .. ':' .. string.format('%.0f', now_ms() + tonumber(a[3])))
+  end
+  return num(p .. 'base', 1)
+end
+
+-- Make `token` the owner if it is newer than the present one. On the state server first, then on the queue server.
+local function promote(keys, a)
+  local p = keys[1]
+  local owner = num(p .. 'owner', 0)
+  if tonumber(a[1]) < owner then return {'FENCED', owner} end
+  redis.call('SET', p .. 'owner', a[1])
+  ring(p, 'parked')
+  ring(p, 'waiting')
+  return {'OWNER', num(p .. 'emitted', 0)}
+end
+
+-- State server: store values and the sequence number they cover in one step.
+-- ARGV: token, seq, emitted (as its owner knows it), number of fields set, then field, value ..., then fields deleted.
+local function checkpoint(keys, a)
+  local p, seq = keys[1], tonumber(a[2])
+  local owner = redis.call('GET', p .. 'owner') or '0'
+  if owner ~= a[1] then return {'FENCED', tonumber(owner)} end
+  if seq > tonumber(a[3]) then return {'AHEAD', tonumber(a[3])} end
+  if seq < num(p .. 'ckpt', 0) then return {'OLD', num(p .. 'ckpt', 0)} end
+  local i = 5
+  for _ = 1, tonumber(a[4]) do
+    redis.call('HSET', p .. 'state', a[i], a[i + 1])
+    i = i + 2
+  end
+  for j = i, #a do redis.call('HDEL', p .. 'state', a[j]) end
+  redis.call('SET', p .. 'ckpt', seq)
+  return {'STORED', seq}
+end
+
+-- Arm a reader's doorbell, then look again, so that what came in between is not slept through.
+-- ARGV: reader, cursor, token, set ('parked': woken by events; 'waiting': a shadow, woken by a promotion only).
+-- Answers 1 if there is something to do at once.
+local function park(keys, a)
+  local p = keys[1]
+  local bell = p .. 'bell:' .. a[1]
+  local owner = redis.call('GET', p .. 'owner') or '0'
+  if a[4] == 'waiting' then
+    if owner == a[3] then return 1 end
+  elseif owner ~= a[3] or num(p .. 'base', 1) + redis.call('LLEN', p .. 'in') > tonumber(a[2]) then
+    return 1
+  end
+  redis.call('DEL', bell)
+  redis.call('SADD', p .. a[4], a[1])
+  return 0
+end
+
+-- The same for the collector of a lane. ARGV: lane, ttl_ms. 1: answers are there; 0: armed; -1: the lane is gone.
+local function park_lane(keys, a)
+  local p = keys[1]
+  local key = p .. 'lane:' .. a[1]
+  if redis.call('PEXPIRE', key, a[2]) == 0 then return -1 end
+  if redis.call('EXISTS', p .. 'out:' .. a[1]) == 1 then return 1 end
+  redis.call('DEL', p .. 'bell:' .. a[1])
+  redis.call('HSET', key, 'parked', 1)
+  return 0
+end
+
+local function forget_lane(p, lane)
+  redis.call('DEL', p .. 'lane:' .. lane, p .. 'out:' .. lane, p .. 'bell:' .. lane)
+  redis.call('SREM', p .. 'lanes', lane)
+end
+
+-- ARGV: lane, ttl_ms, schema id, schema. Also sweeps a few lanes whose lease has run out.
+local function open(keys, a)
+  local p = keys[1]
+  for _, lane in ipairs(redis.call('SRANDMEMBER', p .. 'lanes', 4)) do
+    if redis.call('EXISTS', p .. 'lane:' .. lane) == 0 then forget_lane(p, lane) end
+  end
+  local key = p .. 'lane:' .. a[1]
+  redis.call('HSETNX', key, 'last', 0)
+  redis.call('PEXPIRE', key, a[2])
+  redis.call('SADD', p .. 'lanes', a[1])
+  redis.call('SET', p .. 'schema:' .. a[3], a[4])
+  return tonumber(redis.call('HGET', key, 'last'))
+end
+
+local function close(keys, a)
+  forget_lane(keys[1], a[1])
+  return 1
+end
+
+-- ARGV: JSON saying why the slot does not serve, or nothing when it does. Parked lanes wake to read it.
+local function status(keys, a)
+  local p = keys[1]
+  if a[1] == '' then redis.call('DEL', p .. 'status') else redis.call('SET', p .. 'status', a[1]) end
+  for _, lane in ipairs(redis.call('SMEMBERS', p .. 'lanes')) do
+    if redis.call('EXISTS', p .. 'lane:' .. lane) == 0 then forget_lane(p, lane) else ring_lane(p, lane) end
+  end
+  return 1
+end
+
+redis.register_function('udo_accept', accept)
+redis.register_function('udo_emit', emit)
+redis.register_function('udo_trim', trim_covered)
+redis.register_function('udo_pin', pin)
+redis.register_function('udo_promote', promote)
+redis.register_function('udo_checkpoint', checkpoint)
+redis.register_function('udo_park', park)
+redis.register_function('udo_park_lane', park_lane)
+redis.register_function('udo_open', open)
+redis.register_function('udo_close', close)
+redis.register_function('udo_status', status)
