@@ -1,0 +1,85 @@
+"""What every command shares: --debug, examples at the end of the help, and errors as one message with an exit code.
+
+Imports click and the error table only, so that `udo --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from udo_cli.exits import Exit, exit_for
+from udo_protocol.errors import UdoError
+
+
+def report(error: BaseException, *, as_json: bool) -> Exit:
+    """Print `error` as one message (one JSON object with --json) on stderr; the exit code it stands for."""
+    known = isinstance(error, UdoError)
+    code = exit_for(error) if isinstance(error, UdoError) else Exit.INTERNAL
+    text = str(error) if known else f"{type(error).__name__}: {error} (unexpected; run again with --debug and report it)"
+    if as_json:
+        import json
+
+        wire = error.code if isinstance(error, UdoError) else "internal"
+        click.echo(json.dumps({"error": {"code": wire, "message": text, "exit": int(code)}}), err=True)
+    else:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
+    return code
+
+
+class Reporting(click.Command):
+    """A command that turns exceptions into exit codes; `examples` ends its help."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+        self.params.append(click.Option(["--debug"], is_flag=True, envvar="UDO_DEBUG", help="Show the traceback of an error."))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # ctx.meta is shared with the commands below: `udo --debug push` and `udo push --debug` are the same.
+        debug = ctx.meta["udo.debug"] = bool(ctx.params.pop("debug", False) or ctx.meta.get("udo.debug"))
+        as_json = bool(ctx.params.get("as_json"))
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(Exit.INTERRUPTED)
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader of our output has left: nobody to tell
+            ctx.exit(Exit.OK)
+        except Exception as e:
+            if debug:
+                traceback.print_exc()
+            ctx.exit(report(e, as_json=as_json))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples.strip().splitlines():
+                    formatter.write(f"{'':>{formatter.current_indent}}{line.strip()}\n")
+
+
+class ReportingGroup(Reporting, click.Group):
+    """A group of its own options and sub-commands, which report like commands do."""
+
+    command_class = Reporting
+
+
+def command(name: str, examples: str) -> Callable[[Callable[..., Any]], Reporting]:
+    """Decorator: a `udo` command whose help ends with `examples`."""
+    return click.command(name, cls=Reporting, examples=examples, context_settings={"max_content_width": 110})
+
+
+def group(name: str, examples: str) -> Callable[[Callable[..., Any]], ReportingGroup]:
+    """Decorator: a command that may stand alone or be followed by a sub-command."""
+    settings: dict[str, Any] = {"max_content_width": 110}
+    return click.group(name, cls=ReportingGroup, examples=examples, invoke_without_command=True, context_settings=settings)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")

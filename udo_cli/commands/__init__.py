@@ -1,0 +1,1 @@
+"""One module per `udo` command; each is imported only when it runs and exposes `command`."""

@@ -1,0 +1,26 @@
+"""`udo completion`: the script that completes `udo` in a shell."""
+
+from __future__ import annotations
+
+import click
+
+from udo_cli import base
+
+EXAMPLES = """
+udo completion bash > ~/.local/share/bash-completion/completions/udo
+udo completion zsh > "${fpath[1]}/_udo"
+udo completion fish > ~/.config/fish/completions/udo.fish
+"""
+
+
+@base.command("completion", EXAMPLES)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the completion script of SHELL."""
+    from click.shell_completion import get_completion_class
+
+    from udo_cli.main import cli
+
+    made = get_completion_class(shell)
+    assert made is not None, f"click knows {shell}"
+    click.echo(made(cli, {}, "udo", "_UDO_COMPLETE").source())

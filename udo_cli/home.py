@@ -1,0 +1,40 @@
+"""Where things lie under UDO_HOME. Paths only; nothing here starts or stops anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """`registry/` (data, address, token) and `node/` (node manager home, sockets)."""
+
+    path: Path
+
+    @property
+    def registry(self) -> Path:
+        """The registry's data."""
+        return self.path / "registry"
+
+    @property
+    def node(self) -> Path:
+        """The node manager's home."""
+        return self.path / "node"
+
+    @property
+    def token_file(self) -> Path:
+        """The write token of the registry here, readable by its owner only."""
+        return self.registry / "token"
+
+    @property
+    def node_socket(self) -> Path:
+        """Where the node manager answers."""
+        return self.node / "node.sock"
+
+    def registry_url(self) -> str | None:
+        """What the registry wrote when it began to listen, or None."""
+        try:
+            return (self.registry / "address").read_text("utf-8").strip() or None
+        except FileNotFoundError:
+            return None

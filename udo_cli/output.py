@@ -1,0 +1,60 @@
+"""How commands speak: results on stdout, progress on stderr, JSON when a script reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import click
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def emit(document: Any) -> None:
+    """One JSON document on stdout, indented when a person looks."""
+    click.echo(json.dumps(document, default=_plain, indent=2 if sys.stdout.isatty() else None))
+
+
+def say(text: str) -> None:
+    """One line of progress on stderr."""
+    click.echo(click.style(text, dim=True) if sys.stderr.isatty() else text, err=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
+    """Rows under their columns on stdout; `empty` when there are none."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        shown.add_column(name, overflow="fold")
+    for row in rows:
+        shown.add_row(*("" if v is None else str(v) for v in row))
+    if not shown.row_count:
+        click.echo(empty)
+        return
+    wide = {} if sys.stdout.isatty() else {"width": 200}
+    Console(**wide, highlight=False).print(shown)  # type: ignore[arg-type]
+
+
+def short(digest: str | None) -> str:
+    """The first 12 digits of a digest."""
+    return (digest or "").removeprefix("sha256:")[:12]
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.5 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

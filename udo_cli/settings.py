@@ -1,0 +1,61 @@
+"""Settings of the command line, read once per command at the edge: argument, then environment, then default."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from udo_cli.home import Home
+from udo_protocol.errors import Unauthorized, Unavailable
+
+
+class Settings(BaseSettings):
+    """`UDO_HOME`, `UDO_REGISTRY`, `UDO_TOKEN`, `UDO_TOKEN_FILE`, `UDO_NODE`, `UDO_USER`."""
+
+    model_config = SettingsConfigDict(env_prefix="UDO_", frozen=True, extra="ignore")
+
+    home: Path = Field(default_factory=lambda: Path.home() / ".udo")
+    registry: str | None = None
+    token: str | None = Field(default=None, repr=False)
+    token_file: Path | None = None
+    node: str | None = None
+    user: str = Field(default_factory=getpass.getuser)
+
+    @property
+    def local(self) -> Home:
+        """The folder `udo up` works in."""
+        return Home(self.home.expanduser().absolute())
+
+    def registry_url(self) -> str:
+        """The registry asked for, else the one `udo up` started; Unavailable says how to name or start one."""
+        if self.registry:
+            return self.registry
+        if url := self.local.registry_url():
+            return url
+        raise Unavailable(f"no registry: UDO_REGISTRY is not set and none was started under {self.local.path}. Start one with: udo up")
+
+    def write_token(self) -> str | None:
+        """The write token: UDO_TOKEN, UDO_TOKEN_FILE, or the local registry's own when that is the one in use."""
+        if self.token:
+            return self.token
+        path = self.token_file or (self.local.token_file if not self.registry or self.registry == self.local.registry_url() else None)
+        if path is None:
+            return None
+        try:
+            return path.read_text("utf-8").strip() or None
+        except FileNotFoundError:
+            if self.token_file:
+                raise Unauthorized(f"the token file {path} does not exist; set UDO_TOKEN or UDO_TOKEN_FILE") from None
+            return None
+
+    def node_address(self) -> str:
+        """The node manager's socket: UDO_NODE, the one `udo up` started, or the system-wide one."""
+        if self.node:
+            return self.node
+        for path in (self.local.node_socket, Path("/run/udo/node.sock")):
+            if path.exists():
+                return str(path)
+        raise Unavailable(f"no node manager: UDO_NODE is not set and there is none under {self.local.path}. Start one with: udo up")
