@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -22,8 +23,9 @@ _PAD = [b"\0" * ((8 - n) % 8) for n in range(8)]
 DATA, END, ANSWER, ERROR, SKIPPED, STALE = pb.DATA, pb.END, pb.ANSWER, pb.ERROR, pb.SKIPPED, pb.STALE
 Header = pb.FrameHeader
 Failure = pb.Failure
+Kind: TypeAlias = pb.Kind
 
-Bytes = bytes | bytearray | memoryview | pa.Buffer
+Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Frame:
         try:
             return pa.ipc.read_record_batch(self.body, schema)
         except (pa.ArrowInvalid, OSError) as e:
-            raise ProtocolError(f"frame {self.header.number} of lane {self.header.lane}: {len(self.body)} body bytes are no Arrow record batch of the announced schema: {e}") from e
+            which = f"frame {self.header.number} of lane {self.header.lane}"
+            raise ProtocolError(f"{which}: {len(self.body)} body bytes are no record batch of the announced schema: {e}") from e
 
 
 def encode(header: pb.FrameHeader, batch: pa.RecordBatch | None = None) -> list[Bytes]:
@@ -66,7 +69,7 @@ def decode(data: bytes | bytearray) -> Frame:
         raise ProtocolError(f"expected a frame of {start + body_len} bytes, got {len(data)}: truncated or garbled")
     header = pb.FrameHeader()
     try:
-        header.ParseFromString(memoryview(data)[_PREFIX.size : _PREFIX.size + head_len])
+        header.ParseFromString(bytes(data[_PREFIX.size : _PREFIX.size + head_len]))
     except Exception as e:  # protobuf's DecodeError differs between its implementations
         raise ProtocolError(f"frame header of {head_len} bytes is not a FrameHeader: {e}") from e
     return Frame(header, pa.py_buffer(data).slice(start) if body_len else None)

@@ -80,7 +80,9 @@ def parse(data: dict[str, Any], where: str) -> Manifest:
         return Manifest.model_validate(data)
     except ValidationError as e:
         lines = [f"  {'.'.join(str(p) for p in err['loc']) or 'manifest'}: {err['msg']} (got {err['input']!r:.80})" for err in e.errors()]
-        raise ManifestError(f"{where} is not a valid operator manifest:\n" + "\n".join(lines) + "\nSee docs/operators.md for the fields.") from e
+        raise ManifestError(
+            f"{where} is not a valid operator manifest:\n" + "\n".join(lines) + "\nSee docs/operators.md for the fields."
+        ) from e
 
 
 def load(directory: Path) -> Manifest:

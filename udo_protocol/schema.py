@@ -50,7 +50,9 @@ def parse_type(text: str) -> pa.DataType:
             return pa.type_for_alias(t)
         except ValueError:
             pass
-    raise SchemaError(f"unknown column type {text!r}; expected an Arrow type name such as int64, double, string, timestamp[us], list<int64>")
+    raise SchemaError(
+        f"unknown column type {text!r}; expected an Arrow type name such as int64, double, string, timestamp[us], list<int64>"
+    )
 
 
 def _parse_field(text: str) -> pa.Field:
@@ -121,9 +123,9 @@ def widens(have: pa.DataType, want: pa.DataType) -> bool:
     if pa.types.is_large_string(have) and pa.types.is_string(want):
         return True
     if pa.types.is_timestamp(have) and pa.types.is_timestamp(want):
-        return have.tz == want.tz and _TIME[have.unit] <= _TIME[want.unit]
+        return bool(have.tz == want.tz) and _TIME[have.unit] <= _TIME[want.unit]
     if pa.types.is_decimal(have) and pa.types.is_decimal(want):
-        return have.scale <= want.scale and have.precision - have.scale <= want.precision - want.scale
+        return bool(have.scale <= want.scale) and have.precision - have.scale <= want.precision - want.scale
     if pa.types.is_list(have) and pa.types.is_list(want):
         return widens(have.value_type, want.value_type)
     if pa.types.is_map(have) and pa.types.is_map(want):

@@ -102,14 +102,20 @@ class LaneEnd:
 
     def open(self, schema_ipc: bytes) -> int:
         """Register the lane and the schema of its frames; answers the last number accepted (0 for a new lane)."""
-        return int(self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, schema_id(schema_ipc), schema_ipc))
+        return int(
+            self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, schema_id(schema_ipc), schema_ipc)
+        )
 
-    def push(self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = "") -> PushReply:
+    def push(
+        self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = ""
+    ) -> PushReply:
         """Append frame `n`; `prev` is the number of the last frame this lane sent to this slot (0: none)."""
         self.send_push(n, prev, frame, route=route, control=control, part=part, label=label)
         return self.push_reply()
 
-    def send_push(self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = "") -> None:
+    def send_push(
+        self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = ""
+    ) -> None:
         """Push without waiting, at any depth: a refused frame refuses those behind it as GAP. Pair with push_reply."""
         size = sum(map(len, frame))
         bound = self.limits.retained_bytes + (self.limits.reserve_bytes if control else 0)
@@ -177,7 +183,9 @@ class SlotReader:
             self._base = base
         first = max(cursor - self._base, 0)
         p = self.prefix
-        self.conn.send_transaction([("MGET", f"{p}base", f"{p}emitted", f"{p}owner"), ("LRANGE", f"{p}in", first, first + self.limits.read_frames - 1)])
+        self.conn.send_transaction(
+            [("MGET", f"{p}base", f"{p}emitted", f"{p}owner"), ("LRANGE", f"{p}in", first, first + self.limits.read_frames - 1)]
+        )
 
     def receive_read(self, cursor: int) -> Read | None:
         """The range, or None if the base moved meanwhile (read again). Frames a shadow must not see are left out."""
@@ -249,7 +257,9 @@ class SlotReader:
         return lane, int(number)
 
 
-def checkpoint(state: Connection, prefix: str, token: int, seq: int, emitted: int, values: Mapping[str, bytes], deleted: Sequence[str] = ()) -> Emit:
+def checkpoint(
+    state: Connection, prefix: str, token: int, seq: int, emitted: int, values: Mapping[str, bytes], deleted: Sequence[str] = ()
+) -> Emit:
     """Store values and the sequence number they cover in one durable step; AHEAD if seq > emitted."""
     args: list[Arg] = [token, seq, emitted, len(values)]
     for key, value in values.items():
@@ -346,7 +356,7 @@ def drop_slot(state: Connection, queue: Connection, prefix: str) -> None:
             cursor, keys = conn.call("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000)
             if keys:
                 conn.call("UNLINK", *keys)
-            if bytes(cursor) == b"0":
+            if cursor == b"0":
                 break
 
 

@@ -1,0 +1,8 @@
+"""What an operator's author imports: `operator` for functions on record batches, `Operator` for classes.
+
+Needs neither PySpark nor gRPC nor Flask; runs in its own process with the operator's own dependencies.
+"""
+
+from udo_runtime.api import Context, Operator, operator
+
+__all__ = ["Context", "Operator", "operator"]

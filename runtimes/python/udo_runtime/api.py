@@ -1,0 +1,61 @@
+"""The operator author's side: one decorator, one base class, one context. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+Batches: TypeAlias = "pa.RecordBatch | pa.Table | dict[str, Any] | None"
+F = TypeVar("F", bound=Callable[[pa.RecordBatch], Batches])
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the platform tells an operator; environment values and secrets stand in os.environ."""
+
+    operator: str
+    version: str
+    instance: str = "local"
+    # The instance's private directory: files given at deployment lie here.
+    directory: Path = field(default_factory=Path.cwd)
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger whose lines reach `udo logs`."""
+        return logging.getLogger(self.operator)
+
+
+def operator(function: F) -> F:
+    """Mark a function as a vectorised operator: one record batch of the input schema in, one answer out.
+
+    The answer is a RecordBatch, a Table or a dict of columns with the manifest's output columns, of any number of rows;
+    None answers no rows.
+    """
+    function.__udo_operator__ = True  # type: ignore[attr-defined]
+    return function
+
+
+class Operator:
+    """Base class of operators that hold resources or work event by event.
+
+    Override `process` (per event) or `process_batch` (vectorised), not both.
+    """
+
+    def open(self, ctx: Context) -> None:
+        """Called once per instance before the first event: load the model here."""
+
+    def process(self, event: dict[str, Any], ctx: Context) -> Iterable[dict[str, Any]] | None:
+        """Answer one event with any number of events; called in order."""
+        raise TypeError(f"{type(self).__name__} overrides neither process nor process_batch")
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Context) -> Batches:
+        """Answer one record batch of the input schema, like an `@operator` function."""
+        raise TypeError(f"{type(self).__name__} does not override process_batch")
+
+    def close(self) -> None:
+        """Called once when the instance leaves in peace."""

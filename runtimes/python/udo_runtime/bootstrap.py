@@ -1,0 +1,11 @@
+"""Start of an instance: runs under `python -I -S` and puts only what UDO_PYTHONPATH names on the module path."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = os.environ["UDO_PYTHONPATH"].split(os.pathsep) + [p for p in sys.path if os.path.abspath(p) != here]
+    from udo_runtime.main import main
+
+    sys.exit(main())

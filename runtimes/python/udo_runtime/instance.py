@@ -1,0 +1,211 @@
+"""The loop of an instance: shadow until promoted, then read, process, answer, until fenced or told to stop.
+
+Answers leave without waiting for their outcome: the fence is decided on the server together with the write, so the
+next frame is processed meanwhile, and a fenced instance learns it before it could do harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from udo_protocol.backoff import LinearBackoff
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Fenced, ProtocolError, UdoError, Unavailable
+from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, Bytes, Failure, Header, Kind, decode, encode
+from udo_protocol.keys import HEARTBEAT
+from udo_protocol.limits import Limits
+from udo_protocol.schema import conform, misfits, schema_id, to_ipc
+from udo_protocol.slot import Emit, SlotReader, store_schema, stored_schema
+from udo_runtime.load import ProcessingError, Processor
+from udo_runtime.stats import Stats
+
+Answer = tuple[str, list[Bytes]]
+# Answers of at least this size are sent at once; smaller ones travel together.
+_GROUP_BYTES = 64 << 10
+# Failed lanes remembered; a lane lives for seconds, so this is far more than can be alive at once.
+_FAILED_LANES = 10_000
+_HEARTBEAT_EVERY_S = 5.0
+
+
+class Stopped(BaseException):
+    """Raised by the signal handler while the instance is parked."""
+
+
+class Instance:
+    """One operator process attached to a slot."""
+
+    def __init__(
+        self,
+        conn: Connection,
+        reader: SlotReader,
+        processor: Processor,
+        schemas: tuple[pa.Schema, pa.Schema],
+        reference: str,
+        limits: Limits,
+    ) -> None:
+        self._conn, self._reader, self._process = conn, reader, processor
+        self._input, self._output = schemas
+        self._operator, _, self._version = reference.partition("@")
+        self._reference, self._limits = reference, limits
+        self._output_id = store_schema(conn, reader.prefix, to_ipc(self._output))
+        self._schemas: dict[bytes, pa.Schema] = {schema_id(to_ipc(self._input)): self._input}
+        self._failed: OrderedDict[str, None] = OrderedDict()
+        self._backoff = LinearBackoff(limits.backoff_increment_us, limits.backoff_ceiling_us)
+        self._stats = Stats(f"{reader.prefix}stats:{reader.name}")
+        self._heartbeat_due = 0.0
+        self._unconfirmed = 0
+        self.stopping = self.parked = False
+
+    def serve(self) -> None:
+        """Run until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
+        try:
+            cursor = self._shadow()
+            while not self.stopping:
+                cursor = self._step(cursor)
+        except Stopped:
+            pass
+        finally:
+            self._settle()
+            self._stats.publish(self._conn, force=True)
+
+    def _shadow(self) -> int:
+        """Wait for the promotion; answer the first unanswered sequence number."""
+        while True:
+            read = self._reader.read(1)
+            if read.owner == self._reader.token:
+                return read.emitted + 1
+            if read.owner > self._reader.token:
+                raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
+            self._park(read.emitted + 1, shadow=True)
+
+    def _step(self, cursor: int) -> int:
+        """Read once and answer what was there; the cursor after it."""
+        self._reader.send_read(cursor, base=cursor)
+        self._settle_emits()
+        read = self._reader.receive_read(cursor) or self._reader.read(cursor)
+        if read.owner != self._reader.token:
+            raise Fenced(f"token {self._reader.token} is not the owner any more, {read.owner} is")
+        if not read.frames:
+            self._idle(read.first)
+            return read.first
+        self._backoff.reset()
+        cursor = self._answer_all(read.first, read.frames)
+        self._housekeeping()
+        return cursor
+
+    def _answer_all(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
+        waiting: list[Answer] = []
+        size = 0
+        for data in frames:
+            answer = self._answer(seq + len(waiting), data)
+            waiting.append(answer)
+            size += sum(map(len, answer[1]))
+            if size >= _GROUP_BYTES:
+                self._send(seq, waiting)
+                seq, waiting, size = seq + len(waiting), [], 0
+        if waiting:
+            self._send(seq, waiting)
+        return seq + len(waiting)
+
+    def _send(self, seq: int, answers: list[Answer]) -> None:
+        self._settle_emits()
+        self._reader.send_emit(seq, answers)
+        self._unconfirmed = 1
+
+    def _settle_emits(self) -> None:
+        if self._unconfirmed:
+            self._unconfirmed = 0
+            if (outcome := self._reader.emit_reply()) is not Emit.EMITTED:
+                raise ProtocolError(f"instance {self._reader.name} answered out of turn: {outcome}")
+
+    def _settle(self) -> None:
+        try:
+            self._settle_emits()
+        except UdoError:
+            self._unconfirmed = 0
+
+    def _answer(self, seq: int, data: bytes | bytearray) -> Answer:
+        """The answer to one frame, whatever is in it."""
+        try:
+            frame = decode(data)
+        except ProtocolError as e:
+            self._settle_emits()
+            lane, number = self._reader.sender(seq)
+            return self._error(Header(lane=lane, number=number), Failure(code=e.code, message=str(e)))
+        header = frame.header
+        if header.lane in self._failed:
+            return header.lane, encode(self._reply(header, SKIPPED))
+        if header.kind == END:
+            return header.lane, encode(self._reply(header, ANSWER))
+        try:
+            if header.kind != DATA:
+                raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
+            batch = frame.batch(self._schema(header.schema))
+            if problems := misfits(batch.schema, self._input):
+                raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
+            batch = conform(batch, self._input)
+            started = time.perf_counter()
+            answer = self._process(batch)
+            self._stats.record(batch.num_rows, answer.num_rows, time.perf_counter() - started)
+        except ProcessingError as e:
+            return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event))
+        except ProtocolError as e:
+            return self._error(header, Failure(code=e.code, message=str(e)))
+        reply = self._reply(header, ANSWER)
+        reply.rows = answer.num_rows
+        reply.schema = self._output_id
+        return header.lane, encode(reply, answer if answer.num_rows else None)
+
+    def _schema(self, identity: bytes) -> pa.Schema:
+        found = self._schemas.get(identity)
+        if found is None:
+            self._settle_emits()
+            found = self._schemas[identity] = stored_schema(self._conn, self._reader.prefix, identity)
+        return found
+
+    def _reply(self, header: Header, kind: Kind) -> Header:
+        return Header(lane=header.lane, number=header.number, kind=kind, version=self._version, trace=header.trace)
+
+    def _error(self, header: Header, failure: Failure) -> Answer:
+        failure.operator, failure.instance = self._reference, self._reader.name
+        self._failed[header.lane] = None
+        if len(self._failed) > _FAILED_LANES:
+            self._failed.popitem(last=False)
+        self._stats.errors += 1
+        reply = self._reply(header, ERROR)
+        reply.failure.CopyFrom(failure)
+        return header.lane, encode(reply)
+
+    def _idle(self, cursor: int) -> None:
+        if not self._backoff.at_ceiling:
+            self._backoff.pause()
+            return
+        self._stats.publish(self._conn, force=True)
+        self._park(cursor)
+        self._backoff.reset()
+
+    def _park(self, cursor: int, *, shadow: bool = False) -> None:
+        self.parked = True
+        try:
+            if self.stopping:
+                raise Stopped
+            woken = self._reader.park(cursor, self._limits.park_ms, shadow=shadow)
+        finally:
+            self.parked = False
+        if not woken:
+            self._housekeeping()
+
+    def _housekeeping(self) -> None:
+        now = time.monotonic()
+        if now < self._heartbeat_due:
+            return
+        self._settle_emits()
+        self._heartbeat_due = now + min(_HEARTBEAT_EVERY_S, self._limits.park_ms / 1000)
+        self._stats.publish(self._conn, now=now)
+        if not self._conn.call("EXISTS", HEARTBEAT):
+            grace_s = self._limits.heartbeat_grace_ms / 1000
+            raise Unavailable(f"no heartbeat of the node manager for {grace_s:g} s: instance {self._reader.name} stops itself")

@@ -1,0 +1,101 @@
+"""Life of the operator process: wait for an assignment, load the operator, report, serve, leave with a telling status."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import fields, replace
+from typing import Any
+
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Fenced, ServerLost, Unavailable
+from udo_protocol.keys import HEARTBEAT, warm
+from udo_protocol.limits import DEFAULT, Limits
+from udo_protocol.schema import from_ipc
+from udo_protocol.slot import SlotReader, report_ready
+from udo_runtime.api import Context
+from udo_runtime.instance import Instance, Stopped
+from udo_runtime.load import ProcessingError, load, own_traceback
+
+EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
+# How often a waiting warm instance looks whether its node manager still lives.
+_WARM_POLL_S = 5
+
+
+def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
+    while True:
+        reply = conn.call("BLPOP", warm(instance), _WARM_POLL_S, timeout_s=_WARM_POLL_S + 30)
+        if reply is not None:
+            return dict(json.loads(bytes(reply[1])))
+        if not conn.call("EXISTS", HEARTBEAT):
+            raise Unavailable("no heartbeat of the node manager: a warm instance stops itself")
+
+
+def _limits(overrides: dict[str, Any]) -> Limits:
+    known = {f.name for f in fields(Limits)}
+    return replace(DEFAULT, **{k: v for k, v in overrides.items() if k in known})
+
+
+def _serve(conn: Connection, a: dict[str, Any]) -> int:
+    limits = _limits(a.get("limits", {}))
+    schemas = from_ipc(base64.b64decode(a["input"])), from_ipc(base64.b64decode(a["output"]))
+    os.environ.update(a.get("env", {}))
+    os.environ.update(a.get("secrets", {}))
+    ctx = Context(a["operator"], a["version"], a["instance"])
+    started = time.perf_counter()
+    try:
+        processor = load(a["entry"], a["path"], schemas[1], ctx)
+        imported = time.perf_counter()
+        try:
+            processor.open()
+        except Exception as e:
+            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {type(e).__name__}: {e}", own_traceback(e)) from e
+    except ProcessingError as e:
+        print(e.traceback or e, file=sys.stderr, flush=True)
+        report_ready(
+            conn, a["prefix"], a["instance"], {"ok": False, "error": {"code": e.code, "message": str(e), "traceback": e.traceback}}
+        )
+        return EXIT_LOAD_FAILED
+    reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
+    instance = Instance(conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
+
+    def stop(*_: object) -> None:
+        instance.stopping = True
+        if instance.parked:
+            raise Stopped
+
+    signal.signal(signal.SIGTERM, stop)
+    gc.collect()
+    gc.freeze()  # what is loaded now stays: later collections need not look at it
+    times = {"import_ms": (imported - started) * 1000, "open_ms": (time.perf_counter() - imported) * 1000}
+    report_ready(conn, a["prefix"], a["instance"], {"ok": True, **times})
+    try:
+        instance.serve()
+    except Fenced as e:
+        ctx.log.info("%s: leaving", e)
+    finally:
+        processor.close()
+    return EXIT_LEFT
+
+
+def main() -> int:
+    """Run one instance; the environment names it and the queue server."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log = logging.getLogger("udo_runtime")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_LEFT))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the node manager, which stops its instances in order
+    try:
+        conn = Connection(os.environ["UDO_QUEUE_SOCKET"])
+        return _serve(conn, _assignment(conn, os.environ["UDO_INSTANCE"]))
+    except Unavailable as e:
+        log.warning("%s", e)
+        return EXIT_NO_MANAGER
+    except ServerLost as e:
+        log.warning("%s", e)
+        return EXIT_SERVER_LOST
