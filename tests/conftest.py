@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,14 +41,22 @@ class Servers:
 
     queue_socket: str
     state_socket: str
+    opened: list[Connection] = field(default_factory=list)
 
     def queue(self) -> Connection:
-        """A fresh connection to the queue server."""
-        return Connection(self.queue_socket)
+        """A fresh connection to the queue server, closed at the end of the test."""
+        self.opened.append(Connection(self.queue_socket))
+        return self.opened[-1]
 
     def state(self) -> Connection:
-        """A fresh connection to the state server."""
-        return Connection(self.state_socket)
+        """A fresh connection to the state server, closed at the end of the test."""
+        self.opened.append(Connection(self.state_socket))
+        return self.opened[-1]
+
+    def close(self) -> None:
+        """Close what this test opened."""
+        while self.opened:
+            self.opened.pop().close()
 
 
 def _answers(socket: Path) -> bool:
@@ -76,7 +84,9 @@ def running_servers() -> Iterator[Servers]:
             servers = Servers(str(home / "queue.sock"), str(home / "state.sock"))
             for path in (servers.queue_socket, servers.state_socket):
                 wait_until(lambda p=path: _answers(Path(p)), 10, f"server on {path}")  # type: ignore[misc]
-                slot.install(Connection(path))
+                conn = Connection(path)
+                slot.install(conn)
+                conn.close()
             yield servers
         finally:
             for p in processes:
@@ -85,9 +95,9 @@ def running_servers() -> Iterator[Servers]:
 
 
 @pytest.fixture
-def servers(running_servers: Servers) -> Servers:
+def servers(running_servers: Servers) -> Iterator[Servers]:
     """Both servers, empty."""
     for conn in (running_servers.queue(), running_servers.state()):
         conn.call("FLUSHALL")
-        conn.close()
-    return running_servers
+    yield running_servers
+    running_servers.close()
