@@ -32,6 +32,11 @@ class Home:
         """Where the node manager answers."""
         return self.node / "node.sock"
 
+    @property
+    def dependencies(self) -> Path:
+        """Dependency layers made before, by what they were resolved from; safe to delete."""
+        return self.path / "cache" / "dependencies"
+
     def registry_url(self) -> str | None:
         """What the registry wrote when it began to listen, or None."""
         try:

@@ -1,0 +1,77 @@
+"""Options that configure a deployment: --env K=V, --secret K, --file PATH[:NAME]. A secret's value is never an argument."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import click
+
+from udo_protocol.errors import NotFound, UsageError
+
+_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+# Files travel inside the deployment's JSON; models belong into the operator's folder.
+FILES_BYTES = 16 << 20
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the three options."""
+    command = click.option("--file", "files", multiple=True, metavar="PATH[:NAME]", help="Place a file in the operator's folder.")(command)
+    command = click.option(
+        "--secret", "secrets", multiple=True, metavar="K", help="Like --env; the value comes from this environment, a prompt or a line of stdin."
+    )(command)
+    return click.option("--env", "env", multiple=True, metavar="K=V", help="An environment variable of the operator.")(command)
+
+
+def environment(pairs: Iterable[str]) -> dict[str, str]:
+    """`{K: V}` of K=V texts."""
+    found = {}
+    for pair in pairs:
+        key, sep, value = pair.partition("=")
+        if not sep or not _KEY.match(key):
+            raise UsageError(f"--env expects K=V with a variable's name before '=', got {pair!r}")
+        found[key] = value
+    return found
+
+
+def secret_values(names: Iterable[str]) -> dict[str, str]:
+    """Each secret's value: this environment's variable of that name, else a hidden prompt, else the next line of stdin."""
+    found = {}
+    for name in names:
+        if not _KEY.match(name):
+            # What came may be K=V with the secret in it: it is not repeated.
+            raise UsageError("--secret expects only a variable's name; its value comes from the environment, a prompt or stdin")
+        if name in os.environ:
+            found[name] = os.environ[name]
+        elif sys.stdin.isatty():
+            found[name] = click.prompt(f"value of secret {name}", hide_input=True, err=True)
+        elif line := sys.stdin.readline():
+            found[name] = line.rstrip("\r\n")
+        else:
+            raise UsageError(f"secret {name} has no value: set the variable {name}, or give one line on stdin")
+    return found
+
+
+def file_contents(texts: Iterable[str]) -> dict[str, bytes]:
+    """`{name: bytes}` of PATH[:NAME] texts; names stay inside the operator's folder."""
+    found: dict[str, bytes] = {}
+    for text in texts:
+        source, sep, name = text.rpartition(":")
+        if not sep or "/" in name and Path(text).exists():
+            source, name = text, ""
+        inside = PurePosixPath(name or Path(source).name)
+        if inside.is_absolute() or ".." in inside.parts or not inside.name:
+            raise UsageError(f"--file {text}: {str(inside)!r} must be a relative path inside the operator's folder")
+        try:
+            found[str(inside)] = Path(source).read_bytes()
+        except FileNotFoundError:
+            raise NotFound(f"--file {text}: there is no file {source}") from None
+        except OSError as e:
+            raise UsageError(f"--file {text}: {e.strerror}") from e
+    if (total := sum(map(len, found.values()))) > FILES_BYTES:
+        raise UsageError(f"--file: {total >> 20} MiB in all, at most {FILES_BYTES >> 20}; put large files into the operator's folder and push")
+    return found

@@ -1,0 +1,82 @@
+"""From a folder to a checked image: manifest, dependencies, import check, layers. Nothing is uploaded here."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from node_manager.images import unpack
+from udo_cli.packing import image, isolated
+from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
+from udo_cli.packing.requirements import current_target, dependencies_layer
+from udo_protocol import manifest as manifests
+from udo_protocol.errors import ManifestError, UsageError
+from udo_protocol.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Target:
+    """The Python and platform an operator is packaged for."""
+
+    python_tag: str
+    platform: str
+
+    @classmethod
+    def of(cls, python: str | None, platform: str | None) -> Target:
+        """From "3.12" and "linux_x86_64"; this interpreter's own where nothing is said."""
+        tag, here = current_target()
+        if python is not None:
+            if not (m := re.fullmatch(r"(\d)\.(\d+)", python)):
+                raise UsageError(f"expected a Python version such as 3.12, got {python!r}")
+            tag = f"cp{m[1]}{m[2]}"
+        return cls(tag, platform or here)
+
+    @property
+    def here(self) -> bool:
+        """Whether this interpreter can run it."""
+        return (self.python_tag, self.platform) == current_target()
+
+
+@contextmanager
+def unpacked_dependencies(manifest: Manifest, target: Target, code: Path, cache: Path, say: Callable[[str], None]) -> Iterator[tuple[Layer | None, Path | None]]:
+    """The dependency layer and, while the context lasts, a folder with its files; (None, None) without requirements."""
+    layer = dependencies_layer(manifest.requirements, target.python_tag, target.platform, code, cache, say)
+    if layer is None:
+        yield None, None
+        return
+    with tempfile.TemporaryDirectory(prefix="udo-deps-") as name:
+        unpack(layer.path, "dependencies", Path(name))
+        yield layer, Path(name)
+
+
+def load_manifest(directory: Path, version: str | None, target: Target) -> Manifest:
+    """The manifest in `directory`, with `version` in place of its own, pinned to `target` if it has requirements."""
+    manifest = manifests.load(directory)
+    data = manifest.model_dump()
+    if version:
+        data["version"] = version
+    if manifest.requirements or not target.here:
+        data |= {"python_tag": target.python_tag, "platform": target.platform}
+    module = manifest.entry.partition(":")[0].replace(".", "/")
+    if not (directory / f"{module}.py").is_file() and not (directory / module / "__init__.py").is_file():
+        there = ", ".join(inside for inside, _ in files_of(directory) if inside.endswith(".py")) or "no Python files"
+        raise ManifestError(f"{directory / manifests.FILE_NAME}: entry {manifest.entry!r} names the module {module}.py; there are: {there}")
+    return manifests.parse(data, str(directory / manifests.FILE_NAME))
+
+
+def build(directory: Path, manifest: Manifest, target: Target, work: Path, cache: Path, say: Callable[[str], None]) -> image.Image:
+    """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported."""
+    with unpacked_dependencies(manifest, target, directory, cache, say) as (dependencies, unpacked):
+        if target.here:
+            say(f"checking that {manifest.entry} can be imported")
+            isolated.check_import(manifest, directory.absolute(), unpacked)
+        else:
+            say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
+    say("packing code")
+    code = pack("code", CODE_ROOT, files_of(directory), work / "code.tar.gz")
+    # Dependencies first: they change less often, so the layers above them are the ones sent again.
+    return image.assemble(manifest, [*([dependencies] if dependencies else []), code])

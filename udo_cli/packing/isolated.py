@@ -1,0 +1,147 @@
+"""Starts an operator in a bare interpreter of its own, for `udo test` and for the check before a push. Always bounded.
+
+What the operator prints goes to stderr; a hang, an exit or a crash becomes an OperatorError that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from node_manager import runtime_base
+from udo_protocol.errors import OperatorError, SchemaError
+from udo_protocol.manifest import Manifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHILD = Path(__file__).with_name("isolated_child.py")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a run on sample events gave: the answers, and the time inside the operator."""
+
+    answers: pa.Table
+    took_ms: float
+
+
+def check_import(manifest: Manifest, code: Path, dependencies: Path | None) -> None:
+    """Import the entry point as an instance would; OperatorError carries the operator's own traceback."""
+    _start(manifest, code, dependencies, None, {}, {})
+
+
+def answer(
+    manifest: Manifest,
+    code: Path,
+    dependencies: Path | None,
+    batches: Sequence[pa.RecordBatch],
+    env: Mapping[str, str],
+    files: Mapping[str, bytes],
+) -> Trial:
+    """Load and open the operator, answer `batches` (in its input schema). OperatorError names traceback and event."""
+    trial = _start(manifest, code, dependencies, batches, env, files)
+    assert trial is not None, "a run with events has answers"
+    return trial
+
+
+def _start(
+    manifest: Manifest,
+    code: Path,
+    dependencies: Path | None,
+    batches: Sequence[pa.RecordBatch] | None,
+    env: Mapping[str, str],
+    files: Mapping[str, bytes],
+) -> Trial | None:
+    with tempfile.TemporaryDirectory(prefix="udo-trial-") as name:
+        work = Path(name)
+        private = work / "private"
+        private.mkdir()
+        for inside, data in files.items():
+            (private / inside).parent.mkdir(parents=True, exist_ok=True)
+            (private / inside).write_bytes(data)
+        base = runtime_base.build(work / "runtime")
+        path = [str(code)] + ([str(dependencies)] if dependencies else [])
+        # As on a node: an operator that brings what the runtime has loaded comes before the runtime.
+        front = path if dependencies and runtime_base.contradicts(dependencies) else []
+        request = {
+            "operator": manifest.name,
+            "version": manifest.version,
+            "entry": manifest.entry,
+            "output": manifest.output,
+            "path": path,
+            "base": [*front, str(base)],
+            "events": batches is not None,
+            "env": dict(env),
+        }
+        _write_private(work / "request.json", json.dumps(request))
+        if batches is not None:
+            _write_events(work / "events.arrow", manifest, batches)
+        bound_s = manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ())
+        _run_child(work, private, manifest, bound_s)
+        return _outcome(work, manifest, batches is not None)
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+def _write_events(path: Path, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> None:
+    import pyarrow as pa
+
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, manifest.input_schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _run_child(work: Path, private: Path, manifest: Manifest, bound_s: float) -> None:
+    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TZ")}
+    command = [sys.executable, "-I", "-S", "-B", str(CHILD), str(work)]
+    child = subprocess.Popen(command, cwd=private, env=kept, stdin=subprocess.DEVNULL, stdout=_stderr(), start_new_session=True)
+    try:
+        status = child.wait(timeout=bound_s)
+    except subprocess.TimeoutExpired:
+        raise OperatorError(
+            f"{manifest.reference} did not finish within {bound_s:.0f} s (open_timeout_s + answer_timeout_s per batch in operator.toml)"
+        ) from None
+    finally:
+        with suppress(ProcessLookupError):  # also what it may have started
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    if not (work / "outcome.json").exists():
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        raise OperatorError(f"{manifest.reference} ended its process with {how} instead of answering")
+
+
+def _stderr() -> int:
+    try:
+        return sys.stderr.fileno()
+    except (OSError, AttributeError, ValueError):  # replaced by something without a descriptor, as in test runners
+        return 2
+
+
+def _outcome(work: Path, manifest: Manifest, with_answers: bool) -> Trial | None:
+    import pyarrow as pa
+
+    said = json.loads((work / "outcome.json").read_text("utf-8"))
+    if not said["ok"]:
+        lines = [f"{manifest.reference}: {said['message']}"]
+        if said["event"]:
+            lines.append(f"the event: {said['event']}")
+        if said["traceback"]:
+            lines.append(said["traceback"])
+        raise (SchemaError if said["code"] == SchemaError.code else OperatorError)("\n".join(lines))
+    if not with_answers:
+        return None
+    with pa.OSFile(str(work / "answers.arrow"), "rb") as source, pa.ipc.open_stream(source) as reader:
+        return Trial(reader.read_all(), said["took_ms"])
