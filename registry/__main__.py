@@ -1,0 +1,61 @@
+"""`python -m registry`: check the arguments, take the data directory, migrate, serve until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+from registry import auth
+from registry.config import Config
+from registry.server import serve
+from registry.store import migrate, open_engine
+from udo_protocol.errors import Conflict, UdoError
+
+EXAMPLE = "example: python -m registry --data /var/lib/udo/registry --listen 127.0.0.1:5000"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the registry; exit code 0 after SIGTERM, 2 for a setting that cannot work."""
+    parser = argparse.ArgumentParser("python -m registry", description=__doc__, epilog=EXAMPLE)
+    parser.add_argument("--data", type=Path, required=True, help="directory of blobs, database, token and address")
+    listen = "host:port (port 0: any free one) or unix:/path; the address is written to DATA/address"
+    parser.add_argument("--listen", default="127.0.0.1:0", help=listen)
+    parser.add_argument("--token-file", type=Path, help="file of write tokens, one a line; made if missing (default: DATA/token)")
+    parser.add_argument("--database", default="", help="SQLAlchemy URL (default: SQLite in DATA)")
+    given = parser.parse_args(arguments)
+    config = Config(given.data.absolute(), (given.token_file or given.data / "token").absolute(), given.listen, given.database)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.umask(0o077)  # the database and the files hold secrets
+        with _taken(config.data):
+            auth.load_tokens(config.token_file)
+            engine = open_engine(config.database)
+            migrate(engine)
+            engine.dispose()
+            serve(config)
+    except (UdoError, OSError) as e:
+        print(f"registry: {e}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _taken(data: Path) -> IO[str]:
+    """A lock on the data directory that lives as long as the process: two registries would not see each other's commits."""
+    file = open(data / "lock", "a+")  # noqa: SIM115 - held open on purpose
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise Conflict(f"another registry already serves {data}; stop it first, or give this one another --data") from None
+    return file
+
+
+if __name__ == "__main__":
+    sys.exit(main())

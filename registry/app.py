@@ -1,0 +1,39 @@
+"""Puts the WSGI application together over a migrated database; holds no rule and no route but the health check."""
+
+from __future__ import annotations
+
+import threading
+
+from flask import Flask, Response
+
+from registry import api, auth, oci
+from registry.blobs import Blobs
+from registry.config import Config
+from registry.hub import Hub
+from registry.store import Store, open_engine
+from registry.stream import keep_time
+from registry.web import Services, authorise, on_error, reply, services
+
+
+def create_app(config: Config) -> Flask:
+    """The application, with the thread that keeps the updates' deadlines."""
+    hub = Hub(config.threads - config.reserved_threads)
+    store = Store(open_engine(config.database), hub)
+    parts = Services(config, store, hub, Blobs(config.data / "blobs"), auth.load_tokens(config.token_file))
+    app = Flask("registry", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = config.body_bytes
+    app.extensions["registry"] = parts
+    app.register_error_handler(Exception, on_error)
+    app.before_request(authorise)
+    app.register_blueprint(oci.routes)
+    app.register_blueprint(api.routes)
+    app.add_url_rule("/healthz", view_func=healthz)
+    threading.Thread(target=keep_time, args=(parts,), name="update-deadlines", daemon=True).start()
+    return app
+
+
+def healthz() -> Response:
+    """Whether the registry and its database answer."""
+    s = services()
+    with s.store.read() as session:
+        return reply({"status": "ok", "generation": s.hub.generation, "live_nodes": len(s.live(session))})

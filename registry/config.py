@@ -1,0 +1,38 @@
+"""The registry's settings: one frozen value, built by `__main__` from arguments; nothing else reads the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Config:
+    """Where the registry keeps its data, where it listens, and the numbers that bound it."""
+
+    data: Path
+    token_file: Path
+    listen: str = "127.0.0.1:0"
+    database_url: str = ""
+
+    # Every node holds one thread with its long poll, every watched update another; idle threads cost little.
+    threads: int = 256
+    # Threads that no long poll or stream may take, so that reports and updates always get through.
+    reserved_threads: int = 32
+    # A node not heard of for this long counts as gone (it polls every 25 s at most).
+    node_live_s: float = 30.0
+    # Longest wait of one long poll; below the idle time-outs of usual proxies.
+    poll_max_s: float = 55.0
+    # A stream says something at least this often, so that a vanished reader is noticed.
+    stream_beat_s: float = 10.0
+    # One layer: a Python environment with a model in it is a few GB.
+    blob_bytes: int = 8 << 30
+    # What the OCI distribution specification asks every registry to accept.
+    manifest_bytes: int = 4 << 20
+    # A request of the JSON API; it may carry files of a deployment in base64.
+    body_bytes: int = 16 << 20
+
+    @property
+    def database(self) -> str:
+        """SQLAlchemy URL; SQLite in the data directory unless told otherwise."""
+        return self.database_url or f"sqlite:///{self.data / 'registry.db'}"

@@ -1,0 +1,50 @@
+"""Wakes long polls and streams the moment something is committed. In process, no I/O, knows nothing of what changed."""
+
+from __future__ import annotations
+
+import threading
+
+from udo_protocol.errors import Unavailable
+
+
+class Hub:
+    """A counter of commits and the wanted-state generation, with one condition for all who wait."""
+
+    def __init__(self, waiters: int) -> None:
+        self._changed = threading.Condition()
+        self._places = threading.BoundedSemaphore(waiters)
+        self.commits = 0
+        self.generation = 0
+        self.stopping = threading.Event()
+
+    def publish(self, generation: int | None) -> None:
+        """Something was committed; `generation` is given when what nodes shall do has changed."""
+        with self._changed:
+            self.commits += 1
+            self.generation = generation if generation is not None else self.generation
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let everybody go: the server is stopping."""
+        with self._changed:
+            self.stopping.set()
+            self._changed.notify_all()
+
+    def wait_commit(self, seen: int, timeout_s: float) -> bool:
+        """Return at the first commit after the one numbered `seen`, or when stopping; False after `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.commits != seen or self.stopping.is_set(), timeout_s)
+
+    def wait_generation(self, seen: int, timeout_s: float) -> bool:
+        """Return when the generation is another than `seen`, or when stopping; False after `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.generation != seen or self.stopping.is_set(), timeout_s)
+
+    def enter(self) -> None:
+        """Take one of the places for requests that wait; Unavailable when all are taken."""
+        if not self._places.acquire(blocking=False):
+            raise Unavailable("the registry already holds as many long polls and streams as it may; try again in a moment")
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._places.release()

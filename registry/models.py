@@ -1,0 +1,162 @@
+"""The tables. Times are seconds since the epoch; JSON columns hold what is only stored and handed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+
+class Base(DeclarativeBase):
+    """Root of all tables."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}
+
+
+class Version(Base):
+    """An immutable operator version; its digest is that of its OCI manifest."""
+
+    __tablename__ = "versions"
+    __table_args__ = (UniqueConstraint("name", "version"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    version: Mapped[str]
+    digest: Mapped[str] = mapped_column(unique=True)
+    manifest: Mapped[dict[str, Any]]
+    layers: Mapped[list[Any]]  # [{digest, size, kind}]
+    blobs: Mapped[list[Any]]  # every digest it needs, its own manifest's included
+    created_at: Mapped[float]
+    pushed_by: Mapped[str]
+
+
+class Deployment(Base):
+    """An operator made callable under a name."""
+
+    __tablename__ = "deployments"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    version_id: Mapped[int] = mapped_column(ForeignKey("versions.id"))
+    env: Mapped[dict[str, Any]]
+    secrets: Mapped[dict[str, Any]]
+    files: Mapped[dict[str, Any]]  # path -> base64
+    slots: Mapped[int]
+    policy: Mapped[str]
+    limits: Mapped[dict[str, Any]]
+    previous: Mapped[list[Any]]  # [{version, digest}], the latest first
+    generation: Mapped[int]
+    created_at: Mapped[float]
+
+    version: Mapped[Version] = relationship(lazy="joined")
+
+
+class Update(Base):
+    """One live update or rollback of a deployment; `state` moves as udo_protocol.lifecycle.UPDATE allows."""
+
+    __tablename__ = "updates"
+    __table_args__ = (Index("ix_updates_deployment_state", "deployment", "state"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    deployment: Mapped[str]
+    action: Mapped[str]  # update | rollback
+    who: Mapped[str]
+    address: Mapped[str]
+    from_version: Mapped[str]
+    from_digest: Mapped[str]
+    to_version: Mapped[str]
+    to_digest: Mapped[str]
+    state: Mapped[str]
+    detail: Mapped[str]
+    started_at: Mapped[float]
+    deadline_at: Mapped[float]
+    timeout_s: Mapped[float]
+
+
+class Participant(Base):
+    """A node that takes part in an update: waiting -> ready -> answering, or gone."""
+
+    __tablename__ = "update_nodes"
+
+    update_id: Mapped[str] = mapped_column(ForeignKey("updates.id", ondelete="CASCADE"), primary_key=True)
+    node: Mapped[str] = mapped_column(primary_key=True)
+    state: Mapped[str]
+
+
+class Event(Base):
+    """One step of an update, as its watchers are told."""
+
+    __tablename__ = "update_events"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    update_id: Mapped[str] = mapped_column(ForeignKey("updates.id", ondelete="CASCADE"), index=True)
+    phase: Mapped[str]
+    node: Mapped[str]
+    detail: Mapped[str]
+    at_ms: Mapped[float]  # since the request
+
+
+class Node(Base):
+    """A node manager that has reported in."""
+
+    __tablename__ = "nodes"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    address: Mapped[str]
+    driver: Mapped[str]
+    capabilities: Mapped[dict[str, Any]]
+    metrics_address: Mapped[str]
+    last_seen: Mapped[float]
+
+
+class NodeState(Base):
+    """What a node last said about a deployment."""
+
+    __tablename__ = "node_states"
+
+    node: Mapped[str] = mapped_column(primary_key=True)
+    deployment: Mapped[str] = mapped_column(primary_key=True, index=True)
+    state: Mapped[str]
+    version: Mapped[str]
+    digest: Mapped[str]
+    detail: Mapped[str]
+    error_code: Mapped[str]
+    at: Mapped[float]
+
+
+class Epoch(Base):
+    """The version that serves one epoch of a session, for calls with pin="epoch"."""
+
+    __tablename__ = "epochs"
+
+    deployment: Mapped[str] = mapped_column(primary_key=True)
+    session: Mapped[str] = mapped_column(primary_key=True)
+    epoch: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    version: Mapped[str]
+    digest: Mapped[str]
+    at: Mapped[float]
+
+
+class Audit(Base):
+    """Who did what, when, from which digest to which. Only ever appended to."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float]
+    who: Mapped[str]
+    address: Mapped[str]
+    action: Mapped[str]
+    deployment: Mapped[str] = mapped_column(index=True)
+    from_digest: Mapped[str]
+    to_digest: Mapped[str]
+    detail: Mapped[str]
+
+
+class Setting(Base):
+    """Single numbers: `generation` counts changes of what nodes shall do."""
+
+    __tablename__ = "settings"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[int]

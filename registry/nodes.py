@@ -1,0 +1,138 @@
+"""Nodes: who is there, what they shall do (read by long poll), what they say they did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from registry import updates
+from registry.audit import iso
+from registry.models import Deployment, Node, NodeState, Setting, Update, Version
+from udo_protocol.manifest import Name
+
+
+class Heartbeat(BaseModel):
+    """Body of POST /api/v1/nodes/<node>/heartbeat."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str = Field(default="", max_length=500)
+    driver: str = Field(default="process", max_length=50)
+    capabilities: dict[str, Any] = {}
+    metrics_address: str = Field(default="", max_length=500)
+
+
+class Report(BaseModel):
+    """Body of POST /api/v1/nodes/<node>/report."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    deployment: Name
+    version: str
+    digest: str
+    state: str = Field(max_length=50)
+    detail: str = Field(default="", max_length=100_000)
+    update_id: str | None = None
+    phase: str | None = None
+    at_ms: float | None = None
+    error_code: str | None = None
+
+
+def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
+    """The node is there, with these properties."""
+    session.merge(Node(name=name, last_seen=now, **beat.model_dump()))
+
+
+def live(session: Session, since: float, polled: Mapping[str, float]) -> list[str]:
+    """Nodes whose last heartbeat or long poll (`polled`: node -> time) is not older than `since`."""
+    return [n.name for n in session.scalars(select(Node)) if max(n.last_seen, polled.get(n.name, 0.0)) >= since]
+
+
+def leave(session: Session, name: str, now: float) -> None:
+    """The node has stopped in good order: nobody waits for it any longer."""
+    if node := session.get(Node, name):
+        session.delete(node)
+    for state in session.scalars(select(NodeState).where(NodeState.node == name)):
+        session.delete(state)
+    updates.drop(session, name, "left", now)
+
+
+def everything(session: Session, since: float, polled: Mapping[str, float]) -> list[dict[str, Any]]:
+    """All nodes, by name."""
+    alive = live(session, since, polled)
+    return [
+        {
+            "node": n.name,
+            "address": n.address,
+            "driver": n.driver,
+            "capabilities": n.capabilities,
+            "metrics_address": n.metrics_address,
+            "last_seen": iso(max(n.last_seen, polled.get(n.name, 0.0))),
+            "live": n.name in alive,
+        }
+        for n in session.scalars(select(Node).order_by(Node.name))
+    ]
+
+
+def wanted(session: Session) -> dict[str, Any]:
+    """What every node shall do; secrets included, so only for nodes."""
+    row = session.get(Setting, "generation")
+    running = session.execute(
+        select(Update, Version).join(Version, Version.digest == Update.to_digest).where(Update.state.in_(("preparing", "promoting")))
+    )
+    steps = {
+        u.deployment: {
+            "id": u.id,
+            "version": u.to_version,
+            "digest": u.to_digest,
+            "phase": "prepare" if u.state == "preparing" else "promote",
+            "manifest": v.manifest,
+            "layers": v.layers,
+        }
+        for u, v in running
+    }
+    return {
+        "generation": row.value if row else 0,
+        "deployments": [
+            {
+                "name": d.name,
+                "operator": d.version.name,
+                "version": d.version.version,
+                "digest": d.version.digest,
+                "manifest": d.version.manifest,
+                "layers": d.version.layers,
+                "slots": d.slots,
+                "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy},
+                "update": steps.get(d.name),
+            }
+            for d in session.scalars(select(Deployment).order_by(Deployment.name))
+        ],
+    }
+
+
+def report(session: Session, node: str, r: Report, now: float) -> None:
+    """Take in what a node says; as a step of an update it may set the next phase going."""
+    if r.update_id:
+        # Nodes may name the phase of the plan they are in; then `state` tells the step.
+        step = r.phase if r.phase not in (None, "prepare", "promote") else r.state
+        updates.step(session, r.update_id, node, step, r.detail, now)
+        if step != "answering":
+            return
+    if session.get(Deployment, r.deployment) is None:
+        return  # undeployed meanwhile: nothing to note down
+    session.merge(
+        NodeState(
+            node=node,
+            deployment=r.deployment,
+            state=r.state,
+            version=r.version,
+            digest=r.digest,
+            detail=r.detail,
+            error_code=r.error_code or "",
+            at=now,
+        )
+    )

@@ -1,0 +1,83 @@
+"""gunicorn around the application: one worker process with many threads, so that a condition can wake every long poll."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from flask import Flask
+from gunicorn.app.base import BaseApplication
+from gunicorn.workers.gthread import ThreadWorker
+
+from registry.app import create_app
+from registry.config import Config
+
+
+class Worker(ThreadWorker):  # type: ignore[misc]
+    """A thread worker that lets long polls, streams and idle connections go at once when it is told to stop."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if application := self.app.callable:
+            # A thread of its own: a signal handler must not wait for the hub's lock.
+            threading.Thread(target=application.extensions["registry"].hub.close, name="stop").start()
+
+    def murder_keepalived(self, force: bool = False) -> None:
+        super().murder_keepalived(force or not self.alive)
+
+
+class _Application(BaseApplication):  # type: ignore[misc]
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__()
+
+    def load_config(self) -> None:
+        settings: dict[str, Any] = {
+            "bind": self._config.listen,
+            "worker_class": Worker,
+            "workers": 1,
+            "threads": self._config.threads,
+            "worker_connections": 4 * self._config.threads,
+            # Clients keep their connection between two steps of an update; a new one costs a round trip.
+            "keepalive": 75,
+            # An upload under way may finish within this; all else is let go at once.
+            "graceful_timeout": 5,
+            "control_socket_disable": True,
+            "proc_name": "udo-registry",
+            "post_worker_init": self._ready,
+            "on_exit": self._gone,
+        }
+        for name, value in settings.items():
+            if name in self.cfg.settings:
+                self.cfg.set(name, value)
+
+    def load(self) -> Flask:
+        return create_app(self._config)
+
+    def _ready(self, worker: Worker) -> None:
+        path = self._config.data / "address"
+        temporary = path.with_suffix(".new")
+        temporary.write_text(_address(worker.sockets[0].getsockname()) + "\n")
+        os.replace(temporary, path)
+
+    def _gone(self, _server: object) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self._config.data / "address").unlink()
+
+
+def _address(name: Any) -> str:
+    """A socket's name as a URL that udo_protocol.registry_api takes."""
+    if isinstance(name, str | bytes):
+        return f"unix:{Path(os.fsdecode(name)).absolute()}"
+    host, port = name[0], name[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(config: Config) -> None:
+    """Serve until SIGTERM, SIGINT or SIGQUIT."""
+    with contextlib.suppress(SystemExit):
+        _Application(config).run()

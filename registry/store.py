@@ -1,0 +1,80 @@
+"""The database: engine, migrations, and the rule that one writer at a time commits and then wakes who waits.
+
+SQLite runs with a write-ahead log and `synchronous=NORMAL`: a killed registry loses nothing, a power cut may lose the
+last commits but never the file. One process serves a database, so the writer's lock is an ordinary lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.orm import Session, sessionmaker
+
+from registry.hub import Hub
+from registry.models import Setting
+
+
+def open_engine(url: str) -> Engine:
+    """The engine of this database URL."""
+    sqlite = url.startswith("sqlite")
+    # Values never stand in error texts, for they may be secrets.
+    engine = create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=not sqlite, hide_parameters=True)
+    if sqlite:
+
+        @event.listens_for(engine, "connect")
+        def _prepare(connection: Any, _record: Any) -> None:
+            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000", "foreign_keys=ON"):
+                connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the database to the newest form."""
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+class Store:
+    """Short sessions: many readers, one writer at a time."""
+
+    def __init__(self, engine: Engine, hub: Hub) -> None:
+        self._sessions = sessionmaker(engine, expire_on_commit=False)
+        self._writing = threading.Lock()
+        self._hub = hub
+        with self.read() as session:
+            row = session.get(Setting, "generation")
+            hub.publish(row.value if row else 0)
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that only reads."""
+        with self._sessions() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """The one session that writes: committed at the end, rolled back on an error, watchers woken after it."""
+        with self._writing:
+            with self._sessions.begin() as session:
+                yield session
+            self._hub.publish(session.info.get("generation"))
+
+
+def bump(session: Session) -> int:
+    """What nodes shall do has changed: the new generation, which wakes their long polls after the commit."""
+    row = session.get(Setting, "generation") or Setting(key="generation", value=0)
+    row.value += 1
+    session.add(row)
+    session.info["generation"] = row.value
+    return row.value

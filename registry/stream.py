@@ -1,0 +1,56 @@
+"""An update's progress as server-sent events, and the clock that ends updates nobody answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+from flask import Response, request
+
+from registry import updates
+from registry.web import Services, services
+
+log = logging.getLogger("registry")
+FINAL = ("done", "refused", "failed")
+# How late an update may fail after its deadline, or a vanished node be noticed.
+TICK_S = 0.5
+
+
+def stream(update_id: str) -> Response:
+    """The events of an update from its start (or after Last-Event-ID) until it has ended."""
+    s = services()
+    last = request.headers.get("Last-Event-ID", "0")
+    s.hub.enter()
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    response = Response(_events(s, update_id, int(last) if last.isdecimal() else 0), mimetype="text/event-stream", headers=headers)
+    response.call_on_close(s.hub.leave)
+    return response
+
+
+def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
+    while not s.hub.stopping.is_set():
+        seen = s.hub.commits
+        with s.store.read() as session:
+            fresh = updates.events(session, update_id, after)
+        for event in fresh:
+            after = event.pop("seq")
+            yield f"id: {after}\nevent: {event['phase']}\ndata: {json.dumps(event)}\n\n"
+            if event["phase"] in FINAL:
+                return
+        if not s.hub.wait_commit(seen, s.config.stream_beat_s):
+            yield ": still running\n\n"
+
+
+def keep_time(s: Services) -> None:
+    """Until the server stops: fail updates that overstay, go on without nodes that vanished."""
+    while not s.hub.stopping.wait(TICK_S):
+        try:
+            with s.store.read() as session:
+                if not updates.overdue(session, s.live(session), s.clock()):
+                    continue
+            with s.store.write() as session:
+                updates.drop_dead(session, s.live(session), s.clock())
+                updates.expire(session, s.clock())
+        except Exception:
+            log.exception("looking after the updates' deadlines failed; trying again")

@@ -1,0 +1,112 @@
+"""What all routes share: the services, who asks, request bodies checked, answers and errors as JSON.
+
+Errors are `{"error": {code, message, retry}}` with the codes of udo_protocol.errors. Writes and node endpoints need the token.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from flask import Response, current_app, request
+from pydantic import BaseModel, ValidationError
+from sqlalchemy.orm import Session
+from werkzeug.exceptions import HTTPException
+
+from registry import auth, nodes
+from registry.audit import Caller
+from registry.blobs import Blobs
+from registry.config import Config
+from registry.hub import Hub
+from registry.store import Store
+from udo_protocol import errors
+from udo_protocol.errors import UdoError, UsageError
+
+Model = TypeVar("Model", bound=BaseModel)
+STATUS: dict[type[UdoError], int] = {
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.SchemaError: 409,
+    errors.Unauthorized: 401,
+    errors.UsageError: 400,
+    errors.Unavailable: 503,
+    errors.WaitTimeout: 504,
+}
+
+
+@dataclass
+class Services:
+    """What the routes work with; one per application."""
+
+    config: Config
+    store: Store
+    hub: Hub
+    blobs: Blobs
+    tokens: tuple[str, ...]
+    clock: Callable[[], float] = time.time
+    polled: dict[str, float] = field(default_factory=dict)  # node -> when its last long poll began or ended
+    wanted: tuple[int, bytes] = (-1, b"")  # the answer to all nodes, of one generation
+
+    def live(self, session: Session) -> list[str]:
+        """Nodes heard of lately."""
+        return nodes.live(session, self.clock() - self.config.node_live_s, self.polled)
+
+
+def services() -> Services:
+    """Those of the application that serves this request."""
+    return cast(Services, current_app.extensions["registry"])
+
+
+def authorise() -> None:
+    """Before every request: Unauthorized for a write, or what only nodes may read, without a token."""
+    if request.method not in ("GET", "HEAD") or request.path.endswith("/wanted"):
+        auth.check(request.authorization, services().tokens)
+
+
+def on_error(e: Exception) -> Response:
+    """Any exception as its status and JSON; what nobody foresaw is logged and told without its text."""
+    if isinstance(e, UdoError):
+        status = next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
+        code, message, retry = e.code, str(e), e.retry
+    elif isinstance(e, HTTPException):
+        status = e.code or 500
+        code, message, retry = "not_found" if status == 404 else "usage", f"{request.method} {request.path}: {e.description}", False
+    else:
+        current_app.logger.error("%s %s failed", request.method, request.path, exc_info=e)
+        status, code, message, retry = 500, "error", f"the registry failed inside ({type(e).__name__}); its log says where", False
+    response = reply({"error": {"code": code, "message": message, "retry": retry}}, status)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = 'Basic realm="udo registry"'
+    return response
+
+
+def reply(data: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(json.dumps(data, separators=(",", ":")), status, mimetype="application/json")
+
+
+def caller() -> Caller:
+    """Who asks, as far as one can tell."""
+    who = "".join(c for c in request.headers.get("X-Udo-User", "")[:100] if c.isprintable()) or "unknown"
+    return Caller(who, request.remote_addr or "local", services().clock())
+
+
+def body(model: type[Model]) -> Model:
+    """The request's JSON as `model`; UsageError names each wrong field but never shows its value, which may be secret."""
+    try:
+        return model.model_validate_json(request.get_data() or b"{}")
+    except ValidationError as e:
+        problems = (f"{'.'.join(map(str, p['loc'])) or 'body'}: {p['msg']}" for p in e.errors(include_input=False, include_context=False))
+        raise UsageError(f"{request.method} {request.path}: {'; '.join(problems)}") from None
+
+
+def number(name: str, default: float, ceiling: float) -> float:
+    """A number of the query string, cut off at `ceiling`."""
+    text = request.args.get(name, str(default))
+    try:
+        return min(max(float(text), 0.0), ceiling)
+    except ValueError:
+        raise UsageError(f"?{name}=: expected a number, got {text!r:.50}") from None

@@ -1,0 +1,396 @@
+"""The registry's HTTP API for everyone who calls it: node manager, Spark driver, command line. Holds no state but a connection.
+
+Errors of the registry come back as the classes of udo_protocol.errors; a registry that is away is `Unavailable`.
+httpx and stamina are imported at the first call, so that importing this module costs nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from udo_protocol import errors
+from udo_protocol.errors import ProtocolError, UdoError, Unavailable
+
+if TYPE_CHECKING:
+    import httpx
+
+Json = dict[str, Any]
+T = TypeVar("T")
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+# An update's last event has one of these phases.
+FINAL = ("done", "refused", "failed")
+_CHUNK = 1 << 20
+
+
+class Registry:
+    """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`. Safe to share between threads and after a fork."""
+
+    def __init__(self, url: str, token: str | None = None, user: str | None = None, timeout_s: float = 30.0) -> None:
+        self.url = url.strip().rstrip("/")
+        self._headers = {k: v for k, v in (("Authorization", f"Bearer {token}" if token else ""), ("X-Udo-User", user or "")) if v}
+        self._timeout_s = timeout_s
+        self._client: tuple[int, httpx.Client] | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connections; the next call opens new ones."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client and client[0] == os.getpid():
+            client[1].close()
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Content
+
+    def has_blob(self, operator: str, digest: str) -> bool:
+        """Whether the registry has this blob."""
+        try:
+            self._send("HEAD", f"/v2/{_q(operator)}/blobs/{_q(digest)}")
+        except errors.NotFound:
+            return False
+        return True
+
+    def push_blob(self, operator: str, digest: str, path: Path) -> None:
+        """Upload the file at `path` as `digest`, unless it is there already."""
+
+        def upload() -> None:
+            with path.open("rb") as file:
+                headers = {"Content-Length": str(os.fstat(file.fileno()).st_size), "Content-Type": "application/octet-stream"}
+                content = iter(lambda: file.read(_CHUNK), b"")
+                self._send("POST", f"/v2/{_q(operator)}/blobs/uploads/?digest={_q(digest)}", content=content, headers=headers, retry=False)
+
+        if not self.has_blob(operator, digest):
+            _retrying(upload)
+
+    def put_manifest(self, operator: str, version: str, manifest: bytes) -> str:
+        """Make a version of an OCI manifest whose blobs are pushed; its digest. Conflict if that version has other content."""
+        path = f"/v2/{_q(operator)}/manifests/{_q(version)}"
+        response = self._send("PUT", path, content=manifest, headers={"Content-Type": OCI_MANIFEST}, retry=True)
+        return str(response.headers["Docker-Content-Digest"])
+
+    def manifest(self, operator: str, ref: str) -> bytes:
+        """The OCI manifest under a version, a digest or `latest`."""
+        return bytes(self._send("GET", f"/v2/{_q(operator)}/manifests/{_q(ref)}").content)
+
+    def fetch_blob(self, operator: str, digest: str, path: Path) -> None:
+        """Download a blob to `path`: whole and with that digest, or not at all (ProtocolError)."""
+
+        def download() -> None:
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+                try:
+                    sha = hashlib.sha256()
+                    with self._stream("GET", f"/v2/{_q(operator)}/blobs/{_q(digest)}") as response:
+                        for chunk in self._guarded(response.iter_bytes(_CHUNK)):
+                            sha.update(chunk)
+                            file.write(chunk)
+                    if f"sha256:{sha.hexdigest()}" != digest:
+                        raise ProtocolError(f"blob {digest} from {self.url}: what came has digest sha256:{sha.hexdigest()}; fetch it again")
+                    os.replace(file.name, path)
+                except BaseException:
+                    os.unlink(file.name)
+                    raise
+
+        _retrying(download)
+
+    # Catalogue
+
+    def operators(self) -> list[Json]:
+        """[{name, latest, versions: [{version, digest, created_at, pushed_by}]}], the latest version first."""
+        return list(self._json("GET", "/api/v1/operators")["operators"])
+
+    def version(self, operator: str, ref: str = "latest") -> Json:
+        """{name, version, digest, manifest, layers: [{digest, size, kind}], created_at, pushed_by}; ref: version, digest or `latest`."""
+        return self._json("GET", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}")
+
+    def delete_version(self, operator: str, ref: str) -> None:
+        """Forget a version; Conflict while a deployment uses it."""
+        self._json("DELETE", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}")
+
+    # Deployments
+
+    def deployments(self) -> list[Json]:
+        """All deployments, each as `deployment` returns it."""
+        return list(self._json("GET", "/api/v1/deployments")["deployments"])
+
+    def deployment(self, name: str) -> Json:
+        """{name, operator, version, digest, manifest, env, secrets: [names], files: [paths], slots, policy, limits, generation,
+        previous: [{version, digest}], created_at, nodes: [{node, state, version, digest, detail, error_code, at}]}"""
+        return self._json("GET", f"/api/v1/deployments/{_q(name)}")
+
+    def deploy(
+        self,
+        name: str,
+        operator: str,
+        version: str = "latest",
+        *,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        slots: int = 1,
+        policy: str = "fail",
+        limits: Mapping[str, float] | None = None,
+    ) -> Json:
+        """Deploy; returns at once, nodes report into `deployment(name)["nodes"]`. The same again is fine, else Conflict."""
+        body = {
+            "name": name,
+            "operator": operator,
+            "version": version,
+            "env": dict(env or {}),
+            "secrets": dict(secrets or {}),
+            "files": {path: base64.b64encode(content).decode() for path, content in (files or {}).items()},
+            "slots": slots,
+            "policy": policy,
+            "limits": dict(limits or {}),
+        }
+        return self._json("POST", "/api/v1/deployments", body, retry=True)
+
+    def undeploy(self, name: str) -> None:
+        """Remove a deployment; nodes stop its instances."""
+        self._json("DELETE", f"/api/v1/deployments/{_q(name)}")
+
+    def update(self, name: str, version: str, timeout_s: float = 120.0) -> Iterator[Json]:
+        """Start a live update to a version (or digest). Raises here if it is refused (SchemaError, Conflict, NotFound); the
+        iterator then yields {id, phase, node, detail, at_ms} until the phase is in FINAL. The update goes on if nobody iterates."""
+        return self._follow(f"/api/v1/deployments/{_q(name)}/update", {"version": version, "timeout_s": timeout_s})
+
+    def rollback(self, name: str, version: str | None = None, timeout_s: float = 120.0) -> Iterator[Json]:
+        """Like `update`, back to the former version, or to the named one of the former ones."""
+        body = {"timeout_s": timeout_s} | ({"version": version} if version else {})
+        return self._follow(f"/api/v1/deployments/{_q(name)}/rollback", body)
+
+    def update_status(self, update_id: str) -> Json:
+        """{id, deployment, action, state, detail, from_version, to_version, nodes, events, ...} of an update."""
+        return self._json("GET", f"/api/v1/updates/{_q(update_id)}")
+
+    def epoch(self, deployment: str, session: str, epoch: int) -> Json:
+        """{version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
+        return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry=True)
+
+    def audit(self, deployment: str | None = None, limit: int = 100) -> list[Json]:
+        """[{at, who, address, action, deployment, from_digest, to_digest, detail}], the latest first."""
+        chosen = f"&deployment={_q(deployment)}" if deployment else ""
+        return list(self._json("GET", f"/api/v1/audit?limit={limit}{chosen}")["audit"])
+
+    # Nodes
+
+    def nodes(self) -> list[Json]:
+        """[{node, address, driver, capabilities, metrics_address, last_seen, live}]"""
+        return list(self._json("GET", "/api/v1/nodes")["nodes"])
+
+    def heartbeat(
+        self, node: str, *, address: str = "", driver: str = "process", capabilities: Json | None = None, metrics_address: str = ""
+    ) -> Json:
+        """The node lives: at start and every `interval_s` of the reply. Before its first one a node takes no part in updates."""
+        body = {"address": address, "driver": driver, "capabilities": capabilities or {}, "metrics_address": metrics_address}
+        return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry=True)
+
+    def leave(self, node: str) -> None:
+        """The node stops in good order: no update waits for it any longer."""
+        self._json("DELETE", f"/api/v1/nodes/{_q(node)}", retry=True)
+
+    def wanted(self, node: str, after: int = -1, wait_s: float = 25.0) -> Json:
+        """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
+
+        {generation, deployments: [{name, operator, version, digest, manifest, layers, slots, config: {env, secrets, files: {path:
+        base64}, limits, policy}, update: null | {id, version, digest, manifest, layers, phase}}]}. With phase "prepare" the node
+        starts a shadow of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
+        changes the owner and reports "answering"; a shadow whose update is gone without promotion is discarded.
+        """
+        return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted?after={after}&wait_s={wait_s}", read_s=wait_s + self._timeout_s)
+
+    def report(
+        self,
+        node: str,
+        deployment: str,
+        *,
+        version: str,
+        digest: str,
+        state: str,
+        detail: str = "",
+        update_id: str | None = None,
+        phase: str | None = None,
+        at_ms: float | None = None,
+        error_code: str | None = None,
+    ) -> None:
+        """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, else what it does).
+
+        Within an update give `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed.
+        """
+        body: Json = {"deployment": deployment, "version": version, "digest": digest, "state": state, "detail": detail}
+        optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code}
+        body |= {name: value for name, value in optional.items() if value is not None}
+        self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry=True)
+
+    def health(self) -> Json:
+        """{status, generation, live_nodes} of a registry that answers."""
+        return self._json("GET", "/healthz")
+
+    # Transport
+
+    def _http(self) -> httpx.Client:
+        import httpx
+
+        with self._lock:
+            if self._client is None or self._client[0] != os.getpid():
+                unix = self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
+                host = urlsplit(self.url).hostname
+                near = unix is not None or host in ("127.0.0.1", "localhost", "::1")
+                client = httpx.Client(
+                    base_url="http://registry" if unix else self.url,
+                    headers=self._headers,
+                    transport=httpx.HTTPTransport(uds=unix) if unix else None,
+                    # Loading certificates takes 20 ms that plain HTTP need not pay.
+                    verify=self.url.startswith("https:"),
+                    # A proxy must not stand between processes of one machine.
+                    trust_env=not near,
+                    timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, 5.0)),
+                    limits=httpx.Limits(keepalive_expiry=60.0),
+                )
+                self._client = (os.getpid(), client)
+            return self._client[1]
+
+    def _away(self, e: Exception) -> Unavailable:
+        why = f"{type(e).__name__}: {e}"
+        return Unavailable(f"the registry at {self.url} does not answer ({why}); start one with: udo up, or set UDO_REGISTRY")
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | Iterator[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_s: float | None = None,
+        retry: bool | None = None,
+    ) -> httpx.Response:
+        def once() -> httpx.Response:
+            import httpx
+
+            timeout = httpx.Timeout(read_s or self._timeout_s, connect=min(self._timeout_s, 5.0))
+            try:
+                response = self._http().request(method, path, content=content, headers=headers, timeout=timeout)
+            except (httpx.HTTPError, httpx.InvalidURL) as e:
+                raise self._away(e) from e
+            return self._checked(response)
+
+        again = method in ("GET", "HEAD") if retry is None else retry
+        return _retrying(once) if again else once()
+
+    def _json(self, method: str, path: str, body: Json | None = None, *, retry: bool | None = None, read_s: float | None = None) -> Json:
+        content = None if body is None else json.dumps(body).encode()
+        headers = None if body is None else {"Content-Type": "application/json"}
+        response = self._send(method, path, content=content, headers=headers, retry=retry, read_s=read_s)
+        try:
+            return dict(response.json())
+        except ValueError as e:
+            raise ProtocolError(f"{method} {self.url}{path}: expected JSON, got {response.content[:80]!r}; is this a udo registry?") from e
+
+    def _checked(self, response: httpx.Response) -> httpx.Response:
+        if response.is_success:
+            return response
+        try:
+            error = response.json()["error"]
+            raise errors.by_code(error["code"], error["message"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        if response.status_code == 404:
+            raise errors.NotFound(f"{response.request.method} {response.request.url}: not found")
+        raise UdoError(f"{response.request.method} {response.request.url}: HTTP {response.status_code}: {response.text[:200]!r}")
+
+    def _stream(self, method: str, path: str, body: Json | None = None, headers: Mapping[str, str] | None = None) -> _Streamed:
+        import httpx
+
+        client = self._http()
+        request = client.build_request(method, path, json=body, headers=headers)
+        try:
+            response = client.send(request, stream=True)
+            if not response.is_success:
+                response.read()
+                response.close()
+        except (httpx.HTTPError, httpx.InvalidURL) as e:
+            raise self._away(e) from e
+        self._checked(response)
+        return _Streamed(response)
+
+    def _guarded(self, items: Iterator[T]) -> Iterator[T]:
+        import httpx
+
+        try:
+            yield from items
+        except httpx.HTTPError as e:
+            raise self._away(e) from e
+
+    def _follow(self, path: str, body: Json) -> Iterator[Json]:
+        first = self._stream("POST", path, body, {"Accept": "text/event-stream"})
+        return self._events(first)
+
+    def _events(self, streamed: _Streamed) -> Iterator[Json]:
+        """Events to the last one; a stream that breaks is taken up again where it broke."""
+        update_id, seen = "", "0"
+        while True:
+            try:
+                with streamed as response:
+                    for number, event in _parse(self._guarded(response.iter_lines())):
+                        seen, update_id = number, event["id"]
+                        yield event
+                        if event["phase"] in FINAL:
+                            return
+                broken = Unavailable(f"the registry at {self.url} ended the stream of update {update_id or '?'} before its last event")
+            except Unavailable as e:
+                broken = e
+            if not update_id:
+                raise broken
+            streamed = _retrying(partial(self._stream, "GET", f"/api/v1/updates/{update_id}/events", None, {"Last-Event-ID": seen}), 10.0)
+
+
+class _Streamed:
+    """A response that is read as it comes and closed in the end."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+
+    def __enter__(self) -> httpx.Response:
+        return self._response
+
+    def __exit__(self, *_: object) -> None:
+        self._response.close()
+
+
+def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
+    """(id, data) of each server-sent event."""
+    number = "0"
+    for line in lines:
+        if line.startswith("id: "):
+            number = line[4:]
+        elif line.startswith("data: "):
+            yield number, json.loads(line[6:])
+
+
+def _retrying(step: Callable[[], T], timeout_s: float = 1.0) -> T:
+    """Repeat an idempotent step while the registry is away, briefly: it may just be restarting."""
+    import stamina
+
+    waits = {"wait_initial": 0.05, "wait_max": 0.5, "wait_jitter": 0.05}
+    for attempt in stamina.retry_context(on=Unavailable, attempts=None, timeout=timeout_s, **waits):
+        with attempt:
+            return step()
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def _q(text: str) -> str:
+    return quote(text, safe=":")
