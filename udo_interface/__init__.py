@@ -1,0 +1,23 @@
+"""Operators called by name: from Spark (`udo`) and from any Python program (`connect`, which needs no Spark).
+
+    from udo_interface import udo, connect
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from udo_interface.call import Operator, udo
+    from udo_interface.client import Client, connect
+
+__all__ = ["Client", "Operator", "connect", "udo"]
+_HOMES = {"udo": "call", "Operator": "call", "connect": "client", "Client": "client"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

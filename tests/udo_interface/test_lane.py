@@ -1,0 +1,235 @@
+"""The lane against real servers, with an operator in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.udo_interface.echo import EchoOperator
+from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, exchange
+from udo_protocol import frame, slot
+from udo_protocol.clock import FakeClock
+from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout
+from udo_protocol.limits import Limits
+
+PREFIX = "udo:fraud:0:"
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+PLACE = Place("fraud", "1", "n1", "udo:fraud:0", "fraud", partition=3, epoch=7)
+
+
+def batch(first: int, rows: int = 2) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": list(range(first, first + rows)), "text": ["x"] * rows}, SCHEMA)
+
+
+class Bench:
+    """Lanes and operators of one test, stopped at its end."""
+
+    def __init__(self, servers: Any) -> None:
+        self.servers = servers
+        self._operators: list[EchoOperator] = []
+
+    def operator(self, answer: Callable[[pa.RecordBatch], Any] = lambda b: b, output: pa.Schema | None = None) -> EchoOperator:
+        self._operators.append(EchoOperator(self.servers, PREFIX, SCHEMA, output, answer))
+        return self._operators[-1]
+
+    def lane(self, place: Place = PLACE, limits: Limits | None = None, clock: Any = None, expected: pa.Schema = SCHEMA, name: str = "l1") -> tuple[Sender, Collector]:
+        end = slot.LaneEnd(self.servers.queue(), PREFIX, name, limits or Limits())
+        sender = Sender(end, place, SCHEMA, clock)
+        sender.open()
+        return sender, Collector(end, place, expected, clock)
+
+    def stop(self) -> None:
+        for o in self._operators:
+            o.stop()
+
+
+@pytest.fixture
+def bench(servers: Any) -> Iterator[Bench]:
+    b = Bench(servers)
+    yield b
+    b.stop()
+
+
+def run(lane: tuple[Sender, Collector], batches: list[pa.RecordBatch], window: int = 4, **more: Any) -> list[pa.RecordBatch]:
+    return [a for _, a in exchange(*lane, iter([(b, None) for b in batches]), window, **more)]
+
+
+def test_answers_come_back_in_order_and_complete(bench: Bench) -> None:
+    bench.operator()
+    sent = [batch(i * 10) for i in range(50)]
+    assert run(bench.lane(), sent) == sent
+
+
+def test_no_more_frames_are_under_way_than_the_window_allows(bench: Bench) -> None:
+    operator = bench.operator()
+    operator.pause()
+    taken: list[int] = []
+
+    def source() -> Iterator[tuple[pa.RecordBatch, None]]:
+        for i in range(10):
+            taken.append(i)
+            if len(taken) == 3:
+                operator.go_on()  # the third frame fills the window; nothing may be asked for before an answer
+            yield batch(i), None
+
+    seen = []
+    for _, answer in exchange(*bench.lane(), source(), 3):
+        seen.append(answer)
+        assert len(taken) - len(seen) < 3
+    assert len(seen) == 10
+
+
+def test_a_batch_above_the_frame_bound_travels_in_parts_and_loses_nothing(bench: Bench) -> None:
+    operator = bench.operator()
+    place = Place("fraud", "1", "n1", "udo:fraud:0", "fraud", frame_bytes=2000)
+    answers = list(exchange(*bench.lane(place), iter([(batch(0, 500), "kept")]), 4))
+    assert pa.Table.from_batches([a for _, a in answers]).column("id").to_pylist() == list(range(500))
+    assert len(operator.frames) == 4
+    assert [(asked.kept, asked.at) for asked, _ in answers] == [("kept", at) for at in [sum(operator.frames[:i]) for i in range(len(operator.frames))]]
+
+
+def test_one_event_above_the_frame_bound_is_a_usage_error(bench: Bench) -> None:
+    bench.operator()
+    place = Place("fraud", "1", "n1", "udo:fraud:0", "fraud", frame_bytes=100)
+    with pytest.raises(UsageError, match="one event takes .* the bound is 100"):
+        run(bench.lane(place), [batch(0, 1)])
+
+
+def test_an_answer_without_rows_is_an_empty_batch_of_the_output_schema(bench: Bench) -> None:
+    bench.operator(lambda b: None)
+    (answer,) = run(bench.lane(), [batch(0)])
+    assert answer.num_rows == 0 and answer.schema == SCHEMA
+
+
+def test_an_operator_error_tells_where_and_shows_the_traceback_and_the_event(bench: Bench) -> None:
+    failure = frame.Failure(code="operator", message="ValueError: bad amount", traceback="Traceback ...\nValueError: bad amount", event='{"id": 3}', instance="i-1")
+    bench.operator(lambda b: failure if b.column(0)[0].as_py() == 2 else b)
+    with pytest.raises(OperatorError) as caught:
+        run(bench.lane(), [batch(i) for i in range(5)], window=1)
+    text = str(caught.value)
+    for part in ("fraud@1", "node n1", "udo:fraud:0", "epoch 7", "partition 3", "frame 3", "i-1", "ValueError: bad amount", '{"id": 3}', "Traceback"):
+        assert part in text
+
+
+def test_a_skipped_frame_is_an_error_not_a_missing_answer(bench: Bench) -> None:
+    bench.operator(lambda b: frame.SKIPPED)
+    with pytest.raises(OperatorError, match="did not process frame 1"):
+        run(bench.lane(), [batch(0)])
+
+
+def test_an_answer_of_a_wider_version_is_conformed_to_the_planned_columns(bench: Bench) -> None:
+    wider = pa.schema([("extra", pa.int8()), ("id", pa.int32()), ("text", pa.string())])
+    bench.operator(lambda b: pa.RecordBatch.from_pydict({"extra": [1, 1], "id": b.column(0).to_pylist(), "text": ["y", "y"]}, wider), wider)
+    (answer,) = run(bench.lane(), [batch(5)])
+    assert answer.schema == SCHEMA and answer.column("id").to_pylist() == [5, 6]
+
+
+def test_an_answer_with_other_columns_is_a_schema_error(bench: Bench) -> None:
+    other = pa.schema([("id", pa.int64())])
+    bench.operator(lambda b: b.select(["id"]), other)
+    with pytest.raises(SchemaError, match="'text'.*missing"):
+        run(bench.lane(), [batch(5)])
+
+
+def test_a_number_out_of_order_is_a_protocol_error(bench: Bench) -> None:
+    sender, collector = bench.lane()
+    conn = bench.servers.queue()
+    conn.call("RPUSH", f"{PREFIX}out:l1", frame.encode(frame.Header(lane="l1", number=2, kind=frame.ANSWER)))
+    with pytest.raises(ProtocolError, match="expected the answer to frame 1 .* got number 2"):
+        collector.poll()
+
+
+def test_a_full_log_is_waited_for_until_the_operator_makes_room(bench: Bench) -> None:
+    operator = bench.operator()
+    operator.pause()
+    small = Limits(retained_bytes=2000, reserve_bytes=0)
+
+    class Opens(FakeClock):
+        """Opens the gate at the third back-off pause, and lets the operator's thread run."""
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if len(self.slept) >= 3:
+                operator.go_on()
+                threading.Event().wait(0.001)
+
+    clock = Opens()
+    sent = [batch(i, 20) for i in range(20)]
+    assert run(bench.lane(limits=small, clock=clock), sent, window=20) == sent
+    assert clock.slept[:3] == [0.0005, 0.001, 0.0015]
+
+
+def test_a_log_that_stays_full_ends_in_a_time_out_that_says_what_was_awaited(bench: Bench) -> None:
+    clock = FakeClock()
+    sender, _ = bench.lane(PLACE, Limits(retained_bytes=10, reserve_bytes=0), clock)
+    with pytest.raises(WaitTimeout, match="room for frame .* answered nothing for 75 s"):
+        for i in range(2):
+            for _, pieces in sender.encode(batch(i)):
+                sender.push(pieces)
+                sender.settle()
+
+
+def test_a_silent_operator_ends_in_a_time_out_naming_the_frame(bench: Bench) -> None:
+    clock = FakeClock()
+    sender, collector = bench.lane(clock=clock)
+    sender.push(next(sender.encode(batch(0)))[1])
+    sender.settle()
+    collector.due()
+    with pytest.raises(WaitTimeout, match="the answer to frame 1.*udo logs fraud"):
+        for _ in range(100):
+            clock.now += 2
+            collector.wait(1)
+    assert clock.now - FakeClock().now == pytest.approx((PLACE.answer_timeout_ms + GRACE_MS) / 1000, abs=5)
+
+
+def test_patience_lasts_while_the_slot_answers_other_lanes(bench: Bench) -> None:
+    clock = FakeClock()
+    conn = bench.servers.queue()
+    patience = Patience(slot.LaneEnd(conn, PREFIX, "l1"), PLACE, clock)
+    for i in range(10):
+        clock.now += 50
+        conn.call("SET", f"{PREFIX}emitted", i)
+        patience.check("x")
+    clock.now += 80
+    with pytest.raises(WaitTimeout):
+        patience.check("x")
+
+
+def test_a_slot_that_does_not_serve_fails_its_waiting_lanes_with_the_reason(bench: Bench) -> None:
+    lane = bench.lane()
+    status = {"code": "operator", "message": "cannot import model", "traceback": "Traceback: no module named model"}
+    slot.set_status(bench.servers.queue(), PREFIX, status)
+    with pytest.raises(OperatorError, match="does not serve: cannot import model\n.*\n.*no module named model"):
+        run(lane, [batch(0)])
+
+
+def test_a_lane_beyond_its_lease_is_told_so(bench: Bench) -> None:
+    sender, _ = bench.lane()
+    bench.servers.queue().call("DEL", f"{PREFIX}lane:l1")
+    with pytest.raises(LaneExpired, match="lane l1 sent nothing for more than 600 s"):
+        sender.push(next(sender.encode(batch(0)))[1])
+        sender.settle()
+
+
+def test_slow_input_gets_its_answers_before_more_is_asked_for(bench: Bench) -> None:
+    bench.operator()
+
+    class Slow(FakeClock):
+        def monotonic(self) -> float:
+            self.now += 0.01  # every look at the clock costs 10 ms: the input always seems slow
+            return self.now
+
+    answered = 0
+
+    def source() -> Iterator[tuple[pa.RecordBatch, None]]:
+        for i in range(5):
+            assert answered == i
+            yield batch(i), None
+
+    for _ in exchange(*bench.lane(), source(), 4, interleave=True, clock=Slow()):
+        answered += 1
+    assert answered == 5

@@ -1,0 +1,151 @@
+"""`udo(name)`: an operator as a function over DataFrames and RDD partitions. Checks everything it can on the driver, at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.functions import col
+
+from udo_interface import settings
+from udo_interface.deployed import Deployed, fetch
+from udo_interface.discovery import NODE_SETTING, REGISTRY_SETTING, registry_url
+from udo_interface.spark_types import delivered, output_fields, require_input
+from udo_interface.task import Task
+from udo_protocol.errors import SchemaError, UsageError
+from udo_protocol.schema import to_ipc
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Conf = Callable[[str, str], str | None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an operator is called; the defaults suit stateless operators."""
+
+    keep: tuple[str, ...] = ()
+    uid: str = ""
+    pin: str | None = None
+    window: int | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            raise UsageError("key= (keyed, stateful operators) is not supported by this version of udo-spark; call the operator without it")
+        if self.pin not in (None, "epoch"):
+            raise UsageError(f"pin= expects 'epoch' or None, got {self.pin!r}; a fixed version is called by name: udo('fraud@2')")
+        if self.window is not None and (isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1):
+            raise UsageError(f"window= expects a number of frames >= 1, got {self.window!r}")
+
+
+class Operator:
+    """An operator by deployment name; immutable, and cheap to make: the registry is asked when it is called."""
+
+    def __init__(self, name: str, options: Options, registry: str | None = None) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise UsageError(f"expected a deployment name such as 'fraud' or 'fraud@2', got {name!r}")
+        self.name, self.options, self._registry = name, options, registry
+
+    def __repr__(self) -> str:
+        return f"udo({self.name!r})"
+
+    def __call__(self, df: DataFrame, **options: Any) -> DataFrame:
+        """Every event of `df` (batch or streaming) through the operator; the columns are its output, then the kept ones."""
+        chosen = _merged(self.options, options)
+        if not hasattr(df, "mapInArrow"):
+            raise UsageError(f"{self!r} expects a DataFrame, got {type(df).__name__}; for an RDD use rdd.mapPartitions({self!r}.map_partitions)")
+        conf: Conf = df.sparkSession.conf.get
+        deployed = self._fetch(conf)
+        require_input(df.schema, deployed.input, deployed.what)
+        fields = output_fields(deployed.output, df.schema, _zoneless(conf))
+        settings.check(conf, df.isStreaming)
+        task = self._task(deployed, chosen, conf, delivered(fields))
+        wanted = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
+        schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])
+        return df.select([col("`" + n.replace("`", "``") + "`") for n in wanted]).mapInArrow(task.arrow, schema)
+
+    @property
+    def map_partitions(self) -> Callable[[Iterable[Any]], Iterator[Row]]:
+        """For rdd.mapPartitions: Rows (or dicts) in, Rows out; the operator is looked up when this is taken."""
+        conf = _active_conf()
+        deployed = self._fetch(conf)
+        return self._task(deployed, self.options, conf, deployed.output).rows
+
+    def _fetch(self, conf: Conf) -> Deployed:
+        return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")))
+
+    def _task(self, deployed: Deployed, options: Options, conf: Conf, back: pa.Schema) -> Task:
+        if clash := [n for n in options.keep if n in deployed.output.names]:
+            raise SchemaError(f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first")
+        return Task(
+            deployment=deployed.reference,
+            what=deployed.what,
+            node=conf(NODE_SETTING, "") or None,
+            app=conf("spark.app.id", "") or f"pid{os.getpid()}",
+            uid=options.uid,
+            pin_epoch=options.pin == "epoch",
+            window=options.window,
+            keep=options.keep,
+            input=to_ipc(deployed.input),
+            output=to_ipc(deployed.output),
+            delivered=to_ipc(back),
+        )
+
+
+def udo(
+    name: str,
+    *,
+    keep: Sequence[str] = (),
+    uid: str = "",
+    pin: Literal["epoch"] | None = None,
+    window: int | None = None,
+    key: str | None = None,
+    registry: str | None = None,
+) -> Operator:
+    """The operator deployed as `name` (`name@version` or `name@sha256:...` pins a version).
+
+    keep: columns carried along beside the answers; needs exactly one answer per event.
+    uid: names this call when one stateful deployment is called twice in a query.
+    pin: "epoch" answers a whole micro-batch (or batch job) with one version, even while an update happens.
+    window: frames sent ahead of their answers, instead of the deployment's bound.
+    registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
+    Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
+    """
+    return Operator(name, _merged(Options(), {"keep": keep, "uid": uid, "pin": pin, "window": window, "key": key}), registry)
+
+
+def _merged(options: Options, changes: dict[str, Any]) -> Options:
+    known = Options.__dataclass_fields__
+    if unknown := [n for n in changes if n not in known]:
+        raise UsageError(f"unknown option {', '.join(unknown)}; expected {', '.join(known)}")
+    if "keep" in changes:
+        keep = changes["keep"]
+        changes = {**changes, "keep": (keep,) if isinstance(keep, str) else tuple(dict.fromkeys(keep or ()))}
+    return replace(options, **changes)
+
+
+def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:
+    if name not in schema.names:
+        raise SchemaError(f"keep={name!r}: the DataFrame has no such column to carry past {deployed.what}; it has {', '.join(schema.names)}")
+    field = schema[name]
+    return T.StructField(name, field.dataType, field.nullable)
+
+
+def _zoneless(conf: Conf) -> T.DataType:
+    return T.TimestampNTZType() if (conf("spark.sql.timestampType", "") or "").upper() == "TIMESTAMP_NTZ" else T.TimestampType()
+
+
+def _active_conf() -> Conf:
+    if (session := SparkSession.getActiveSession()) is not None:
+        return session.conf.get
+    if (context := SparkContext._active_spark_context) is not None:
+        return context.getConf().get
+    return lambda _, default: default

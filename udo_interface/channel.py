@@ -1,0 +1,295 @@
+"""One engine-free lane with its background threads: the paper's Algorithm 1 (section IV-B) over the slot log.
+
+The caller's thread only appends to a bounded buffer. The flush thread sends what has gathered as one frame per flush; the
+receive thread takes answers by range reads and calls the listeners. Both sleep on conditions, so an idle channel costs
+nothing; what the paper's linear back-off does for a polling reader happens in LaneEnd.collect.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from udo_interface.columns import Picker
+from udo_interface.lane import LOOK_MS, Collector, Sender
+from udo_interface.opening import Opened
+from udo_protocol.errors import PeerError, SchemaError, ServerLost, UdoError, UsageError, WaitTimeout
+
+Listener = Callable[[Any], None]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ChannelSettings:
+    """Bounds of a channel."""
+
+    # Events per frame at most; the paper uses 10,000 at 100,000 events/s.
+    batch_events: int = 10_000
+    # How long a first event waits for others. 0: what gathers while a frame is being sent makes up the next one.
+    linger_ms: float = 0.0
+    # Events that may wait to be sent; then `send` blocks, at most for the time-out.
+    buffer_events: int = 100_000
+    send_timeout_s: float = 30.0
+    # Frames under way; None: as the deployment says.
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_events < 1 or self.buffer_events < 1 or self.linger_ms < 0 or self.send_timeout_s <= 0:
+            raise UsageError(f"expected batch_events >= 1, buffer_events >= 1, linger_ms >= 0, send_timeout_s > 0, got {self}")
+
+
+class EventsLost(ServerLost):
+    """The queue server went away with events on it; `unanswered` holds their batches, `unsent` counts buffered events."""
+
+    def __init__(self, message: str, unanswered: list[pa.RecordBatch] | None = None, unsent: int = 0) -> None:
+        super().__init__(message)
+        self.unanswered, self.unsent = unanswered or [], unsent
+
+
+class Channel:
+    """A lane of a client: `send` from any thread; listeners are called in the receive thread, in order."""
+
+    def __init__(self, opened: Opened, settings: ChannelSettings) -> None:
+        self.address = f"{opened.prefix}{opened.lane}"
+        self.place, self._settings = opened.place, settings
+        self._names = set(opened.input.names)
+        self._schema = opened.input
+        self._pick = Picker(opened.input, str(opened.place))
+        self._out, self._in = opened.end(), opened.end()
+        self._sender = Sender(self._out, opened.place, opened.input)
+        self._collector = Collector(self._in, opened.place, opened.output)
+        self._window = settings.window or opened.place.window_frames
+        self._renew_s = opened.limits.lane_ttl_ms / 3000
+        self._listeners: list[tuple[Listener, bool]] = []
+        self._buffer: deque[Mapping[str, Any] | pa.RecordBatch] = deque()
+        self._buffered = 0  # events in the buffer
+        self._asked: deque[pa.RecordBatch] = deque()  # frames sent and not yet delivered
+        self._answered = 0  # events whose answers were delivered
+        self._in_hand = 0  # events taken from the buffer and not yet under way
+        self._closing = False
+        self.error: UdoError | None = None
+        lock = threading.Lock()
+        self._filled = threading.Condition(lock)  # the flush thread waits for events
+        self._due = threading.Condition(lock)  # the receive thread waits for frames to be under way
+        self._moved = threading.Condition(lock)  # callers wait for room, credits or the end
+        self._sender.open()
+        self._threads = [threading.Thread(target=self._run, args=(f,), name=f"udo-{n}", daemon=True) for f, n in ((self._flush, "flush"), (self._receive, "receive"))]
+        for t in self._threads:
+            t.start()
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """Hand over one event and return at once; blocks only while the buffer is full."""
+        if not (self._names <= event.keys()):
+            lacking = ", ".join(sorted(self._names - event.keys()))
+            raise SchemaError(f"{self.place}: the event lacks {lacking}; expected {', '.join(self._schema.names)}, got {', '.join(map(str, event))}")
+        self._append(event, 1)
+
+    def send_batch(self, batch: pa.RecordBatch) -> None:
+        """Hand over a record batch of events; it travels as a frame of its own."""
+        if lacking := [n for n in self._schema.names if n not in batch.schema.names]:
+            raise SchemaError(f"{self.place}: the batch lacks {', '.join(lacking)}; it has {', '.join(batch.schema.names)}")
+        if batch.num_rows:
+            self._append(self._pick(batch), batch.num_rows)
+
+    def _append(self, item: Mapping[str, Any] | pa.RecordBatch, events: int) -> None:
+        with self._moved:
+            # A batch larger than the whole buffer goes in alone.
+            self._wait(lambda: not self._buffered or self._buffered + events <= self._settings.buffer_events, self._settings.send_timeout_s, "room in the send buffer")
+            if self._closing:
+                raise UsageError(f"{self.place}: the client is closed")
+            self._buffer.append(item)
+            self._buffered += events
+            self._filled.notify()
+
+    def _wait(self, met: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """With the lock held: sleep until `met`; raises the channel's error, or WaitTimeout."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self.error is not None:
+                raise self.error
+            if met():
+                return
+            if not self._moved.wait(max(deadline - time.monotonic(), 0)) and time.monotonic() >= deadline:
+                raise WaitTimeout(f"{self.place}: waited {timeout_s:g} s for {what}; {self._buffered} events buffered, {len(self._asked)} frames unanswered")
+
+    def add(self, listener: Listener, batches: bool) -> None:
+        """Call `listener` for every answer from now on: with one event (dict), or with record batches."""
+        with self._moved:
+            self._listeners = [*self._listeners, (listener, batches)]
+
+    def remove(self, listener: Listener) -> None:
+        """Do not call `listener` any more; UsageError if it was never added."""
+        with self._moved:
+            rest = [e for e in self._listeners if e[0] != listener]
+            if len(rest) == len(self._listeners):
+                raise UsageError(f"{self.place}: this listener was not added: {listener!r}")
+            self._listeners = rest
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until every event sent so far was answered and its answers delivered."""
+        with self._moved:
+            self._wait(lambda: not self._buffered and not self._asked and not self._in_hand, timeout_s, "answers to all events")
+
+    def close(self, timeout_s: float) -> None:
+        """Drain, stop the threads, remove the lane; raises what went wrong, if anything did. May be called again."""
+        with self._moved:
+            if self._closing:
+                return
+            self._closing = True
+            self._filled.notify_all()
+        try:
+            self.flush(timeout_s)
+        finally:
+            with self._moved:
+                failed, self.error = self.error, self.error or UsageError(f"{self.place}: the client is closed")
+                for c in (self._filled, self._due, self._moved):
+                    c.notify_all()
+            for t in self._threads:
+                if t is not threading.current_thread():
+                    t.join(LOOK_MS / 1000 + 2)
+            if failed is None:
+                try:
+                    self._in.close()
+                except PeerError as e:
+                    log.warning("lane %s was not removed: %s; it expires by itself", self.address, e)
+            self._out.conn.close()
+            self._in.conn.close()
+
+    def _run(self, loop: Callable[[], None]) -> None:
+        try:
+            loop()
+        except Exception as e:
+            self._fail(e)
+
+    def _fail(self, e: Exception) -> None:
+        with self._moved:
+            if self.error is not None:
+                return
+            if isinstance(e, ServerLost):
+                self.error = self._lost(e)
+            else:
+                self.error = e if isinstance(e, UdoError) else UdoError(f"{self.place}: {type(e).__name__}: {e}")
+                self.error.__cause__ = e.__cause__
+            if not self._closing:
+                log.error("the lane %s ended: %s", self.address, self.error)
+            for c in (self._filled, self._due, self._moved):
+                c.notify_all()
+
+    def _lost(self, e: ServerLost) -> EventsLost:
+        rows = sum(b.num_rows for b in self._asked)
+        first = self._answered + 1
+        unsent = self._buffered + self._in_hand
+        lost = f"events {first} to {first + rows - 1} ({rows} in {len(self._asked)} frames) were sent and not answered" if rows else "no event was under way"
+        return EventsLost(
+            f"{self.place}: {e}. Lost: {lost}; {unsent} more were buffered and not sent; {self._answered} had been answered. "
+            "Their batches are in `unanswered` of this error; open a new client and send them again",
+            list(self._asked),
+            unsent,
+        )
+
+    def _flush(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            for rows, pieces in self._sender.encode(batch):
+                with self._moved:
+                    while len(self._asked) >= self._window and self.error is None:
+                        self._moved.wait(LOOK_MS / 1000)
+                    if self.error is not None:
+                        return
+                    self._asked.append(batch if rows == batch.num_rows else batch.slice(0, rows))
+                    self._in_hand -= rows
+                    self._due.notify()
+                self._sender.push(pieces)
+                batch = batch.slice(rows)
+            self._sender.settle()
+
+    def _next_batch(self) -> pa.RecordBatch | None:
+        """What has gathered, up to `batch_events`; sleeps while there is nothing; None when the channel ends."""
+        limit, linger = self._settings.batch_events, self._settings.linger_ms / 1000
+        with self._filled:
+            while not self._buffer:
+                if self._closing or self.error is not None:
+                    return None
+                self._filled.wait()
+            if linger and not self._closing and self._buffered < limit:
+                deadline = time.monotonic() + linger
+                while self._buffered < limit and not self._closing and (left := deadline - time.monotonic()) > 0:
+                    self._filled.wait(left)
+            if self.error is not None:
+                return None
+            head = self._buffer[0]
+            if isinstance(head, pa.RecordBatch):
+                self._buffer.popleft()
+                self._buffered -= head.num_rows
+                self._in_hand = head.num_rows
+                self._moved.notify_all()
+                return head
+            events = []
+            while self._buffer and len(events) < limit and not isinstance(self._buffer[0], pa.RecordBatch):
+                events.append(self._buffer.popleft())
+            self._buffered -= len(events)
+            self._in_hand = len(events)
+            self._moved.notify_all()
+        return self._encode(events)
+
+    def _encode(self, events: list[Any]) -> pa.RecordBatch:
+        arrays = []
+        for f in self._schema:
+            values = [e[f.name] for e in events]
+            try:
+                arrays.append(pa.array(values, f.type))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as e:
+                bad = next((event for event, v in zip(events, values, strict=True) if not _fits(v, f.type)), None)
+                raise SchemaError(f"{self.place}: column {f.name!r} expects {f.type}: {e}; the event: {bad!r:.500}") from e
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _receive(self) -> None:
+        while True:
+            with self._due:
+                while not self._asked:
+                    if self.error is not None:
+                        return
+                    if not self._due.wait(self._renew_s):
+                        break  # idle: look in, which renews the lane's lease
+                    self._collector.due()
+                if self.error is not None:
+                    return
+                idle = not self._asked
+            if idle:
+                self._in.collect(0)
+                continue
+            for answer in self._collector.wait():
+                self._deliver(answer)
+                with self._moved:
+                    self._answered += self._asked.popleft().num_rows
+                    self._moved.notify_all()
+
+    def _deliver(self, answer: pa.RecordBatch) -> None:
+        listeners = self._listeners
+        if not answer.num_rows or not listeners:
+            return
+        events = answer.to_pylist() if any(not batches for _, batches in listeners) else []
+        for listener, batches in listeners:
+            try:
+                if batches:
+                    listener(answer)
+                else:
+                    for event in events:
+                        listener(event)
+            except Exception:
+                # One listener's fault must not keep answers from the others.
+                log.exception("a listener of %s failed; the answers go on", self.address)
+
+
+def _fits(value: Any, t: pa.DataType) -> bool:
+    try:
+        pa.array([value], t)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
+        return False
+    return True

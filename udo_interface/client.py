@@ -1,0 +1,116 @@
+"""The engine-free client: the paper's UDO interface (section IV-A) as four calls, without Spark.
+
+    client = connect("fraud-filter")
+    client.add_listener(print)
+    client.send({"card_id": 7, "amount": 99.5})
+    client.close()
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from udo_interface.channel import Channel, ChannelSettings, EventsLost, Listener
+from udo_interface.discovery import node_address
+from udo_interface.opening import Request, ask
+from udo_protocol.errors import UdoError, UsageError
+
+__all__ = ["Client", "EventsLost", "connect"]
+# Longer than the longest wait inside, so that the clearer error comes first.
+CLOSE_TIMEOUT_S = 120.0
+
+
+class Client:
+    """Operators called from any Python program. Listeners run in a background thread; `close` drains."""
+
+    def __init__(self, node: str | None = None, settings: ChannelSettings | None = None) -> None:
+        self._node, self._settings = node, settings or ChannelSettings()
+        self._channels: dict[str, Channel] = {}
+
+    def request_operator(self, name: str, callback: Callable[[str], None] | None = None) -> str:
+        """Make the operator reachable; answers its address, and hands it to `callback`. NotFound, Unavailable as it is."""
+        opened = ask(node_address(self._node), Request(name, window=self._settings.window))
+        channel = Channel(opened, self._settings)
+        self._channels[channel.address] = channel
+        if callback is not None:
+            callback(channel.address)
+        return channel.address
+
+    def send_event(self, address: str, event: Mapping[str, Any]) -> None:
+        """Send one event to the operator at `address`; returns at once unless the buffer is full."""
+        self._channel(address).send(event)
+
+    def add_listener(self, listener: Listener, address: str | None = None, *, batches: bool = False) -> None:
+        """Call `listener` with every answer event (a dict), or with whole record batches."""
+        self._channel(address).add(listener, batches)
+
+    def remove_listener(self, listener: Listener, address: str | None = None) -> None:
+        """Stop calling `listener`."""
+        self._channel(address).remove(listener)
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """send_event to the only operator requested."""
+        self._channel(None).send(event)
+
+    def send_batch(self, batch: pa.RecordBatch, address: str | None = None) -> None:
+        """Send many events at once, as one frame."""
+        self._channel(address).send_batch(batch)
+
+    def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until all that was sent is answered and delivered; raises what went wrong."""
+        deadline = time.monotonic() + timeout_s
+        for channel in self._channels.values():
+            channel.flush(max(deadline - time.monotonic(), 0))
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Drain every operator's events, then leave; raises the first thing that went wrong."""
+        first: UdoError | None = None
+        for channel in self._channels.values():
+            try:
+                channel.close(timeout_s)
+            except UdoError as e:
+                first = first or e
+        if first is not None:
+            raise first
+
+    def _channel(self, address: str | None) -> Channel:
+        if address is None and len(self._channels) == 1:
+            return next(iter(self._channels.values()))
+        if address is None or address not in self._channels:
+            known = ", ".join(self._channels) or "none; call request_operator first"
+            raise UsageError(f"expected the address of a requested operator, got {address!r}; known: {known}")
+        return self._channels[address]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except UdoError:
+            if error is None:  # else the first error is the one to see
+                raise
+
+
+def connect(
+    name: str,
+    *,
+    node: str | None = None,
+    batch_events: int = ChannelSettings.batch_events,
+    linger_ms: float = ChannelSettings.linger_ms,
+    buffer_events: int = ChannelSettings.buffer_events,
+    window: int | None = None,
+) -> Client:
+    """A client with operator `name` requested; `node` is the node manager's socket if it is not where discovery looks.
+
+    batch_events, linger_ms: Algorithm 1's batch size and flush interval. buffer_events: then `send` blocks. window: frames
+    under way.
+    """
+    client = Client(node, ChannelSettings(batch_events, linger_ms, buffer_events, window=window))
+    client.request_operator(name)
+    return client

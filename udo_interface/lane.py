@@ -1,0 +1,269 @@
+"""A lane over one slot: frames go out numbered, up to a window ahead of their answers, which come back in order.
+
+This is the hot path: one encode and one transaction per batch out, one range read per batch in. It never reorders,
+repeats or drops a frame; whatever does not fit raises, saying which operator, version, node, slot and epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from udo_protocol import frame
+from udo_protocol.backoff import LinearBackoff
+from udo_protocol.clock import Clock, SystemClock
+from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout, by_code
+from udo_protocol.frame import Bytes, Frame, Header
+from udo_protocol.schema import conform, misfits, schema_id, to_ipc
+from udo_protocol.slot import LaneEnd, Push, slot_stats
+
+# The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
+GRACE_MS = 15_000
+# How often a waiting lane looks whether the slot still serves.
+LOOK_MS = 1_000
+# A full log empties at the operator's pace: retry after 0.5, 1, 1.5 ... 20 ms.
+BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
+# An input batch that was longer in coming than a round trip takes: the source, not the operator, sets the pace.
+SLOW_INPUT_S = 0.002
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a lane leads, as errors tell it, and the bounds that hold there."""
+
+    operator: str
+    version: str
+    node: str
+    slot: str
+    deployment: str
+    partition: int = 0
+    epoch: int | None = None
+    session: str = ""
+    window_frames: int = 8
+    answer_timeout_ms: int = 60_000
+    frame_bytes: int = 64 << 20
+
+    def __str__(self) -> str:
+        epoch = "" if self.epoch is None else f", epoch {self.epoch}"
+        return f"operator {self.operator}@{self.version} (deployment {self.deployment}, node {self.node}, slot {self.slot}{epoch}, partition {self.partition})"
+
+
+@dataclass
+class Patience:
+    """Bounds a wait by the slot's progress: it ends when the slot does not serve, or has answered nothing for too long."""
+
+    end: LaneEnd
+    place: Place
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        self.progress()
+
+    def progress(self) -> None:
+        """Something came: start anew."""
+        self._since = self._looked = self.clock.monotonic()
+        self._emitted = -1
+
+    def check(self, awaited: str) -> None:
+        """Raise if there is no point in waiting on; cheap, since it looks at the slot once a second only."""
+        now = self.clock.monotonic()
+        if (now - self._looked) * 1000 < LOOK_MS:
+            return
+        self._looked = now
+        self.look()
+        emitted = slot_stats(self.end.conn, self.end.prefix).emitted
+        if emitted != self._emitted:  # other lanes' frames are being answered
+            self._emitted, self._since = emitted, now
+        bound_ms = self.place.answer_timeout_ms + GRACE_MS
+        if (now - self._since) * 1000 > bound_ms:
+            raise WaitTimeout(
+                f"{self.place}: waited for {awaited}, but the slot has answered nothing for {bound_ms / 1000:g} s; "
+                f"look at `udo status` and `udo logs {self.place.deployment}`"
+            )
+
+    def look(self) -> None:
+        """Raise the reason why the slot does not serve, if there is one."""
+        if why := self.end.status():
+            text = f"{self.place} does not serve: {why.get('message', 'no reason given')}"
+            if why.get("traceback"):
+                text += f"\nThe operator's traceback:\n{why['traceback'].rstrip()}"
+            raise by_code(str(why.get("code", OperatorError.code)), text)
+
+
+class Sender:
+    """Numbers, encodes and pushes batches; a push's outcome is read before the next use of the connection."""
+
+    def __init__(self, end: LaneEnd, place: Place, schema: pa.Schema, clock: Clock | None = None) -> None:
+        self._end, self._place = end, place
+        self._ipc = to_ipc(schema)
+        self._schema = schema_id(self._ipc)
+        self._clock = clock or SystemClock()
+        self._unsettled: tuple[int, list[Bytes]] | None = None
+        self.number = 0
+
+    def open(self) -> None:
+        """Register the lane and the schema of its frames."""
+        self._end.open(self._ipc)
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[int, list[Bytes]]]:
+        """(rows, frame) of this batch, in halves if it is above the frame bound; the caller pushes each before the next."""
+        place = self._place
+        header = Header(
+            lane=self._end.lane, number=self.number + 1, kind=frame.DATA, rows=batch.num_rows, schema=self._schema, partition=place.partition, session=place.session
+        )
+        pieces = frame.encode(header, batch)
+        size = sum(map(len, pieces))
+        if size <= place.frame_bytes:
+            yield batch.num_rows, pieces
+        elif batch.num_rows > 1:
+            half = batch.num_rows // 2
+            yield from self.encode(batch.slice(0, half))
+            yield from self.encode(batch.slice(half))
+        else:
+            raise UsageError(f"{place}: one event takes {size} bytes; the bound is {place.frame_bytes} (limit frame_bytes of the deployment)")
+
+    def push(self, pieces: list[Bytes]) -> None:
+        """Send the frame that `encode` made; its outcome is read by `settle`."""
+        self.settle()
+        self.number += 1
+        self._end.send_push(self.number, self.number - 1, pieces)
+        self._unsettled = (self.number, pieces)
+
+    def settle(self) -> None:
+        """Read the outcome of the last push; waits while the log is full."""
+        if self._unsettled is None:
+            return
+        number, pieces = self._unsettled
+        self._unsettled = None
+        reply = self._end.push_reply()
+        if reply.status is Push.ACCEPTED:
+            return
+        if reply.status is Push.BUSY:
+            reply = self._wait_for_room(number, pieces)
+        if reply.status is Push.EXPIRED:
+            raise LaneExpired(f"{self._place}: lane {self._end.lane} sent nothing for more than {self._end.limits.lane_ttl_ms / 1000:g} s and has been removed")
+        if reply.status is not Push.ACCEPTED:
+            raise ProtocolError(f"{self._place}: frame {number} of lane {self._end.lane} was refused: {reply.status} {reply.value or ''}")
+
+    def abandon(self) -> None:
+        """Read the outcome of the last push and forget it, so that the connection can be used for closing the lane."""
+        if self._unsettled is not None:
+            self._unsettled = None
+            self._end.push_reply()
+
+    def _wait_for_room(self, number: int, pieces: list[Bytes]) -> Any:
+        backoff = LinearBackoff(BUSY_INCREMENT_US, BUSY_CEILING_US, self._clock)
+        patience = Patience(self._end, self._place, self._clock)
+        while True:
+            backoff.pause()
+            reply = self._end.push(number, number - 1, pieces)
+            if reply.status is not Push.BUSY:
+                return reply
+            patience.check(f"room for frame {number} ({reply.value} bytes retained)")
+
+
+class Collector:
+    """Takes answers in order, checks their numbers, and turns every failure into an error that names the place."""
+
+    def __init__(self, end: LaneEnd, place: Place, schema: pa.Schema, clock: Clock | None = None) -> None:
+        self._end, self._place, self._expected = end, place, schema
+        self._schemas = {schema_id(to_ipc(schema)): schema}
+        self._patience = Patience(end, place, clock or SystemClock())
+        self.number = 0
+
+    def poll(self) -> list[pa.RecordBatch]:
+        """One batch, maybe of no rows, per frame answered by now."""
+        return [self._answer(f) for f in self._end.poll()]
+
+    def wait(self, wait_ms: int = LOOK_MS) -> list[pa.RecordBatch]:
+        """As `poll`, but sleeps up to `wait_ms` for the next answer, which must be due."""
+        frames = self._end.collect(wait_ms)
+        if frames:
+            self._patience.progress()
+        else:
+            self._patience.look()
+            self._patience.check(f"the answer to frame {self.number + 1}")
+        return [self._answer(f) for f in frames]
+
+    def due(self) -> None:
+        """From now on an answer is awaited: an idle time before does not count."""
+        self._patience.progress()
+
+    def _answer(self, answer: Frame) -> pa.RecordBatch:
+        header = answer.header
+        self.number += 1
+        if header.number != self.number:
+            raise ProtocolError(f"{self._place}: expected the answer to frame {self.number} of lane {self._end.lane}, got number {header.number}")
+        if header.kind == frame.ERROR:
+            self._failed(header)
+        if header.kind != frame.ANSWER:
+            raise OperatorError(f"{self._place} did not process frame {self.number}: an earlier frame of this attempt failed")
+        schema = self._schemas.get(header.schema)
+        if schema is self._expected or answer.body is None:
+            return answer.batch(self._expected)
+        if schema is None:
+            schema = self._schemas[header.schema] = self._end.schema(header.schema)
+            if problems := misfits(schema, self._expected):
+                raise SchemaError(f"{self._place}, version {header.version}, answers with columns this query was not built for: {'; '.join(problems)}")
+        return conform(answer.batch(schema), self._expected)
+
+    def _failed(self, header: Header) -> NoReturn:
+        failure = header.failure
+        who = f", instance {failure.instance}" if failure.instance else ""
+        place = replace(self._place, version=header.version.rpartition("@")[2] or self._place.version)
+        text = f"{place} failed on frame {header.number}{who}: {failure.message}"
+        if failure.event:
+            text += f"\nThe offending event: {failure.event}"
+        if failure.traceback:
+            text += f"\nThe operator's traceback:\n{failure.traceback.rstrip()}"
+        raise by_code(failure.code or OperatorError.code, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One frame under way: rows `at` .. `at + rows` of an item handed to `exchange`, and what was to be kept with it."""
+
+    kept: Any
+    at: int
+    rows: int
+
+
+def exchange(
+    sender: Sender, collector: Collector, items: Iterator[tuple[pa.RecordBatch, Any]], window: int, *, interleave: bool = False, clock: Clock | None = None
+) -> Iterator[tuple[Asked, pa.RecordBatch]]:
+    """Answers to the batches of `items` = (batch, kept), sent up to `window` frames ahead; both ends share one connection.
+
+    With `interleave` (Spark takes answers while input still comes) an input that kept us waiting counts as slow: what is in
+    flight is then collected before asking for more, so that no answer waits for an event that may be long in coming.
+    """
+    clock = clock or SystemClock()
+    asked: deque[Asked] = deque()
+
+    def drain(left: int) -> Iterator[tuple[Asked, pa.RecordBatch]]:
+        if len(asked) > left:
+            sender.settle()
+        while len(asked) > left:
+            for answer in collector.wait():
+                yield asked.popleft(), answer
+
+    while True:
+        before = clock.monotonic()
+        item = next(items, None)
+        if item is None:
+            break
+        slow = interleave and clock.monotonic() - before > SLOW_INPUT_S
+        at = 0
+        for rows, pieces in sender.encode(item[0]):
+            if not asked:
+                collector.due()
+            sender.push(pieces)
+            asked.append(Asked(item[1], at, rows))
+            at += rows
+            yield from drain(window - 1)
+        if slow:
+            yield from drain(0)
+    yield from drain(0)

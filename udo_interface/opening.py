@@ -1,0 +1,114 @@
+"""Opens a lane: asks the node manager once where the slot is, connects to its queue server, and cleans up at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from udo_interface.lane import Collector, Place, Sender
+from udo_protocol.connection import Connection
+from udo_protocol.errors import PeerError, ProtocolError, ServerLost
+from udo_protocol.limits import DEFAULT, Limits
+from udo_protocol.node_api import connect_node
+from udo_protocol.proto.node_manager_pb2 import OpenLaneReply, OpenLaneRequest
+from udo_protocol.schema import from_ipc, to_ipc
+from udo_protocol.slot import LaneEnd
+
+# An instance that is just being started (first deployment, crash, cold version pin) is worth this wait.
+OPEN_WAIT_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who asks for a lane, and to what."""
+
+    deployment: str
+    session: str = ""
+    partition: int = 0
+    attempt: int = 0
+    epoch: int | None = None
+    pin_epoch: bool = False
+    uid: str = ""
+    window: int | None = None
+
+    def lane(self) -> str:
+        """A lane id unique to this attempt, readable in `udo status` and in logs."""
+        parts = (self.session[-12:] or "client", self.uid or "0", "-" if self.epoch is None else self.epoch, self.partition, self.attempt)
+        return ".".join(str(p).replace(" ", "_").replace(":", "_") for p in parts) + "." + secrets.token_hex(4)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A node manager's answer: where the lane leads and what travels there."""
+
+    lane: str
+    place: Place
+    limits: Limits
+    input: pa.Schema
+    output: pa.Schema
+    prefix: str
+    queue_socket: str
+    run_id: str
+
+    def end(self) -> LaneEnd:
+        """A connection of its own to the lane; one per thread."""
+        return LaneEnd(Connection(self.queue_socket, run_id=self.run_id), self.prefix, self.lane, self.limits)
+
+
+def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened:
+    """Ask the node manager at `address` for a lane; its errors (NotFound, SchemaError, OperatorError, ...) pass through."""
+    lane = request.lane()
+    reply: OpenLaneReply = connect_node(address).OpenLane(
+        OpenLaneRequest(
+            deployment=request.deployment,
+            lane=lane,
+            session=request.session,
+            epoch=request.epoch or 0,
+            pin_epoch=request.pin_epoch,
+            input_schema=b"" if sent is None else to_ipc(sent),
+            wait_ms=OPEN_WAIT_MS,
+        )
+    )
+    if len(reply.slots) != 1:
+        raise ProtocolError(f"node {reply.node} offers {len(reply.slots)} slots for {request.deployment}; this version of udo-spark speaks to exactly one")
+    slot = reply.slots[0]
+    bounds = {n: getattr(reply, n) for n in ("window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms") if getattr(reply, n)}
+    limits = replace(DEFAULT, **bounds)
+    place = Place(
+        operator=reply.operator,
+        version=reply.version,
+        node=reply.node,
+        slot=slot.prefix.rstrip(":"),
+        deployment=request.deployment,
+        partition=request.partition,
+        epoch=request.epoch,
+        session=request.session,
+        window_frames=request.window or limits.window_frames,
+        answer_timeout_ms=limits.answer_timeout_ms,
+        frame_bytes=limits.frame_bytes,
+    )
+    return Opened(lane, place, limits, from_ipc(reply.input_schema), from_ipc(reply.output_schema), slot.prefix, slot.queue_socket, slot.run_id)
+
+
+@contextmanager
+def conversation(address: str, request: Request, sent: pa.Schema, expected: pa.Schema) -> Iterator[tuple[Sender, Collector, Place]]:
+    """A lane over one connection for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
+    opened = ask(address, request, sent)
+    end = opened.end()
+    sender = Sender(end, opened.place, sent)
+    try:
+        sender.open()
+        yield sender, Collector(end, opened.place, expected), opened.place
+    except ServerLost as e:
+        raise ServerLost(f"{opened.place}: {e}") from e
+    finally:
+        # Whatever happened, the lane's answers and credits go at once; if the server is gone they are gone with it.
+        with contextlib.suppress(PeerError, OSError):
+            sender.abandon()
+            end.close()
+        end.conn.close()

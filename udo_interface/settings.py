@@ -1,0 +1,39 @@
+"""Tells once, by name, which Spark settings would hold an operator's results back."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+
+PIPELINED = "spark.python.udf.pipelined.enabled"
+BUFFER = "spark.buffer.size"
+# Real-time mode takes Python operators only with its allow list off: the sign that low latency is wanted.
+REAL_TIME_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
+LOW_LATENCY_BYTES = 4096
+
+
+class HeldBack(UserWarning):
+    """Results will reach Spark later than they are there."""
+
+
+def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
+    """Warn about settings that hold back a streaming query's results; `conf` looks up a setting with its default."""
+    if not streaming:
+        return
+    app = conf("spark.app.id", "") or ""
+    if conf(PIPELINED, "false") != "true":
+        _warn(app, f"Spark reads an operator's answers only once a micro-batch's input has ended; start the session with {PIPELINED}=true")
+    elif conf(REAL_TIME_CHECK, "true") == "false" and _bytes(conf(BUFFER, "65536") or "65536") > LOW_LATENCY_BYTES:
+        _warn(app, f"batches smaller than {BUFFER} wait in a buffer before they reach the operator; for real-time mode start the session with {BUFFER}=64")
+
+
+def _bytes(text: str) -> int:
+    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+    text = text.strip().lower().removesuffix("b")
+    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text or 0)
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(app: str, text: str) -> None:
+    warnings.warn(text, HeldBack, stacklevel=5)

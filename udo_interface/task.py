@@ -1,0 +1,140 @@
+"""What runs inside a Spark task: reads the task's context, opens a lane, exchanges batches, closes the lane.
+
+Objects here are pickled by the driver and carry plain values only; everything that connects is made in the task.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Row
+
+from udo_interface.columns import Picker, kept
+from udo_interface.discovery import node_address
+from udo_interface.lane import Asked, Place, exchange
+from udo_interface.opening import Request, conversation
+from udo_protocol.errors import OperatorError, SchemaError, UsageError
+from udo_protocol.schema import from_ipc
+
+# Rows gathered into one frame where Spark hands over single rows; Spark's own default for Arrow batches.
+ROWS_PER_FRAME = 10_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call of an operator in a query; `input`, `output` and `delivered` are Arrow IPC schemas."""
+
+    deployment: str
+    what: str
+    node: str | None
+    app: str
+    uid: str
+    pin_epoch: bool
+    window: int | None
+    keep: tuple[str, ...]
+    input: bytes
+    output: bytes
+    delivered: bytes
+
+    def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
+        sent = from_ipc(self.input)
+        pick, deliver = Picker(sent, self.what), Picker(from_ipc(self.delivered), self.what)
+        items = ((pick(b), b if self.keep else None) for b in batches if b.num_rows)
+        for asked, answer, place in self._exchange(items, sent, os.environ.get("SPARK_PIPELINED_UDF") == "1"):
+            if self.keep:
+                _one_each(asked, answer, place)
+                part = asked.kept.slice(asked.at, asked.rows)
+                own = deliver(answer)
+                names = [*own.schema.names, *self.keep]
+                yield pa.RecordBatch.from_arrays([*own.columns, *kept(part, self.keep)], names=names)
+            elif answer.num_rows:
+                yield deliver(answer)
+
+    def rows(self, rows: Iterable[Any]) -> Iterator[Row]:
+        """The function for rdd.mapPartitions: Rows (or dicts) in, Rows of the output and kept columns out."""
+        sent, output = from_ipc(self.input), from_ipc(self.output)
+        make = Row(*output.names, *self.keep)
+        for asked, answer, place in self._exchange(self._chunks(rows, sent), sent, False):
+            columns = [c.to_pylist() for c in answer.columns]
+            if self.keep:
+                _one_each(asked, answer, place)
+                columns += [c[asked.at : asked.at + asked.rows] for c in asked.kept]
+            yield from itertools.starmap(make, zip(*columns, strict=True))
+
+    def _exchange(self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, interleave: bool) -> Iterator[tuple[Asked, pa.RecordBatch, Place]]:
+        first = next(items, None)
+        if first is None:  # nothing to ask in this partition
+            return
+        request = self.request()
+        with conversation(node_address(self.node), request, sent, from_ipc(self.output)) as (sender, collector, place):
+            for asked, answer in exchange(sender, collector, itertools.chain([first], items), place.window_frames, interleave=interleave):
+                yield asked, answer, place
+
+    def request(self) -> Request:
+        """The lane request of the task this runs in: session and epoch as Spark's local properties tell them."""
+        context = TaskContext.get()
+        if context is None:
+            return Request(self.deployment, self.app, uid=self.uid, pin_epoch=self.pin_epoch, epoch=0, window=self.window)
+        query, batch = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+        if query:
+            session, epoch = query, int(batch or 0)
+        else:  # a batch job is one epoch of a session of its own
+            job = context.getLocalProperty("spark.sql.execution.id") or f"stage{context.stageId()}"
+            session, epoch = f"{self.app}/{job}", 0
+        return Request(
+            self.deployment,
+            session,
+            context.partitionId(),
+            context.taskAttemptId(),
+            epoch,
+            self.pin_epoch,
+            self.uid,
+            self.window,
+        )
+
+    def _chunks(self, rows: Iterable[Any], sent: pa.Schema) -> Iterator[tuple[pa.RecordBatch, list[list[Any]]]]:
+        source = iter(rows)
+        while chunk := list(itertools.islice(source, ROWS_PER_FRAME)):
+            columns = self._columns(chunk, [*sent.names, *self.keep])
+            arrays = [self._array(values, f) for values, f in zip(columns, sent, strict=False)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=sent), columns[len(sent) :]
+
+    def _columns(self, chunk: list[Any], names: list[str]) -> list[list[Any]]:
+        if isinstance(chunk[0], dict):
+            rows: list[Any] = chunk
+            have = list(chunk[0])
+            keys: list[Any] = names
+        elif hasattr(chunk[0], "__fields__"):
+            have = list(chunk[0].__fields__)
+            rows, keys = chunk, [have.index(n) if n in have else n for n in names]
+            if any(getattr(r, "__fields__", None) != have for r in rows):
+                raise SchemaError(f"{self.what}: Rows of one partition differ in their fields; expected {', '.join(have)} in each")
+        else:
+            raise UsageError(f"{self.what}: map_partitions takes pyspark.sql.Row or dict, got {type(chunk[0]).__name__}: {chunk[0]!r:.200}")
+        if missing := [n for n in names if n not in have]:
+            raise SchemaError(f"{self.what}: rows lack {', '.join(missing)}; they have {', '.join(have)}")
+        try:
+            return [[r[k] for r in rows] for k in keys]
+        except (KeyError, IndexError, TypeError) as e:
+            raise SchemaError(f"{self.what}: not every row has all of {', '.join(names)}: {e!r}") from e
+
+    def _array(self, values: list[Any], field: pa.Field) -> pa.Array:
+        try:
+            return pa.array(values, field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as e:
+            raise SchemaError(f"{self.what}: column {field.name!r} expects {field.type}: {e}") from e
+
+
+def _one_each(asked: Asked, answer: pa.RecordBatch, place: Place) -> None:
+    if answer.num_rows != asked.rows:
+        raise OperatorError(
+            f"{place}: keep= needs exactly one answer per event, but {asked.rows} events got {answer.num_rows} answers; "
+            "drop keep=, or let the operator pass the columns through itself"
+        )
