@@ -15,7 +15,7 @@ from udo_protocol.errors import NotFound, UsageError
 
 _KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Files travel inside the deployment's JSON; models belong into the operator's folder.
-FILES_BYTES = 16 << 20
+FILES_BYTES = 10 << 20
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:

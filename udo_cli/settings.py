@@ -45,7 +45,7 @@ class Settings(BaseSettings):
         if path is None:
             return None
         try:
-            return path.read_text("utf-8").strip() or None
+            return next((line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()), None)
         except FileNotFoundError:
             if self.token_file:
                 raise Unauthorized(f"the token file {path} does not exist; set UDO_TOKEN or UDO_TOKEN_FILE") from None
