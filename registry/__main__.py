@@ -1,4 +1,4 @@
-"""`python -m registry`: check the arguments, take the data directory, migrate, serve until SIGTERM."""
+"""`python -m registry`: check the arguments, take the data directory, serve until SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import IO
 from registry import auth
 from registry.config import Config
 from registry.server import serve
-from registry.store import migrate, open_engine
 from udo_protocol.errors import Conflict, UdoError
 
 EXAMPLE = "example: python -m registry --data /var/lib/udo/registry --listen 127.0.0.1:5000"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the registry; exit code 0 after SIGTERM, 2 for a setting that cannot work."""
+    """Run the registry; exit code 0 after SIGTERM, 2 for a setting that cannot work, 3 when the application does not load."""
     parser = argparse.ArgumentParser("python -m registry", description=__doc__, epilog=EXAMPLE)
     parser.add_argument("--data", type=Path, required=True, help="directory of blobs, database, token and address")
     listen = "host:port (port 0: any free one) or unix:/path; the address is written to DATA/address"
@@ -36,14 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
         os.umask(0o077)  # the database and the files hold secrets
         with _taken(config.data):
             auth.load_tokens(config.token_file)
-            engine = open_engine(config.database)
-            migrate(engine)
-            engine.dispose()
-            serve(config)
+            return serve(config)
     except (UdoError, OSError) as e:
         print(f"registry: {e}", file=sys.stderr)
         return 2
-    return 0
 
 
 def _taken(data: Path) -> IO[str]:

@@ -1,4 +1,4 @@
-"""Puts the WSGI application together over a migrated database; holds no rule and no route but the health check."""
+"""Puts the WSGI application together over its parts; holds no rule and no route but the health check."""
 
 from __future__ import annotations
 

@@ -6,10 +6,12 @@ import hmac
 import os
 import secrets
 from pathlib import Path
-
-from werkzeug.datastructures import Authorization
+from typing import TYPE_CHECKING
 
 from udo_protocol.errors import Unauthorized, UsageError
+
+if TYPE_CHECKING:
+    from werkzeug.datastructures import Authorization
 
 
 def load_tokens(path: Path) -> tuple[str, ...]:

@@ -49,12 +49,18 @@ class Store:
     """Short sessions: many readers, one writer at a time."""
 
     def __init__(self, engine: Engine, hub: Hub) -> None:
+        migrate(engine)
+        self._engine = engine
         self._sessions = sessionmaker(engine, expire_on_commit=False)
         self._writing = threading.Lock()
         self._hub = hub
         with self.read() as session:
             row = session.get(Setting, "generation")
             hub.publish(row.value if row else 0)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
