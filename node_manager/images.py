@@ -1,0 +1,169 @@
+"""Operator images on this node: pulled by digest from the registry, checked, unpacked once, never changed.
+
+`images/<digest>/` holds `manifest.json`, `code/` and `deps/`; it appears whole or not at all. Archives are not trusted:
+paths outside, devices, and sizes beyond the bound are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+from udo_protocol.errors import NotFound, OperatorError, ProtocolError, Unavailable, UsageError
+from udo_protocol.manifest import Manifest, parse
+
+LAYERS = {"code": "opt/udo/code", "dependencies": "opt/udo/deps"}
+# Unpacked size of one layer; models are large, a decompression bomb is larger.
+UNPACKED_BYTES = 8 << 30
+_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+
+
+class Source(Protocol):
+    """Where images come from: udo_protocol.registry_api.Registry."""
+
+    def version(self, name: str, ref: str) -> Mapping[str, Any]:
+        """`{name, version, digest, manifest, layers: [{digest, size, kind}]}`."""
+
+    def fetch_blob(self, name: str, digest: str, path: Path) -> Any:
+        """Write the blob to `path`."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """One operator version, unpacked."""
+
+    digest: str
+    manifest: Manifest
+    directory: Path
+
+    @property
+    def code(self) -> Path:
+        """The operator's own modules."""
+        return self.directory / "code"
+
+    @property
+    def dependencies(self) -> Path:
+        """What it brings along; may be empty."""
+        return self.directory / "deps"
+
+
+def require_match(manifest: Manifest) -> None:
+    """OperatorError if its dependencies were resolved for another interpreter or platform than this node's."""
+    mine = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    tag, where = manifest.python_tag, manifest.platform
+    os_name, machine = platform.system().lower(), platform.machine().lower()
+    fits_python = tag in ("", mine) or tag.startswith("py3")
+    fits_platform = where in ("", "any") or (
+        where.endswith(f"_{machine}") and where.startswith((os_name, f"many{os_name}", f"musl{os_name}"))
+    )
+    if not (fits_python and fits_platform):
+        raise OperatorError(
+            f"operator {manifest.reference} was packaged for {tag or 'any Python'} on {where or 'any platform'}, this node runs {mine} on "
+            f"{os_name}_{machine}: push a version for it (udo push --python {sys.version_info.major}.{sys.version_info.minor} --platform {os_name}_{machine})"
+        )
+
+
+def unpack(archive: Path, kind: str, into: Path, bound_bytes: int = UNPACKED_BYTES) -> None:
+    """Unpack one gzipped layer's files below its prefix into `into`; ProtocolError for anything that does not belong."""
+    prefix = LAYERS[kind] + "/"
+    total = 0
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                name = member.name.removeprefix("./")
+                if f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/"):
+                    name = name[len(prefix) :]
+                else:
+                    raise ProtocolError(f"layer {kind} holds {member.name!r}; expected only paths below {prefix}")
+                if not name or member.isdir():
+                    continue
+                total += member.size
+                if total > bound_bytes:
+                    raise ProtocolError(f"layer {kind} unpacks to more than {bound_bytes >> 20} MiB")
+                tar.extract(member.replace(name=name, deep=False), into, filter="data")
+    except (tarfile.TarError, EOFError, OSError) as e:
+        raise ProtocolError(f"layer {kind} cannot be unpacked: {e}") from e
+
+
+def _require_digest(path: Path, digest: str) -> None:
+    with path.open("rb") as f:
+        actual = "sha256:" + hashlib.file_digest(f, "sha256").hexdigest()
+    if actual != digest:
+        raise ProtocolError(f"the registry sent other content than asked for: expected {digest}, got {actual}")
+
+
+class Images:
+    """The images of one node."""
+
+    def __init__(self, directory: Path, source: Source | None = None) -> None:
+        self._directory, self._source = directory, source
+        self._known: dict[str, Image] = {}
+        self._lock = Lock()
+
+    def get(self, operator: str, version: str = "", digest: str = "") -> Image:
+        """The image, pulled if needed; checked against this node. NotFound, Unavailable or OperatorError say why not."""
+        with self._lock:
+            image = (self._local(digest) if digest else self._by_version(operator, version)) or self._pull(operator, digest or version)
+        require_match(image.manifest)
+        return image
+
+    def _path(self, digest: str) -> Path:
+        if not _DIGEST.match(digest):
+            raise UsageError(f"expected a digest like sha256:<64 hex digits>, got {digest!r}")
+        return self._directory / digest.replace(":", "-")
+
+    def _local(self, digest: str) -> Image | None:
+        if digest not in self._known:
+            path = self._path(digest)
+            manifest = path / "manifest.json"
+            if not manifest.exists():
+                return None
+            self._known[digest] = Image(digest, Manifest.model_validate_json(manifest.read_bytes()), path)
+        return self._known[digest]
+
+    def _by_version(self, operator: str, version: str) -> Image | None:
+        for path in self._directory.glob("sha256-*/manifest.json"):
+            image = self._local(path.parent.name.replace("-", ":"))
+            if image and (image.manifest.name, image.manifest.version) == (operator, version):
+                return image
+        return None
+
+    def _pull(self, operator: str, ref: str) -> Image:
+        if self._source is None:
+            raise Unavailable(f"operator {operator}@{ref} is not on this node, which has no registry; start it with --registry URL")
+        found = self._source.version(operator, ref)
+        digest = found["digest"]
+        if (image := self._local(digest)) is not None:
+            return image
+        manifest = parse(dict(found["manifest"]), f"manifest of {operator}@{ref}")
+        require_match(manifest)  # before anything is fetched
+        layers: Sequence[Mapping[str, Any]] = found["layers"]
+        if not any(layer["kind"] == "code" for layer in layers):
+            raise NotFound(f"operator {manifest.reference} ({digest}) has no code layer; push it again")
+        with tempfile.TemporaryDirectory(prefix=".pull-", dir=self._directory) as name:
+            new = Path(name) / "image"
+            for kind in ("code", "deps"):
+                (new / kind).mkdir(parents=True)
+            for layer in layers:
+                if layer["kind"] not in LAYERS:
+                    continue  # a runtime base: for drivers that run whole images
+                blob = Path(name) / "layer"
+                self._source.fetch_blob(operator, layer["digest"], blob)
+                _require_digest(blob, layer["digest"])
+                unpack(blob, layer["kind"], new / Path(LAYERS[layer["kind"]]).name)
+            (new / "manifest.json").write_text(manifest.model_dump_json(), "utf-8")
+            path = self._path(digest)
+            if path.exists():  # without its manifest: not ours
+                shutil.rmtree(path)
+            new.rename(path)
+        return Image(digest, manifest, path)

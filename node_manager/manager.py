@@ -1,0 +1,404 @@
+"""The node manager without its wire: deployments and their slots, their wanted state on disk, lanes, updates.
+
+What is wanted outlives everything: a manager that starts adopts what runs, then brings the rest about. It needs no
+registry for what it has already been told and pulled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import RLock
+from typing import Any, Protocol
+
+import structlog
+
+from node_manager.drivers.base import Driver
+from node_manager.drivers.process import ProcessDriver
+from node_manager.embedded import Servers
+from node_manager.files import read_json, write_json
+from node_manager.images import Image, Images, Source
+from node_manager.instances import Config, Instance, Instances
+from node_manager.pool import Pool
+from node_manager.servers import Role
+from node_manager.settings import Settings
+from node_manager.slots import Node, Slot, Wanted
+from udo_protocol import slot as log
+from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.schema import from_ipc, require_fit
+
+_log = structlog.get_logger()
+DRIVERS: Mapping[str, Callable[[], Driver]] = {"process": ProcessDriver}
+# Slots of pinned versions are numbered from here on, those of the deployment itself from 0.
+PINNED_FROM = 1000
+# Promotion is two round trips; a shadow that had to be loaded anew comes on top.
+_PROMOTE_TIMEOUT_S = 30.0
+
+
+class Catalogue(Source, Protocol):
+    """What a node asks the registry for."""
+
+    def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
+        """`{version, digest}` bound to (session, epoch) by whoever asked first."""
+
+
+@dataclass
+class Deployment:
+    """An operator made callable on this node."""
+
+    name: str
+    operator: str
+    version: str
+    digest: str
+    config: dict[str, Any] = field(repr=False)
+    source: str  # "registry" or "local": who may take it away
+    slot: Slot | None = None
+    pinned: dict[str, Slot] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    epochs: dict[str, str] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Any]:
+        """As it is kept on disk."""
+        return {k: getattr(self, k) for k in ("name", "operator", "version", "digest", "config", "source", "numbers")}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Progress of an update on this node; `at_ms` since it was asked for."""
+
+    phase: str
+    detail: str
+    at_ms: float
+    error_code: str = ""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Answer to OpenLane."""
+
+    image: Image
+    slot: Slot
+    run_id: str
+
+
+class Manager:
+    """See the module. Methods may be called from any thread."""
+
+    def __init__(self, settings: Settings, catalogue: Catalogue | None = None, driver: Driver | None = None) -> None:
+        if driver is None and settings.driver not in DRIVERS:
+            raise UsageError(f"no driver {settings.driver!r}; there are: {', '.join(DRIVERS)}")
+        self.settings, self.catalogue = settings, catalogue
+        self.driver = driver or DRIVERS[settings.driver]()
+        self.started_at = datetime.now(UTC)
+        self.metrics_address = ""
+        self.servers = Servers(settings, self._server_restarted)
+        self.images = Images(settings.images, catalogue)
+        self.instances = Instances(settings, self.driver, self.servers)
+        self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
+        self._node = Node(settings, self.servers, self.instances, self.pool)
+        self._deployments: dict[str, Deployment] = {}
+        self._lock = RLock()
+        self._lock_fd = -1
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def lock_home(self) -> None:
+        """Conflict if another node manager has this home."""
+        self.settings.prepare()
+        path = self.settings.home / "lock"
+        self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = path.read_text().strip() or "unknown"
+            os.close(self._lock_fd)
+            raise Conflict(
+                f"a node manager (pid {pid}) already runs with home {self.settings.home}; stop it or choose another --home"
+            ) from None
+        os.ftruncate(self._lock_fd, 0)
+        os.write(self._lock_fd, str(os.getpid()).encode())
+
+    def start(self) -> None:
+        """Adopt what a former manager left, then bring about what is wanted."""
+        self.servers.start()
+        running = self.instances.recover()
+        self.pool.start([i for i in running if not i.record and i.life.state == "warm"])
+        assigned: dict[tuple[str, int], list[Instance]] = defaultdict(list)
+        for instance in running:
+            if instance.record:
+                assigned[instance.record["deployment"], instance.record["slot"]].append(instance)
+            elif instance.life.state != "warm":
+                self.instances.stop(instance, 0)
+        for record in (read_json(self.settings.wanted) or {}).get("deployments", []):
+            deployment = Deployment(**record)
+            self._deployments[deployment.name] = deployment
+            deployment.slot = Slot(self._node, deployment.name, 0)
+            self._adopt(deployment.slot, assigned.pop((deployment.name, 0), []), Config.parse(deployment.config))
+            for digest, number in deployment.numbers.items():
+                if left := assigned.pop((deployment.name, number), []):
+                    pinned = deployment.pinned[digest] = self._pinned_slot(deployment, digest, number)
+                    self._adopt(pinned, left, Config.parse(deployment.config))
+        for strays in assigned.values():
+            for instance in strays:
+                self.instances.stop(instance, self.settings.stop_grace_s)
+        for deployment in list(self._deployments.values()):
+            self.converge(deployment.name)
+
+    def _adopt(self, slot: Slot, left: list[Instance], config: Config) -> None:
+        """Of what was left of a slot the owner goes on; shadows of an update that nobody follows any more go."""
+        with contextlib.closing(self.servers.connect("queue")) as queue:
+            owner_token = log.slot_stats(queue, slot.prefix).owner
+        for instance in left:
+            image = None
+            if instance.token == owner_token:
+                with contextlib.suppress(UdoError):
+                    image = self.images.get(instance.record["operator"], digest=instance.record["digest"])
+            if image is None:
+                self.instances.stop(instance, self.settings.stop_grace_s)
+            else:
+                slot.adopt(instance, Wanted(image, config))
+
+    def converge(self, name: str) -> None:
+        """Make a deployment's slot serve what is wanted; without the image and the registry it is left as it is."""
+        with self._lock:
+            deployment = self._deployments.get(name)
+        if deployment is None or deployment.slot is None:
+            return
+        try:
+            deployment.slot.serve(self._wanted(deployment, deployment.version, deployment.digest, deployment.config))
+        except UdoError as e:
+            _log.warning("wanted version is not available", deployment=name, version=deployment.version, error=str(e))
+
+    def stop(self) -> None:
+        """Stop all instances and servers; what is wanted stays on disk for the next start."""
+        with self._lock:
+            slots = self._slots()
+            self._deployments.clear()
+        for done in [slot.stop(drop=False) for slot in slots]:
+            with contextlib.suppress(FutureTimeout):
+                done.result(self.settings.stop_grace_s + 15)
+        self.pool.stop()
+        self.servers.stop()
+        self.settings.socket.unlink(missing_ok=True)
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+
+    def _server_restarted(self, role: Role) -> None:
+        for slot in self.slots():
+            slot.servers_restarted()
+
+    # -- deployments -------------------------------------------------------------------------------------------------
+
+    def _slots(self) -> list[Slot]:
+        return [s for d in self._deployments.values() for s in (d.slot, *d.pinned.values()) if s is not None]
+
+    def slots(self) -> list[Slot]:
+        """All slots of this node."""
+        with self._lock:
+            return self._slots()
+
+    def deployments(self) -> list[Deployment]:
+        """All deployments of this node."""
+        with self._lock:
+            return list(self._deployments.values())
+
+    def find(self, name: str) -> Deployment:
+        """The deployment; NotFound lists the near ones."""
+        with self._lock:
+            if name in self._deployments:
+                return self._deployments[name]
+            near = difflib.get_close_matches(name, self._deployments) or sorted(self._deployments)[:5]
+        there = f"; did you mean: {', '.join(near)}?" if near else "; this node has none yet"
+        raise NotFound(f"no deployment {name!r} on node {self.settings.node}{there} Deploy it with: udo deploy {name}")
+
+    def _save(self) -> None:
+        write_json(self.settings.wanted, {"deployments": [d.record() for d in self._deployments.values()]})
+
+    def _wanted(self, deployment: Deployment, version: str, digest: str, config: Mapping[str, Any]) -> Wanted:
+        return Wanted(self.images.get(deployment.operator, version, digest), Config.parse(config))
+
+    def deploy(
+        self, name: str, operator: str, version: str, digest: str, config: dict[str, Any], wait_s: float, source: str = "local"
+    ) -> str:
+        """Make it callable and wait for it; the same again changes nothing. Answers the instance."""
+        image = self.images.get(operator, version, digest)
+        wanted = Wanted(image, Config.parse(config))
+        with self._lock:
+            deployment = self._deployments.get(name)
+            if deployment is None:
+                deployment = Deployment(name, operator, image.manifest.version, image.digest, config, source)
+                deployment.slot = Slot(self._node, name, 0)
+                self._deployments[name] = deployment
+                self._save()
+            elif (deployment.operator, deployment.digest) != (operator, image.digest):
+                there = f"{deployment.operator}@{deployment.version}"
+                raise Conflict(
+                    f"deployment {name!r} on node {self.settings.node} serves {there} ({deployment.digest}); change it with: udo update {name}"
+                )
+            assert deployment.slot is not None
+            deployment.config = config
+            self._save()
+        deployment.slot.serve(wanted)
+        instance = deployment.slot.wait_serving(wait_s)
+        return instance.name if instance else ""
+
+    def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
+        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance."""
+        deployment = self.find(name)
+        slot = deployment.slot
+        assert slot is not None
+        wanted = self._wanted(deployment, version, digest, config)
+        serving = slot.view().owner
+        if serving is not None and slot.wanted == wanted:
+            slot.discard()
+            return serving.name
+        if serving is not None:
+            self._await(
+                slot.prepare(wanted, check=False),
+                wanted.image.manifest.limits.open_timeout_s + 30,
+                f"{wanted.image.manifest.reference} to be ready",
+            )
+            return self.promote(name, version, digest, config)
+        with self._lock:
+            deployment.version, deployment.digest, deployment.config = version, digest, config
+            self._save()
+        slot.serve(wanted)
+        instance = slot.wait_serving(wait_s)
+        return instance.name if instance else ""
+
+    def undeploy(self, name: str) -> None:
+        """Stop its instances and remove all its slots left behind."""
+        deployment = self.find(name)
+        with self._lock:
+            self._deployments.pop(name, None)
+            self._save()
+        for done in [s.stop(drop=True) for s in (deployment.slot, *deployment.pinned.values()) if s is not None]:
+            done.result(self.settings.stop_grace_s + 15)
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True) -> Image:
+        """Pull and load a version as a shadow; returns once it is ready. The old version serves whatever happens."""
+        deployment = self.find(name)
+        assert deployment.slot is not None
+        wanted = self._wanted(deployment, version, digest, deployment.config if config is None else config)
+        self._await(
+            deployment.slot.prepare(wanted, check=check),
+            wanted.image.manifest.limits.open_timeout_s + 30,
+            f"{wanted.image.manifest.reference} to be ready",
+        )
+        return wanted.image
+
+    def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
+        """Let the prepared version answer from here on; what is wanted is now this. Answers the instance."""
+        deployment = self.find(name)
+        assert deployment.slot is not None
+        instance = self._await(deployment.slot.promote(), _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
+        with self._lock:
+            deployment.version, deployment.digest = version, digest
+            deployment.config = deployment.config if config is None else config
+            self._save()
+        return instance.name
+
+    def discard(self, name: str) -> None:
+        """Give up a prepared update."""
+        slot = self.find(name).slot
+        assert slot is not None
+        slot.discard()
+
+    def update(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> Iterator[Step]:
+        """Both phases at once, on this node only; the last step is `done` or `failed`."""
+        start = time.perf_counter()
+
+        def step(phase: str, detail: str = "", code: str = "") -> Step:
+            return Step(phase, detail, (time.perf_counter() - start) * 1000, code)
+
+        yield step("pulling")
+        try:
+            image = self.images.get(self.find(name).operator, version, digest)
+            yield step("starting", image.manifest.reference)
+            self.prepare(name, image.manifest.version, image.digest, config)
+            yield step("ready")
+            instance = self.promote(name, image.manifest.version, image.digest, config)
+            yield step("answering", instance)
+        except UdoError as e:
+            with contextlib.suppress(UdoError):
+                self.discard(name)
+            yield step("failed", str(e), e.code)
+            return
+        yield step("done", image.digest)
+
+    def _await(self, future: Future[Instance], timeout_s: float, what: str) -> Instance:
+        try:
+            return future.result(timeout_s)
+        except FutureTimeout:
+            raise WaitTimeout(f"waited {timeout_s:g} s on node {self.settings.node} for {what}") from None
+
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    def open_lane(
+        self, name: str, *, session: str = "", epoch: int = 0, pin_epoch: bool = False, schema: bytes = b"", wait_s: float = 0.0
+    ) -> Lane:
+        """The slot a producer is to push to; SchemaError if its events do not fit, OperatorError if it cannot load."""
+        base, _, pin = name.partition("@")
+        deployment = self.find(base)
+        if pin_epoch:
+            pin = self._epoch(deployment, session, epoch)
+        slot = self._pinned(deployment, pin) if pin else deployment.slot
+        assert slot is not None
+        slot.wait_serving(wait_s)
+        wanted = slot.wanted
+        if wanted is None:
+            raise Unavailable(f"deployment {name!r} is still starting on node {self.settings.node}")
+        manifest = wanted.image.manifest
+        if schema:
+            what = f"events for {name} ({manifest.reference})"
+            require_fit(
+                from_ipc(schema),
+                manifest.input_schema,
+                what,
+                f"Select or cast the columns so that they fit; see: udo inspect {deployment.operator}",
+            )
+        return Lane(wanted.image, slot, self.servers.run_id("queue"))
+
+    def _epoch(self, deployment: Deployment, session: str, epoch: int) -> str:
+        if deployment.source == "registry" and self.catalogue is not None:
+            return str(self.catalogue.epoch(deployment.name, session, epoch)["digest"])
+        with self._lock:  # known to this node only: the first task of an epoch binds it
+            key = f"{session}/{epoch}"
+            while len(deployment.epochs) > 1000:
+                deployment.epochs.pop(next(iter(deployment.epochs)))
+            return deployment.epochs.setdefault(key, deployment.digest)
+
+    def _pinned(self, deployment: Deployment, pin: str) -> Slot:
+        """The slot of one version, started on demand."""
+        by_digest = pin.startswith("sha256:")
+        image = self.images.get(deployment.operator, "" if by_digest else pin, pin if by_digest else "")
+        with self._lock:
+            slot = deployment.pinned.get(image.digest)
+            if slot is None:
+                number = deployment.numbers.get(image.digest, PINNED_FROM + len(deployment.numbers))
+                deployment.numbers[image.digest] = number
+                slot = deployment.pinned[image.digest] = self._pinned_slot(deployment, image.digest, number)
+                self._save()
+                slot.serve(Wanted(image, Config.parse(deployment.config)))
+            slot.used_at = time.monotonic()
+            return slot
+
+    def _pinned_slot(self, deployment: Deployment, digest: str, number: int) -> Slot:
+        def retire(slot: Slot) -> None:
+            with self._lock:
+                if deployment.pinned.get(digest) is slot:
+                    del deployment.pinned[digest]
+            slot.stop(drop=True)
+
+        return Slot(self._node, deployment.name, number, pinned=digest, on_idle=retire)

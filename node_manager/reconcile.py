@@ -1,0 +1,215 @@
+"""Brings about what the registry wants, and reports. A registry that is away stops nothing: what was told last stays wanted.
+
+One thread reads the wanted state by long poll, one beats; each deployment's work runs in a thread of its own, one piece
+at a time, so that a slow start holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from threading import Event, Lock, Thread
+from typing import Any, Protocol
+
+import structlog
+
+from node_manager.manager import Catalogue, Manager
+from udo_protocol.errors import Conflict, NotFound, UdoError
+
+_log = structlog.get_logger()
+POLL_S = 25
+BEAT_S = 5.0
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 15.0
+# A deployment that could not be brought about (no image yet, operator does not load) is tried again this often.
+_AGAIN_S = 15.0
+_DEPLOY_WAIT_S = 120.0
+_WORKERS = 8
+
+
+class Registry(Catalogue, Protocol):
+    """The part of udo_protocol.registry_api.Registry that a node uses."""
+
+    def wanted(self, node: str, after: int, wait_s: float) -> Mapping[str, Any]:
+        """`{generation, deployments}`; answers at once if the generation is newer than `after`."""
+
+    def report(self, node: str, deployment: str, **report: Any) -> Any:
+        """What became of a deployment or of a step of its update here."""
+
+    def heartbeat(self, node: str, **properties: Any) -> Any:
+        """The node lives."""
+
+
+class Reconciler:
+    """See the module."""
+
+    def __init__(self, manager: Manager, registry: Registry) -> None:
+        self._manager, self._registry = manager, registry
+        self._node = manager.settings.node
+        self._stopping = Event()
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
+        self._lock = Lock()
+        self._latest: dict[str, Mapping[str, Any]] = {}
+        self._busy: set[str] = set()
+        self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
+        self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in (self._read_wanted, self._beat)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """No more steps are begun; tell the registry that nobody needs to wait for this node."""
+        self._stopping.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        leave = getattr(self._registry, "leave", None)
+        if leave is not None:
+            with contextlib.suppress(UdoError):
+                leave(self._node)
+
+    def _retrying(self, step: Callable[[], None], what: str) -> None:
+        """Run `step` over and over; away registries are asked again ever more rarely."""
+        pause_s = 0.0
+        while not self._stopping.is_set():
+            try:
+                step()
+                if pause_s:
+                    _log.info("registry is back", step=what)
+                pause_s = 0.0
+            except UdoError as e:
+                if not pause_s:
+                    _log.warning("registry does not answer; what was wanted last stays", step=what, error=str(e))
+                pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
+                self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
+            except Exception:
+                _log.exception("reconcile step failed", step=what)
+                self._stopping.wait(_RETRY_MOST_S)
+
+    def _beat(self) -> None:
+        capabilities = asdict(self._manager.driver.capabilities())
+        properties = {
+            "address": str(self._manager.settings.socket.absolute()),
+            "driver": self._manager.driver.name,
+            "capabilities": capabilities,
+        }
+
+        def beat() -> None:
+            self._registry.heartbeat(self._node, **properties, metrics_address=self._manager.metrics_address)
+            self._stopping.wait(BEAT_S)
+
+        self._retrying(beat, "heartbeat")
+
+    def _read_wanted(self) -> None:
+        generation = -1
+
+        def read() -> None:
+            nonlocal generation
+            wanted = self._registry.wanted(self._node, generation, POLL_S)
+            generation = int(wanted["generation"])
+            self._take(wanted["deployments"])
+
+        self._retrying(read, "wanted")
+
+    def _take(self, deployments: list[Mapping[str, Any]]) -> None:
+        names = {d["name"] for d in deployments}
+        for gone in [d.name for d in self._manager.deployments() if d.source == "registry" and d.name not in names]:
+            with self._lock:
+                self._latest[gone] = {"name": gone, "removed": True}
+            self._work(gone)
+        for deployment in deployments:
+            with self._lock:
+                self._latest[deployment["name"]] = deployment
+            self._work(deployment["name"])
+
+    def _work(self, name: str) -> None:
+        with self._lock:
+            if name in self._busy or self._stopping.is_set():
+                return
+            self._busy.add(name)
+        self._pool.submit(self._until_settled, name)
+
+    def _until_settled(self, name: str) -> None:
+        """One deployment: work on the newest wish until there is none that has not been worked on."""
+        while not self._stopping.is_set():
+            with self._lock:
+                wish = self._latest[name]
+                if self._done.get(name) == wish:
+                    self._busy.discard(name)
+                    return
+            try:
+                settled = self._bring_about(wish)
+            except Exception:
+                _log.exception("reconcile failed", deployment=name)
+                settled = False
+            with self._lock:
+                if settled:
+                    self._done[name] = wish
+            if not settled:
+                self._wait_for_other_wish(name, wish)
+
+    def _wait_for_other_wish(self, name: str, wish: Mapping[str, Any]) -> None:
+        until = time.monotonic() + _AGAIN_S
+        while time.monotonic() < until and self._latest[name] is wish and not self._stopping.wait(0.5):
+            pass
+
+    def _bring_about(self, wish: Mapping[str, Any]) -> bool:
+        name, manager = wish["name"], self._manager
+        if wish.get("removed"):
+            with contextlib.suppress(NotFound):
+                manager.undeploy(name)
+            return True
+        if (update := wish.get("update")) is not None:
+            return self._update(wish, update)
+        version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
+        try:
+            try:
+                deployment = manager.find(name)
+            except NotFound:
+                deployment = None
+            if deployment is not None and deployment.operator != wish["operator"]:
+                manager.undeploy(name)
+                deployment = None
+            if deployment is None:
+                manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
+            else:
+                manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
+        except UdoError as e:
+            self._report(wish, "failed", str(e), error_code=e.code)
+            return False
+        self._report(wish, "answering")
+        return True
+
+    def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
+        """One phase of a two-phase update. A failure is reported; the registry decides, the old version serves."""
+        name, version, digest = wish["name"], update["version"], update["digest"]
+        manager, config = self._manager, dict(wish["config"])
+        step = {**wish, "version": version, "digest": digest}
+        try:
+            if update["phase"] == "prepare":
+                try:
+                    manager.find(name)
+                except NotFound:
+                    manager.deploy(name, wish["operator"], wish["version"], wish["digest"], config, _DEPLOY_WAIT_S, source="registry")
+                manager.prepare(name, version, digest, config, check=False)
+                self._report(step, "ready", update_id=update["id"], phase="ready")
+            else:
+                try:
+                    instance = manager.promote(name, version, digest, config)
+                except Conflict:  # not prepared by this manager: it was started meanwhile, or the shadow died
+                    instance = manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
+                self._report(step, "answering", instance, update_id=update["id"], phase="answering")
+        except UdoError as e:
+            self._report(step, "failed", str(e), update_id=update["id"], phase="failed", error_code=e.code)
+        return True
+
+    def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
+        try:
+            self._registry.report(
+                self._node, wish["name"], version=wish["version"], digest=wish["digest"], state=state, detail=detail, **more
+            )
+        except UdoError as e:
+            _log.warning("report did not reach the registry", deployment=wish["name"], state=state, error=str(e))

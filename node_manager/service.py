@@ -1,0 +1,228 @@
+"""The gRPC service of a node: requests to the manager, answers back. No decisions here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from concurrent import futures
+from threading import Event
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from node_manager import logs
+from node_manager.manager import Manager
+from node_manager.slots import View
+from node_manager.wire import stream, unary
+from udo_protocol import slot
+from udo_protocol.connection import Connection
+from udo_protocol.errors import ServerLost, Unavailable, UsageError
+from udo_protocol.limits import DEFAULT
+from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.proto import node_manager_pb2_grpc as rpc
+from udo_protocol.schema import to_ipc
+
+SERVICE = "udo.v1.NodeManager"
+# Every open lane, deploy and log follower holds one while it waits.
+_THREADS = 64
+_METADATA_BYTES = 64 << 10
+_CLOSE_GRACE_S = 2.0
+
+
+class NodeService(rpc.NodeManagerServicer):
+    """See node_manager.proto."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    @unary
+    def OpenLane(self, request: pb.OpenLaneRequest, context: grpc.ServicerContext) -> pb.OpenLaneReply:
+        lane = self._manager.open_lane(
+            request.deployment,
+            session=request.session,
+            epoch=request.epoch,
+            pin_epoch=request.pin_epoch,
+            schema=request.input_schema,
+            wait_s=request.wait_ms / 1000,
+        )
+        manifest, wanted = lane.image.manifest, lane.slot.wanted
+        limits = wanted.config.limits if wanted else {}
+        address = pb.SlotAddress(prefix=lane.slot.prefix, queue_socket=str(self._manager.servers.socket("queue")), run_id=lane.run_id)
+        return pb.OpenLaneReply(
+            operator=manifest.name,
+            version=manifest.version,
+            digest=lane.image.digest,
+            input_schema=to_ipc(manifest.input_schema),
+            output_schema=to_ipc(manifest.output_schema),
+            slots=[address],
+            node=self._manager.settings.node,
+            window_frames=int(limits.get("window_frames", DEFAULT.window_frames)),
+            answer_timeout_ms=int((wanted.answer_timeout_s if wanted else manifest.limits.answer_timeout_s) * 1000),
+            frame_bytes=int(limits.get("frame_bytes", DEFAULT.frame_bytes)),
+            retained_bytes=int(limits.get("retained_bytes", DEFAULT.retained_bytes)),
+            lane_ttl_ms=int(limits.get("lane_ttl_ms", DEFAULT.lane_ttl_ms)),
+        )
+
+    @unary
+    def Deploy(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.DeployReply:
+        config = _config(request.config_json)
+        return pb.DeployReply(
+            instance=self._manager.deploy(request.name, request.operator, request.version, request.digest, config, request.wait_ms / 1000)
+        )
+
+    @unary
+    def Undeploy(self, request: pb.UndeployRequest, context: grpc.ServicerContext) -> pb.UndeployReply:
+        self._manager.undeploy(request.name)
+        return pb.UndeployReply()
+
+    @stream
+    def Update(self, request: pb.UpdateRequest, context: grpc.ServicerContext) -> Iterator[pb.UpdateEvent]:
+        config = _config(request.config_json) if request.config_json else None
+        for step in self._manager.update(request.name, request.version, request.digest, config):
+            yield pb.UpdateEvent(phase=step.phase, detail=step.detail, at_ms=step.at_ms, error_code=step.error_code)
+
+    @unary
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+        m = self._manager
+        servers = [
+            pb.ServerStatus(
+                role=s.role, socket=s.socket, pid=s.process.pid, version=s.version, run_id=s.run_id, used_bytes=m.servers.used_bytes(s.role)
+            )
+            for s in m.servers.running()
+        ]
+        with _queue(m) as queue:
+            slots = [_slot_status(m, queue, s.view()) for s in m.slots()]
+        return pb.StatusReply(
+            node=m.settings.node,
+            driver=m.driver.name,
+            started_at=m.started_at.isoformat(timespec="seconds"),
+            slots=slots,
+            metrics_address=m.metrics_address,
+            servers=servers,
+        )
+
+    @stream
+    def Logs(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
+        stop = Event()
+        context.add_callback(stop.set)
+        deployment = self._manager.find(request.deployment)
+        for line in logs.read(self._manager, deployment, tail_lines=request.tail_lines, follow=request.follow, stop=stop):
+            yield pb.LogLine(at=line.at, instance=line.instance, version=line.version, stream="log", text=line.text)
+
+    @unary
+    def Stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsReply:
+        if request.deployment:
+            self._manager.find(request.deployment)
+        with _queue(self._manager) as queue:
+            views = [s.view() for s in self._manager.slots() if request.deployment in ("", s.deployment)]
+            return pb.StatsReply(slots=[slot_stats(self._manager, queue, v) for v in views])
+
+
+def _config(text: str) -> dict[str, object]:
+    try:
+        config = json.loads(text or "{}")
+    except ValueError as e:
+        raise UsageError(f"config_json is not JSON: {e}") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"config_json must be an object, got a {type(config).__name__}")
+    return config
+
+
+@contextlib.contextmanager
+def _queue(manager: Manager) -> Iterator[Connection | None]:
+    """The queue server, or None while it is away: a status must not fail for that."""
+    try:
+        conn = manager.servers.connect("queue")
+    except ServerLost:
+        yield None
+        return
+    with contextlib.closing(conn):
+        yield conn
+
+
+def _slot_status(m: Manager, queue: Connection | None, v: View) -> pb.SlotStatus:
+    log = slot.slot_stats(queue, f"udo:{v.deployment}:{v.number}:") if queue else slot.SlotStats(0, 0, 0, 0, 0, 0)
+    seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
+    image = v.wanted.image if v.wanted else None
+    return pb.SlotStatus(
+        deployment=v.deployment,
+        slot=v.number,
+        operator=image.manifest.name if image else "",
+        version=image.manifest.version if image else "",
+        digest=image.digest if image else "",
+        state=v.state,
+        instance=v.owner.name if v.owner else "",
+        pid=seen.pid if seen else 0,
+        restarts=v.restarts,
+        depth_frames=log.depth_frames,
+        retained_bytes=log.retained_bytes,
+        emitted=log.emitted,
+        rss_bytes=seen.rss_bytes if seen else 0,
+        last_error=v.last_error,
+        pinned=v.pinned,
+    )
+
+
+def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
+    """Counters of a slot since this manager knows it: those of former instances included."""
+    status = _slot_status(m, queue, v)
+    now = slot.read_stats(queue, f"udo:{v.deployment}:{v.number}:", v.owner.name) if queue and v.owner else {}
+    total = {n: v.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "events_out", "frames", "errors", "busy_s")}
+    seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
+    return pb.SlotStats(
+        deployment=v.deployment,
+        slot=v.number,
+        version=status.version,
+        events_in=int(total["events_in"]),
+        events_out=int(total["events_out"]),
+        frames=int(total["frames"]),
+        errors=int(total["errors"]),
+        busy_s=total["busy_s"],
+        p50_ms=now.get("p50_ms", 0.0),
+        p99_ms=now.get("p99_ms", 0.0),
+        cpu_percent=seen.cpu_percent if seen else 0.0,
+        rss_bytes=status.rss_bytes,
+        depth_frames=status.depth_frames,
+        restarts=status.restarts,
+        retained_bytes=status.retained_bytes,
+    )
+
+
+class Server:
+    """The gRPC server on the node's Unix socket, for this user only."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._path = manager.settings.socket.absolute()
+        self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="rpc")
+        options = [
+            ("grpc.max_metadata_size", _METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+            ("grpc.so_reuseport", 0),
+        ]
+        self._server = grpc.server(self._pool, options=options)
+        self._health = health.HealthServicer()
+        rpc.add_NodeManagerServicer_to_server(NodeService(manager), self._server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    def start(self) -> None:
+        """Listen; the home's lock makes sure that a socket file found here belongs to nobody."""
+        self._path.unlink(missing_ok=True)
+        former = os.umask(0o077)
+        try:
+            bound = self._server.add_insecure_port(f"unix:{self._path}")
+        finally:
+            os.umask(former)
+        if not bound:
+            raise Unavailable(f"cannot listen on {self._path}")
+        self._server.start()
+        for name in ("", SERVICE):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def stop(self) -> None:
+        """Refuse new calls, let those under way finish for a moment."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(_CLOSE_GRACE_S).wait(_CLOSE_GRACE_S + 1)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,75 @@
+"""What a node manager is told at start, and where it keeps things. Nothing reads the environment here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from udo_protocol.errors import UsageError
+from udo_protocol.limits import DEFAULT
+
+# sun_path holds 108 bytes with its closing zero.
+_SOCKET_PATH_BYTES = 107
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One node manager. `home` is its own; two managers never share one."""
+
+    home: Path
+    node: str
+    registry: str = ""
+    token: str = ""
+    driver: str = "process"
+    warm: int = 1
+    metrics_port: int = 0
+    server: str = ""
+    heartbeat_grace_ms: int = DEFAULT.heartbeat_grace_ms
+    # A pinned version's slot without a lane for this long is retired.
+    pinned_idle_s: float = 600.0
+    # An instance asked to leave finishes the frame in hand within this time, then is killed.
+    stop_grace_s: float = 10.0
+
+    @property
+    def socket(self) -> Path:
+        """Where the gRPC service listens."""
+        return self.home / "node.sock"
+
+    @property
+    def instances(self) -> Path:
+        """Private directories of instances."""
+        return self.home / "instances"
+
+    @property
+    def handles(self) -> Path:
+        """Records by which a restarted manager finds its instances."""
+        return self.home / "handles"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of instances that are gone."""
+        return self.home / "logs"
+
+    @property
+    def images(self) -> Path:
+        """Unpacked operator images by digest."""
+        return self.home / "images"
+
+    @property
+    def runtime_base(self) -> Path:
+        """Directory of links: all that a warm instance can import besides the standard library."""
+        return self.home / "runtime"
+
+    @property
+    def wanted(self) -> Path:
+        """The wanted state, so that a restart needs no registry. Holds secrets: mode 600."""
+        return self.home / "wanted.json"
+
+    def prepare(self) -> None:
+        """Make the directories, for this user only; UsageError if a socket's path would be too long."""
+        longest = str(self.home.absolute() / "queue.sock")
+        if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
+            raise UsageError(f"{longest} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter --home")
+        for path in (self.home, self.instances, self.handles, self.logs, self.images, self.home / "servers"):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,0 +1,572 @@
+"""One slot of a deployment: keeps an owner answering, replaces it when it dies or hangs, prepares and promotes updates.
+
+All decisions are taken by the slot's own thread, one message after the other; what takes time (loading, stopping) runs
+beside it and reports back as a message. Idle, the thread sleeps until its next look at the queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Condition, Event, Thread
+from typing import Any
+
+import structlog
+
+from node_manager.drivers import logfile
+from node_manager.embedded import Servers
+from node_manager.images import Image
+from node_manager.instances import Config, Instance, Instances
+from node_manager.pool import Pool
+from node_manager.runtime_base import contradicts
+from node_manager.settings import Settings
+from udo_protocol import keys, slot
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
+from udo_protocol.frame import Failure
+from udo_protocol.lifecycle import INSTANCE
+from udo_protocol.schema import update_misfits
+
+_log = structlog.get_logger()
+# A frame that so many instances died of, one after the other, is the cause and is answered with an error.
+DEATHS_PER_FRAME = 3
+# A load that fails so often in a row after the slot has served is no passing trouble: callers are told.
+LOADS_BEFORE_STATUS = 3
+_RESTART_FIRST_S, _RESTART_MOST_S = 0.1, 10.0
+_RELOAD_FIRST_S, _RELOAD_MOST_S = 1.0, 60.0
+# An owner that lived this long did not die of what its predecessor died of.
+_SETTLED_S = 30.0
+_LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
+_READY_SLICE_MS = 250
+_LOG_LINES = 20
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An operator version with its deployment's configuration."""
+
+    image: Image
+    config: Config
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """A frame not answered for this long means that the operator hangs."""
+        ms = self.config.limits.get("answer_timeout_ms")
+        return ms / 1000 if ms else self.image.manifest.limits.answer_timeout_s
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all slots of a node share."""
+
+    settings: Settings
+    servers: Servers
+    instances: Instances
+    pool: Pool
+
+
+@dataclass(eq=False)
+class _Load:
+    wanted: Wanted
+    update: bool
+    done: Future[Instance] = field(default_factory=Future)
+    instance: Instance | None = None
+    cancelled: Event = field(default_factory=Event)
+
+
+@dataclass(frozen=True)
+class View:
+    """What a slot is doing now, for status, statistics and metrics."""
+
+    deployment: str
+    number: int
+    pinned: str
+    wanted: Wanted | None
+    state: str
+    owner: Instance | None
+    restarts: int
+    last_error: str
+    events_per_s: float
+    totals: dict[str, float]
+
+
+class Slot:
+    """See the module. Public methods may be called from any thread."""
+
+    def __init__(self, node: Node, deployment: str, number: int, pinned: str = "", on_idle: Callable[[Slot], None] | None = None) -> None:
+        self.node, self.deployment, self.number, self.pinned = node, deployment, number, pinned
+        self.prefix = keys.prefix(deployment, number)
+        self.used_at = time.monotonic()
+        self._on_idle = on_idle
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
+        self._conns: dict[str, Connection] = {}
+        self._changed = Condition()
+        self._wanted: Wanted | None = None
+        self._owner: Instance | None = None
+        self._shadow: tuple[Instance, Wanted] | None = None
+        self._loads: list[_Load] = []
+        self._error: UdoError | None = None  # why it does not serve
+        self._has_status = True  # unknown at first: the first promotion removes one that a former manager left
+        self._served = False
+        self._last_error = ""
+        self._restarts = self._streak = self._head_deaths = self._load_failures = 0
+        self._owner_since = 0.0
+        self._emitted_at_death = -1
+        self._hung: Instance | None = None
+        self._head: tuple[int, float] = (-1, 0.0)  # (emitted, since when a frame waits behind it)
+        self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
+        self._events_per_s = 0.0
+        self._totals: dict[str, float] = {}
+        self._beside: set[Thread] = set()
+        self._stopped = False
+        self._log = _log.bind(deployment=deployment, slot=number)
+        self._thread = Thread(target=self._run, name=f"slot-{deployment}-{number}", daemon=True)
+        self._thread.start()
+
+    # -- asked from outside ------------------------------------------------------------------------------------------
+
+    def serve(self, wanted: Wanted) -> None:
+        """Start serving; a slot that already serves something else changes over as in an update."""
+        self._inbox.put(lambda: self._serve(wanted))
+
+    def adopt(self, owner: Instance, wanted: Wanted) -> None:
+        """Go on with the owner a former manager left."""
+        self._inbox.put(lambda: self._adopt(owner, wanted))
+
+    def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
+        """Load `wanted` as a shadow. SchemaError if running queries could not go on with it, unless that was decided elsewhere."""
+        load = _Load(wanted, update=True)
+        self._inbox.put(lambda: self._prepare(load, check))
+        return load.done
+
+    def promote(self) -> Future[Instance]:
+        """Make the prepared shadow the owner. Conflict if there is none."""
+        done: Future[Instance] = Future()
+        self._inbox.put(lambda: self._promote_shadow(done))
+        return done
+
+    def discard(self) -> None:
+        """Give up a prepared update."""
+        self._inbox.put(self._discard)
+
+    def servers_restarted(self) -> None:
+        """The queue server was lost: its log, answers and owner are gone, and the instances with it."""
+        self._inbox.put(self._start_over)
+
+    def stop(self, *, drop: bool) -> Future[None]:
+        """Stop all instances; with `drop` remove every key of the slot too."""
+        done: Future[None] = Future()
+        self._inbox.put(lambda: self._stop(drop, done))
+        return done
+
+    def wait_serving(self, timeout_s: float) -> Instance | None:
+        """Until it serves: the owner, or None while a crashed one is being replaced (its queue takes frames all the same).
+
+        Raises what the operator failed to load with, or Unavailable after `timeout_s`.
+        """
+        self.used_at = time.monotonic()
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if self._owner is not None or self._served:
+                    return self._owner
+                if self._stopped:
+                    raise Unavailable(f"deployment {self.deployment} is being removed from node {self.node.settings.node}")
+                if not self._changed.wait(deadline - time.monotonic()):
+                    what = self._wanted.image.manifest.reference if self._wanted else self.deployment
+                    raise Unavailable(
+                        f"operator {what} is still starting on node {self.node.settings.node} after {timeout_s:g} s; see: udo logs {self.deployment}"
+                    )
+
+    def view(self) -> View:
+        """What it is doing now."""
+        owner = self._owner
+        state = owner.life.state if owner else "failed" if self._error else "starting"
+        last = self._last_error
+        return View(
+            self.deployment,
+            self.number,
+            self.pinned,
+            self._wanted,
+            state,
+            owner,
+            self._restarts,
+            last,
+            self._events_per_s,
+            dict(self._totals),
+        )
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """What it serves or tries to."""
+        return self._wanted
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._at("look", _LOOK_LEAST_S, self._look)
+        while not self._stopped:
+            wake = min(when for when, _ in self._timers.values())
+            try:
+                step = self._inbox.get(timeout=max(0.0, wake - time.monotonic()))
+            except Empty:
+                name = min(self._timers, key=lambda n: self._timers[n][0])
+                step = self._timers.pop(name)[1]
+            try:
+                step()
+            except ServerLost as e:
+                self._log.warning("server lost", error=str(e))
+                self._disconnect()
+            except Exception:
+                self._log.exception("step failed")
+            if "look" not in self._timers:
+                self._at("look", self._look_s(), self._look)
+        self._disconnect()
+
+    def _at(self, name: str, after_s: float, step: Callable[[], None]) -> None:
+        self._timers[name] = (time.monotonic() + after_s, step)
+
+    def _go_beside(self, work: Callable[[], None]) -> None:
+        self._beside = {t for t in self._beside if t.is_alive()}
+        thread = Thread(target=work, name=f"beside-{self.deployment}-{self.number}", daemon=True)
+        self._beside.add(thread)
+        thread.start()
+
+    def _conn(self, role: Any) -> Connection:
+        if role not in self._conns:
+            self._conns[role] = self.node.servers.connect(role)
+        return self._conns[role]
+
+    def _disconnect(self) -> None:
+        for conn in self._conns.values():
+            conn.close()
+        self._conns.clear()
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # -- serving -----------------------------------------------------------------------------------------------------
+
+    def _serve(self, wanted: Wanted) -> None:
+        if self._owner is not None:
+            if self._wanted == wanted:
+                return
+            load = _Load(wanted, update=True)
+            load.done.add_done_callback(lambda f: self._promote_after(f, Future()))
+            self._prepare(load, False)
+            return
+        if wanted != self._wanted:
+            self._error, self._load_failures = None, 0
+            self._cancel(lambda load: True)
+        self._wanted = wanted
+        self._replace()
+
+    def _adopt(self, owner: Instance, wanted: Wanted) -> None:
+        owner.life.state = "owner"
+        self._owner, self._wanted, self._served, self._owner_since = owner, wanted, True, time.monotonic()
+        self.node.instances.save(owner)
+        self._tell()
+        owner.listen(self._on_exit)
+
+    def _replace(self) -> None:
+        self._timers.pop("replace", None)
+        if self._wanted is not None and self._owner is None and not any(not load.update for load in self._loads):
+            self._start(_Load(self._wanted, update=False))
+
+    def _start(self, load: _Load) -> None:
+        self._loads.append(load)
+        self._go_beside(lambda: self._load(load))
+
+    def _load(self, load: _Load) -> None:
+        """Beside the thread: an instance, its operator, its report."""
+        try:
+            error = self._load_steps(load)
+        except UdoError as e:
+            error = e
+        except Exception as e:
+            self._log.exception("load failed")
+            error = OperatorError(f"{load.wanted.image.manifest.reference} could not be started on node {self.node.settings.node}: {e}")
+        self._inbox.put(lambda: self._loaded(load, error))
+
+    def _load_steps(self, load: _Load) -> UdoError | None:
+        image, config = load.wanted.image, load.wanted.config
+        node, manifest = self.node, image.manifest
+        with contextlib.closing(node.servers.connect("state")) as state:
+            token = slot.next_token(state, self.prefix)
+        cold = contradicts(image.dependencies)
+        instance = load.instance = node.instances.start(image, config.env) if cold else node.pool.take()
+        instance.listen(lambda i: None)
+        node.instances.assign(instance, image, config, deployment=self.deployment, slot=self.number, token=token)
+        deadline = time.monotonic() + manifest.limits.open_timeout_s
+        with contextlib.closing(node.servers.connect("queue")) as queue:
+            while not load.cancelled.is_set():
+                dead = instance.exited.is_set()
+                report = slot.ready(queue, self.prefix, instance.name, 1 if dead else _READY_SLICE_MS)
+                if report is not None:
+                    return None if report["ok"] else _load_error(manifest.reference, report["error"])
+                if dead:
+                    return OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{self._log_end(instance)}")
+                if time.monotonic() > deadline:
+                    limit = f"limits.open_timeout_s = {manifest.limits.open_timeout_s:g}"
+                    return OperatorError(
+                        f"{manifest.reference} was not ready in time ({limit}): importing it or its open() hangs{self._log_end(instance)}"
+                    )
+        return Conflict(f"the start of {manifest.reference} was given up")
+
+    def _log_end(self, instance: Instance) -> str:
+        lines = logfile.tail(instance.directory / "log", _LOG_LINES)
+        return "\nlast lines of its log:\n" + "\n".join(lines) if lines else ""
+
+    def _loaded(self, load: _Load, error: UdoError | None) -> None:
+        self._loads.remove(load)
+        instance, reference = load.instance, load.wanted.image.manifest.reference
+        if error is None and load.cancelled.is_set():
+            error = Conflict(f"the start of {reference} was given up")
+        if error is None:
+            assert instance is not None
+            self.node.instances.move(instance, "shadow")
+            instance.listen(self._on_exit)
+            if load.update:
+                self._shadow = (instance, load.wanted)
+            else:
+                self._own(instance, load.wanted)
+            load.done.set_result(instance)
+            return
+        if instance is not None:
+            self._retire(instance, kill=isinstance(error, OperatorError))
+        if load.update:
+            load.done.set_exception(error)
+        elif not load.cancelled.is_set():
+            self._not_loaded(error)
+        if not isinstance(error, Conflict):
+            self._last_error = str(error)
+            self._log.error("operator did not become ready", operator=reference, update=load.update, error=str(error))
+
+    def _not_loaded(self, error: UdoError) -> None:
+        self._load_failures += 1
+        passing = isinstance(error, (ServerLost, Fenced)) or (self._served and self._load_failures < LOADS_BEFORE_STATUS)
+        self._at("replace", min(_RELOAD_FIRST_S * 2 ** (self._load_failures - 1), _RELOAD_MOST_S), self._replace)
+        if not passing:
+            self._error = error
+            self._has_status = True
+            slot.set_status(self._conn("queue"), self.prefix, {"code": error.code, "message": str(error), "traceback": ""})
+            self._tell()
+
+    def _own(self, instance: Instance, wanted: Wanted) -> None:
+        """Change the token: from here on this instance answers."""
+        slot.promote(self._conn("state"), self._conn("queue"), self.prefix, instance.token)
+        former, self._owner = self._owner, instance
+        self._wanted, self._served, self._error, self._load_failures = wanted, True, None, 0
+        self._owner_since = time.monotonic()
+        self.node.instances.move(instance, "owner")
+        self._tell()
+        if self._has_status:
+            slot.set_status(self._conn("queue"), self.prefix, None)
+            self._has_status = False
+        self._log.info("owner", operator=wanted.image.manifest.reference, instance=instance.name, token=instance.token)
+        if former is not None:
+            self._retire(former)
+
+    def _retire(self, instance: Instance, *, kill: bool = False) -> None:
+        """Let it finish and go, beside the thread."""
+        self._count(instance)
+        if "leaving" in INSTANCE[instance.life.state]:
+            self.node.instances.move(instance, "leaving")
+        grace_s = 0.0 if kill else self.node.settings.stop_grace_s
+        self._go_beside(lambda: self.node.instances.stop(instance, grace_s))
+
+    def _cancel(self, which: Callable[[_Load], bool]) -> None:
+        for load in self._loads:
+            if which(load):
+                load.cancelled.set()
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, load: _Load, check: bool) -> None:
+        new, old = load.wanted.image.manifest, self._wanted.image.manifest if self._wanted else None
+        if check and old and (why := update_misfits(old.input_schema, old.output_schema, new.input_schema, new.output_schema)):
+            load.done.set_exception(
+                SchemaError(
+                    f"{new.reference} cannot replace {old.reference} under running queries: {'; '.join(why)}. Deploy it under another name."
+                )
+            )
+            return
+        self._discard()
+        self._start(load)
+
+    def _discard(self) -> None:
+        self._cancel(lambda load: load.update)
+        if self._shadow is not None:
+            shadow, self._shadow = self._shadow[0], None
+            self._retire(shadow)
+
+    def _promote_shadow(self, done: Future[Instance]) -> None:
+        if self._shadow is None:
+            done.set_exception(
+                Conflict(
+                    f"no update of {self.deployment} is prepared on node {self.node.settings.node}; {self._last_error or 'prepare it first'}"
+                )
+            )
+            return
+        instance, wanted = self._shadow
+        self._shadow = None
+        try:
+            self._cancel(lambda load: not load.update)  # the new version replaces a crashed owner too
+            self._own(instance, wanted)
+        except Fenced:
+            # The owner was replaced after a crash since the shadow was prepared; a fresh shadow has a newer token.
+            self._retire(instance)
+            again = _Load(wanted, update=True)
+            again.done.add_done_callback(lambda f: self._promote_after(f, done))
+            self._start(again)
+            return
+        except UdoError as e:
+            self._retire(instance)
+            done.set_exception(e)
+            raise
+        done.set_result(instance)
+
+    def _promote_after(self, loaded: Future[Instance], done: Future[Instance]) -> None:
+        if (error := loaded.exception()) is not None:
+            done.set_exception(error)
+        else:
+            self._inbox.put(lambda: self._promote_shadow(done))
+
+    # -- deaths ------------------------------------------------------------------------------------------------------
+
+    def _on_exit(self, instance: Instance) -> None:
+        """From a thread of the driver."""
+        self._inbox.put(lambda: self._exited(instance))
+
+    def _exited(self, instance: Instance) -> None:
+        if instance is self._owner:
+            self._owner = None
+            self._count(instance)
+            self._end(instance)
+            self._owner_died(instance)
+        elif self._shadow and instance is self._shadow[0]:
+            self._shadow = None
+            self._last_error = f"the prepared instance of {instance.record['version']} died: {instance.exit}{self._log_end(instance)}"
+            self._log.error("shadow died", instance=instance.name, how=str(instance.exit))
+            self._end(instance)
+
+    def _end(self, instance: Instance) -> None:
+        self.node.instances.move(instance, "failed")
+        text = self._log_end(instance)
+        self._go_beside(lambda: self.node.instances.remove(instance))
+        self._last_log = text
+
+    def _owner_died(self, instance: Instance) -> None:
+        stats = slot.slot_stats(self._conn("queue"), self.prefix)
+        same = stats.emitted == self._emitted_at_death
+        settled = time.monotonic() - self._owner_since > _SETTLED_S
+        self._emitted_at_death = stats.emitted
+        self._restarts += 1
+        self._streak = self._streak + 1 if same and not settled else 1
+        self._head_deaths = 0 if not stats.depth_frames else self._head_deaths + 1 if same else 1
+        hung = instance is self._hung
+        self._hung = None
+        self._last_error = f"instance {instance.name} of {instance.record['operator']}@{instance.record['version']} died: {instance.exit}"
+        self._log.error(
+            "owner died", instance=instance.name, how=str(instance.exit), waiting_frames=stats.depth_frames, in_a_row=self._streak
+        )
+        if stats.depth_frames and (hung or self._head_deaths >= DEATHS_PER_FRAME):
+            self._fail_head(instance, hung)
+        delay_s = 0.0 if self._streak == 1 else min(_RESTART_FIRST_S * 2 ** (self._streak - 2), _RESTART_MOST_S)
+        self._at("replace", delay_s, self._replace)
+
+    def _fail_head(self, instance: Instance, hung: bool) -> None:
+        reference = f"{instance.record['operator']}@{instance.record['version']}"
+        how = "" if hung else f"{self._head_deaths} instances in a row died on this frame; the last one: "
+        message = f"operator {reference} on node {self.node.settings.node}: {how}{instance.exit}"
+        failure = Failure(
+            code=OperatorError.code, message=message, traceback=self._last_log.strip(), operator=reference, instance=instance.name
+        )
+        slot.fail_head(self._conn("state"), self._conn("queue"), self.prefix, failure, instance.record["version"])
+        self._head_deaths = self._streak = 0
+
+    def _start_over(self) -> None:
+        self._disconnect()
+        self._cancel(lambda load: True)
+        lost = [i for i in (self._owner, self._shadow and self._shadow[0]) if i]
+        self._owner = self._shadow = None
+        self._emitted_at_death = -1
+        for instance in lost:
+            self._go_beside(lambda i=instance: self.node.instances.stop(i, 1.0))  # type: ignore[misc]
+        self._restarts += bool(lost)
+        if self._wanted is not None:
+            self._start(_Load(self._wanted, update=False))
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def _look_s(self) -> float:
+        timeout_s = self._wanted.answer_timeout_s if self._wanted else _LOOK_MOST_S * 4
+        return max(_LOOK_LEAST_S, min(_LOOK_MOST_S, timeout_s / 4))
+
+    def _look(self) -> None:
+        """Has the owner stopped answering? Has a pinned version nobody left to serve? How many events pass?"""
+        stats = slot.slot_stats(self._conn("queue"), self.prefix)
+        now = time.monotonic()
+        if stats.lanes or stats.depth_frames:
+            self.used_at = now
+        if self._on_idle and now - self.used_at > self.node.settings.pinned_idle_s:
+            self._on_idle(self)
+        owner, wanted = self._owner, self._wanted
+        if owner is None or wanted is None:
+            self._head = (-1, now)
+            return
+        if not stats.depth_frames or stats.emitted != self._head[0] or self._head[1] < self._owner_since:
+            self._head = (stats.emitted, now)
+        elif now - self._head[1] > wanted.answer_timeout_s and owner.handle is not None:
+            self._hung = owner
+            reason = f"killed: it did not answer a frame within {wanted.answer_timeout_s:g} s (limits.answer_timeout_s)"
+            self.node.instances.driver.kill(owner.handle, reason)
+        events = slot.read_stats(self._conn("queue"), self.prefix, owner.name).get("events_in", 0.0) + self._totals.get("events_in", 0.0)
+        self._events_per_s = max(0.0, events - self._events[1]) / max(now - self._events[0], 1e-3)
+        self._events = (now, events)
+
+    def _count(self, instance: Instance) -> None:
+        """Keep what an instance that leaves has counted, so that the slot's counters only grow."""
+        with contextlib.suppress(ServerLost):
+            stats = slot.read_stats(self._conn("queue"), self.prefix, instance.name)
+            for name in ("events_in", "events_out", "frames", "errors", "busy_s"):
+                self._totals[name] = self._totals.get(name, 0.0) + stats.get(name, 0.0)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _stop(self, drop: bool, done: Future[None]) -> None:
+        self._timers.pop("replace", None)
+        self._cancel(lambda load: True)
+        self._discard()
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            self._retire(owner)
+        grace_s = self.node.settings.stop_grace_s + 6
+        deadline = time.monotonic() + grace_s
+        while self._loads and time.monotonic() < deadline:  # they see that they are cancelled and retire what they started
+            with contextlib.suppress(Empty):
+                self._inbox.get(timeout=0.1)()
+        for thread in list(self._beside):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if drop:
+            with contextlib.suppress(UdoError):
+                slot.drop_slot(self._conn("state"), self._conn("queue"), self.prefix)
+        self._stopped = True
+        self._tell()
+        done.set_result(None)
+
+
+def _load_error(reference: str, error: dict[str, Any]) -> UdoError:
+    traceback = error.get("traceback") or ""
+    return by_code(
+        error.get("code", OperatorError.code),
+        f"{reference} did not load: {error.get('message', '')}" + (f"\n{traceback}" if traceback else ""),
+    )

@@ -1,0 +1,89 @@
+"""Stops a node's instances and servers once the node manager has been gone for the grace period.
+
+A script of the standard library only, in its own session: `python -I -S warden.py HOME GRACE_MS`. The heartbeat is a
+key on the queue server that the manager renews and that expires by itself; instances look at it too, this is for the
+servers and for instances that hang. It ends with the servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+# Looks up this often; much rarer than anybody could notice, often enough beside a grace of seconds.
+INTERVAL_S = 1.0
+HEARTBEAT = b"udo:heartbeat"
+
+
+def command(path: Path, *words: bytes) -> bytes:
+    """One command on a connection of its own; its raw reply (empty when the server closed instead)."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+        s.settimeout(5)
+        s.connect(str(path))
+        s.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+        return s.recv(4096)
+
+
+def same_process(pid: int, started: int) -> bool:
+    """Whether the pid is still the process that was recorded."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return int(text[text.rindex(")") + 2 :].split()[19]) == started
+
+
+def kill_group(pid: int, started: int, signum: int) -> None:
+    """Signal its group if it still runs."""
+    if same_process(pid, started):
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signum)
+
+
+def stop_instances(home: Path) -> None:
+    """SIGTERM, then SIGKILL for those left after five seconds."""
+    found = []
+    for record in (home / "handles").glob("*.json"):
+        try:
+            data = json.loads(record.read_text())["handle"]["data"]
+            found.append((int(data["pid"]), int(data["started"])))
+        except (OSError, ValueError, KeyError):
+            continue
+    for pid, started in found:
+        kill_group(pid, started, signal.SIGTERM)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and any(same_process(*p) for p in found):
+        time.sleep(0.1)
+    for pid, started in found:
+        kill_group(pid, started, signal.SIGKILL)
+
+
+def main(home: Path, grace_s: float) -> None:
+    """Watch until the manager or the servers are gone."""
+    queue, state = home / "queue.sock", home / "state.sock"
+    seen = time.monotonic()
+    while True:
+        try:
+            if command(queue, b"EXISTS", HEARTBEAT).startswith(b":1"):
+                seen = time.monotonic()
+            elif time.monotonic() - seen > min(grace_s, INTERVAL_S * 3):
+                break  # the key outlives the manager by the whole grace already
+        except OSError:  # the queue server is gone; the manager, if it lives, starts another and another warden
+            if time.monotonic() - seen > grace_s:
+                break
+        time.sleep(INTERVAL_S)
+    stop_instances(home)
+    for path in (queue, state):
+        with contextlib.suppress(OSError):
+            command(path, b"SHUTDOWN", b"NOSAVE")
+        path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]) / 1000)

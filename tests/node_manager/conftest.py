@@ -1,0 +1,213 @@
+"""Real node managers in processes of their own, operators given as source text, callers that push and collect."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from node_manager.servers import find_server
+from tests.conftest import require, wait_until
+from udo_protocol.connection import Connection
+from udo_protocol.errors import UdoError, Unavailable
+from udo_protocol.frame import DATA, Frame, Header, encode
+from udo_protocol.manifest import Manifest
+from udo_protocol.node_api import Node, connect_node
+from udo_protocol.schema import from_ipc, schema_id
+from udo_protocol.slot import LaneEnd, Push
+
+ADD = """
+import os
+from udo_runtime import operator
+@operator
+def run(batch):
+    return {{"b": [a + {n} for a in batch.column("a").to_pylist()]}}
+"""
+
+
+def add(n: int) -> str:
+    """Source of an operator that answers b = a + n."""
+    return ADD.format(n=n)
+
+
+def put_image(
+    home: Path,
+    source: str,
+    *,
+    name: str = "t",
+    version: str = "1",
+    dependencies: Mapping[str, str] | None = None,
+    **manifest: Any,
+) -> str:
+    """An operator in the node's image cache, as if it had been pulled; its digest."""
+    fields: dict[str, Any] = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}, **manifest}
+    m = Manifest(name=name, version=version, **fields)
+    digest = "sha256:" + hashlib.sha256((m.model_dump_json() + source + repr(dependencies)).encode()).hexdigest()
+    directory = home / "images" / digest.replace(":", "-")
+    files = {"code/op.py": source, **{f"deps/{k}": v for k, v in (dependencies or {}).items()}}
+    for kind in ("code", "deps"):
+        (directory / kind).mkdir(parents=True)
+    for path, text in files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(text)
+    (directory / "manifest.json").write_text(m.model_dump_json())
+    return digest
+
+
+class Lane:
+    """A caller of a deployment: pushes batches of one column `a`, collects answers."""
+
+    def __init__(self, node: Node, deployment: str, lane: str = "test", **options: Any) -> None:
+        reply = node.open_lane(deployment, lane, **options)
+        self.reply = reply
+        self.input = from_ipc(reply.input_schema)
+        self.conn = Connection(reply.slots[0].queue_socket, run_id=reply.slots[0].run_id)
+        self.end = LaneEnd(self.conn, reply.slots[0].prefix, lane)
+        self.end.open(reply.input_schema)
+        self.name, self.sent = lane, 0
+        self.schema_id = schema_id(reply.input_schema)
+        self._pending: list[Frame] = []
+
+    def send(self, values: Sequence[int]) -> None:
+        """Push one frame."""
+        n = self.sent + 1
+        batch = pa.RecordBatch.from_arrays([pa.array(values, self.input.field(0).type)], schema=self.input)
+        header = Header(lane=self.name, number=n, kind=DATA, rows=batch.num_rows, schema=self.schema_id)
+        reply = self.end.push(n, self.sent, encode(header, batch))
+        assert reply.status is Push.ACCEPTED, reply
+        self.sent = n
+
+    def receive(self, timeout_s: float = 20.0) -> Frame:
+        """The next answer."""
+        deadline = time.monotonic() + timeout_s
+        while not self._pending:
+            left_ms = int((deadline - time.monotonic()) * 1000)
+            assert left_ms > 0, f"no answer within {timeout_s} s; status: {self.end.status()}"
+            self._pending = self.end.collect(min(left_ms, 1000))
+        return self._pending.pop(0)
+
+    def values(self, frame: Frame) -> list[Any]:
+        """Column `b` of an answer."""
+        return frame.batch(self.end.schema(frame.header.schema)).column("b").to_pylist()  # type: ignore[no-any-return]
+
+    def ask(self, value: int, timeout_s: float = 20.0) -> Any:
+        """Send one event and return its answer."""
+        self.send([value])
+        return self.values(self.receive(timeout_s))[0]
+
+
+class Daemon:
+    """A node manager in a process of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.process: subprocess.Popen[bytes] | None = None
+        self.api = connect_node(home / "node.sock")
+
+    def start(self, *args: str, wait: bool = True) -> Daemon:
+        """Start it and wait until it serves."""
+        log = (self.home.parent / "manager.log").open("ab")
+        argv = [sys.executable, "-m", "node_manager", "--home", str(self.home), "--node", "n1", *args]
+        self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        log.close()
+        if wait:
+            wait_until(lambda: self.api.healthy() or self.process.poll() is not None, 30, "node manager to serve")  # type: ignore[union-attr]
+            assert self.process.poll() is None, self.log()
+        return self
+
+    def log(self) -> str:
+        """What it logged."""
+        return (self.home.parent / "manager.log").read_text()
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+        self.api.close()
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Ask it to stop all; its exit status."""
+        assert self.process is not None
+        self.process.send_signal(signum)
+        status = self.process.wait(40)
+        self.api.close()
+        return status
+
+    def deploy(self, source: str, *, name: str = "d", config_json: str = "{}", wait_ms: int = 30_000, **image: Any) -> str:
+        """Put the image and deploy it; its digest."""
+        digest = put_image(self.home, source, **image)
+        operator, version = image.get("name", "t"), image.get("version", "1")
+        self.api.deploy(name, operator, version, digest, config_json, wait_ms)
+        return digest
+
+    def slot(self, name: str = "d") -> Any:
+        """Status of the deployment's own slot."""
+        return next(s for s in self.api.status().slots if s.deployment == name and not s.pinned)
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes that belong to this home: servers, warden, instances."""
+        found = []
+        for p in psutil.process_iter(["cmdline", "cwd", "status"]):
+            words = [*(p.info["cmdline"] or []), p.info["cwd"] or ""]
+            mine = any(str(self.home) in w for w in words) and p.pid != os.getpid()
+            if mine and p.info["status"] != psutil.STATUS_ZOMBIE and (self.process is None or p.pid != self.process.pid):
+                found.append(p)
+        return found
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """An empty home with a path short enough for sockets."""
+    try:
+        find_server(os.environ.get("UDO_SERVER"))
+    except Unavailable as e:
+        require("queue server", str(e))
+    top = Path(tempfile.mkdtemp(prefix="udo-"))
+    yield top / "h"
+    shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.fixture
+def daemon(home: Path) -> Iterator[Daemon]:
+    """A running node manager; nothing of it may be left when the test ends."""
+    d = Daemon(home)
+    try:
+        yield d.start()
+    finally:
+        with contextlib.suppress(UdoError, subprocess.TimeoutExpired):
+            if d.process is not None and d.process.poll() is None:
+                d.stop()
+        left = d.processes()
+        for p in left:
+            with contextlib.suppress(psutil.Error):
+                p.kill()
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def lane(daemon: Daemon) -> Iterator[Callable[..., Lane]]:
+    """lane(deployment) opens a lane; closed at the end."""
+    opened: list[Lane] = []
+
+    def open_lane(deployment: str = "d", name: str = "", **options: Any) -> Lane:
+        opened.append(Lane(daemon.api, deployment, name or f"lane{len(opened)}", **options))
+        return opened[-1]
+
+    yield open_lane
+    for each in opened:
+        with contextlib.suppress(UdoError, OSError):
+            each.conn.close()

@@ -1,0 +1,116 @@
+"""The node manager as its callers see it: deploy, call, update, read what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from udo_protocol.errors import Conflict, NotFound, OperatorError, SchemaError
+from udo_protocol.schema import parse_schema, to_ipc
+
+Open = Callable[..., Lane]
+
+
+def test_a_deployed_operator_answers(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+
+    assert lane().ask(41) == 42
+
+
+def test_an_update_takes_over_without_the_lane_noticing(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    assert caller.ask(1) == 2
+    digest = put_image(daemon.home, add(100), version="2")
+
+    steps = list(daemon.api.update("d", "2", digest))
+
+    assert [s.phase for s in steps] == ["pulling", "starting", "ready", "answering", "done"]
+    assert caller.ask(1) == 101
+    assert daemon.slot().version == "2"
+
+
+def test_the_same_deployment_again_changes_nothing_and_another_operator_is_refused(daemon: Daemon) -> None:
+    digest = daemon.deploy(add(1))
+    first = daemon.slot().instance
+    daemon.api.deploy("d", "t", "1", digest)
+    assert daemon.slot().instance == first
+    other = put_image(daemon.home, add(2), version="2")
+
+    with pytest.raises(Conflict, match="udo update d"):
+        daemon.api.deploy("d", "t", "2", other)
+
+
+def test_an_unknown_deployment_names_the_near_ones(daemon: Daemon) -> None:
+    daemon.deploy(add(1), name="fraud")
+
+    with pytest.raises(NotFound, match="did you mean: fraud"):
+        daemon.api.open_lane("frau", "l")
+
+
+def test_events_that_do_not_fit_are_refused_when_the_lane_opens(daemon: Daemon) -> None:
+    daemon.deploy(add(1))
+
+    with pytest.raises(SchemaError, match="column 'a': expected int64, got string"):
+        daemon.api.open_lane("d", "l", input_schema=to_ipc(parse_schema({"a": "string"})))
+
+
+def test_environment_secrets_and_files_reach_the_operator_and_secrets_nobody_else(daemon: Daemon, lane: Open) -> None:
+    source = """
+import os
+from udo_runtime import operator
+@operator
+def run(batch):
+    text = os.environ["PLACE"] + os.environ["KEY"] + open("model/m.txt").read()
+    return {"b": [len(text)] * batch.num_rows}
+"""
+    config = {"env": {"PLACE": "here"}, "secrets": {"KEY": "topsecret"}, "files": {"model/m.txt": "YWJj"}}
+    daemon.deploy(source, config_json=json.dumps(config))
+
+    assert lane().ask(0) == len("heretopsecretabc")
+    assert "topsecret" not in daemon.log() + str(daemon.api.status())
+    assert (daemon.home / "wanted.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_pinned_version_has_a_slot_of_its_own_and_is_not_updated(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    pinned = lane("d@1")
+    assert pinned.ask(1) == 2
+    digest = put_image(daemon.home, add(100), version="2")
+    list(daemon.api.update("d", "2", digest))
+
+    assert pinned.ask(1) == 2
+    assert lane("d").ask(1) == 101
+    assert lane(f"d@{digest}").ask(1) == 101
+
+
+def test_all_lanes_of_an_epoch_meet_the_same_version(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    first = lane(session="s", epoch=7, pin_epoch=True)
+    digest = put_image(daemon.home, add(100), version="2")
+    list(daemon.api.update("d", "2", digest))
+
+    later, next_epoch = lane(session="s", epoch=7, pin_epoch=True), lane(session="s", epoch=8, pin_epoch=True)
+
+    assert (first.ask(1), later.ask(1), next_epoch.ask(1)) == (2, 2, 101)
+
+
+def test_an_undeployed_operator_is_gone_with_all_its_keys(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    caller.ask(1)
+
+    daemon.api.undeploy("d")
+
+    assert caller.conn.call("KEYS", "udo:d:*") == []
+    assert not daemon.api.status().slots
+    with pytest.raises(NotFound):
+        daemon.api.open_lane("d", "l")
+
+
+def test_an_operator_for_another_python_is_refused_by_name(daemon: Daemon) -> None:
+    with pytest.raises(OperatorError, match="packaged for cp27 .* this node runs cp3"):
+        daemon.deploy(add(1), python_tag="cp27")
