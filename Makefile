@@ -1,0 +1,58 @@
+# Two commands do everything on a fresh machine with Python >= 3.11, make and a package index:
+#   make demo    the main job on a real stream (arguments: make demo ARGS="--rows 200000")
+#   make test    all checks and tests
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+UV_VERSION := 0.13.8
+
+.PHONY: help setup demo test lint unit interpreters lock proto bench clean
+
+help:
+	@echo "make demo | test | lint | lock | proto | bench NAME=throughput | clean"
+
+setup: $(VENV)/.ready
+
+# The environment: exact versions with hashes from requirements.lock, the project itself editable.
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@for p in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	  if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then found=$$p; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "make: Python 3.11 to 3.14 is needed and none is on PATH; install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; fi; \
+	$$found -m venv --clear $(VENV) || { echo "make: $$found cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	$(BIN)/udo demo $(ARGS)
+
+test: setup lint unit interpreters
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+# The parts that differ between interpreters, on every other one present; the rest by resolution (tests/packaging).
+interpreters: setup
+	$(BIN)/python tests/packaging/interpreters.py
+
+lock: setup
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock
+
+proto: setup
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. udo_protocol/proto/frame.proto udo_protocol/proto/node_manager.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --grpc_python_out=. udo_protocol/proto/node_manager.proto
+
+bench: setup
+	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
+
+clean:
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

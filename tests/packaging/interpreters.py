@@ -1,0 +1,61 @@
+"""Runs the interpreter-sensitive tests on every other supported Python found on this machine, each in its own environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
+# Protocol, runtime, registry and command line: what imports C extensions or leans on the standard library.
+TESTS = ["tests/protocol", "tests/runtime", "tests/registry", "tests/packaging"]
+UV = str(Path(sys.executable).parent / "uv")
+
+
+def candidates() -> list[str]:
+    """Executables that may be a supported interpreter: on PATH, and those that version managers keep off it."""
+    named = [path for v in SUPPORTED if (path := shutil.which(f"python{v}"))]
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin/python3.1[1-4]")
+    return [*named, *map(str, sorted(kept))]
+
+
+def others() -> dict[str, str]:
+    """Version -> executable of the supported interpreters other than this one."""
+    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    found: dict[str, str] = {}
+    for path in candidates():
+        show = [path, "-c", "import sys; print(sys.version_info.major, sys.version_info.minor, sys.executable)"]
+        answer = subprocess.run(show, capture_output=True, text=True, timeout=30, check=False)
+        if answer.returncode == 0:
+            major, minor, executable = answer.stdout.split(maxsplit=2)
+            if f"{major}.{minor}" in SUPPORTED and f"{major}.{minor}" != mine:
+                found.setdefault(f"{major}.{minor}", executable.strip())
+    return found
+
+
+def main() -> int:
+    """Exit status of the first failing interpreter, else 0."""
+    found = others()
+    print(f"other interpreters present: {', '.join(found) or 'none'}", flush=True)
+    for version, path in sorted(found.items()):
+        venv = ROOT / f".venv-{version}"
+        python = str(venv / "bin" / "python")
+        install = [UV, "pip", "install", "--quiet", "--python", python]
+        for command in (
+            [UV, "venv", "--quiet", "--clear", "--python", path, str(venv)],
+            [*install, "--require-hashes", "-r", "requirements.lock"],
+            [*install, "--no-deps", "--no-build-isolation", "-e", "."],
+            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
+        ):
+            status = subprocess.run(command, cwd=ROOT, env={**os.environ, "UDO_MODEL_EXAMPLES": "50"}, check=False).returncode
+            if status:
+                print(f"Python {version}: {' '.join(command[:4])} ... ended with status {status}", file=sys.stderr)
+                return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
