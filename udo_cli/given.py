@@ -22,7 +22,11 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the three options."""
     command = click.option("--file", "files", multiple=True, metavar="PATH[:NAME]", help="Place a file in the operator's folder.")(command)
     command = click.option(
-        "--secret", "secrets", multiple=True, metavar="K", help="Like --env; the value comes from this environment, a prompt or a line of stdin."
+        "--secret",
+        "secrets",
+        multiple=True,
+        metavar="K",
+        help="Like --env; the value comes from this environment, a prompt or a line of stdin.",
     )(command)
     return click.option("--env", "env", multiple=True, metavar="K=V", help="An environment variable of the operator.")(command)
 
@@ -73,5 +77,7 @@ def file_contents(texts: Iterable[str]) -> dict[str, bytes]:
         except OSError as e:
             raise UsageError(f"--file {text}: {e.strerror}") from e
     if (total := sum(map(len, found.values()))) > FILES_BYTES:
-        raise UsageError(f"--file: {total >> 20} MiB in all, at most {FILES_BYTES >> 20}; put large files into the operator's folder and push")
+        raise UsageError(
+            f"--file: {total >> 20} MiB in all, at most {FILES_BYTES >> 20}; put large files into the operator's folder and push"
+        )
     return found

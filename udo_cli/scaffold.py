@@ -18,7 +18,9 @@ def write(directory: Path, name: str, style: str) -> list[Path]:
     UsageError on a name an operator cannot have, Conflict when a file is already there.
     """
     if not _NAME.match(name):
-        raise UsageError(f"{name!r} cannot name an operator: lower-case letters, digits, '-' and '_', at most 63. Name it with: --name NAME")
+        raise UsageError(
+            f"{name!r} cannot name an operator: lower-case letters, digits, '-' and '_', at most 63. Name it with: --name NAME"
+        )
     module = re.sub(r"\W", "_", name)
     if module[0].isdigit() or module in sys.stdlib_module_names:
         module = f"op_{module}"  # a module of that name would not be importable, or would hide Python's own
@@ -34,4 +36,3 @@ def write(directory: Path, name: str, style: str) -> list[Path]:
     for path, text in planned.items():
         path.write_text(text, "utf-8")
     return sorted(planned)
-

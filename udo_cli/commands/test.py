@@ -18,12 +18,20 @@ MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model
 
 @base.command("test", EXAMPLES)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option("--events", type=click.Path(path_type=Path, dir_okay=False), help="JSON, CSV or parquet; events.json in DIRECTORY by default.")
+@click.option(
+    "--events", type=click.Path(path_type=Path, dir_okay=False), help="JSON, CSV or parquet; events.json in DIRECTORY by default."
+)
 @click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Events given to the operator at a time.")
 @given.options
 @base.json_option
 def command(
-    directory: Path, events: Path | None, batch_rows: int, env: tuple[str, ...], secrets: tuple[str, ...], files: tuple[str, ...], as_json: bool
+    directory: Path,
+    events: Path | None,
+    batch_rows: int,
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    files: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Run the operator in DIRECTORY on sample events and print its answers, one JSON object a line.
 

@@ -26,7 +26,6 @@ def _day() -> Column:
     return F.unix_date(F.to_date("timestamp"))
 
 
-
 def card_weeks(archive: DataFrame) -> DataFrame:
     """(card_id, week, card_mean_amount, card_count): honest payments known when the week began. A week is day // 7."""
     week = (F.floor((_day() + REPORT_DAYS) / 7) + 1).cast("int")

@@ -66,7 +66,9 @@ def mapped(table: pa.Table, where: str) -> pa.Table:
     for field in list(SCHEMA)[1:]:
         name = next((there[a] for a in ALIASES[field.name] if a in there), None)
         if name is None:
-            raise SchemaError(f"{where}: no column for {field.name!r} (one of {', '.join(ALIASES[field.name])}); there are: {', '.join(there.values())}")
+            raise SchemaError(
+                f"{where}: no column for {field.name!r} (one of {', '.join(ALIASES[field.name])}); there are: {', '.join(there.values())}"
+            )
         columns.append(_converted(table.column(name), field, name, where))
     times = columns[0].combine_chunks()
     if not pc.all(pc.less_equal(times[:-1], times[1:])).as_py() and len(times) > 1:

@@ -42,7 +42,9 @@ class Target:
 
 
 @contextmanager
-def unpacked_dependencies(manifest: Manifest, target: Target, code: Path, cache: Path, say: Callable[[str], None]) -> Iterator[tuple[Layer | None, Path | None]]:
+def unpacked_dependencies(
+    manifest: Manifest, target: Target, code: Path, cache: Path, say: Callable[[str], None]
+) -> Iterator[tuple[Layer | None, Path | None]]:
     """The dependency layer and, while the context lasts, a folder with its files; (None, None) without requirements."""
     layer = dependencies_layer(manifest.requirements, target.python_tag, target.platform, code, cache, say)
     if layer is None:

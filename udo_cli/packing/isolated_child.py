@@ -16,10 +16,10 @@ from typing import Any
 
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
-
-    from udo_protocol.schema import parse_schema
     from udo_runtime.api import Context
     from udo_runtime.load import load
+
+    from udo_protocol.schema import parse_schema
 
     output = parse_schema(request["output"])
     ctx = Context(request["operator"], request["version"])
@@ -56,7 +56,13 @@ def main() -> None:
         own = getattr(e, "traceback", None)
         text = own if own is not None else traceback.format_exc()
         message = str(e) if own is not None else f"{type(e).__name__}: {e}"
-        outcome = {"ok": False, "message": message, "traceback": text, "event": getattr(e, "event", ""), "code": getattr(e, "wire_code", "operator")}
+        outcome = {
+            "ok": False,
+            "message": message,
+            "traceback": text,
+            "event": getattr(e, "event", ""),
+            "code": getattr(e, "wire_code", "operator"),
+        }
     (work / "outcome.json").write_text(json.dumps(outcome), "utf-8")
 
 

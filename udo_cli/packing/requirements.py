@@ -67,10 +67,14 @@ def _install(requirements: Sequence[str], python_tag: str, platform: str, base: 
     try:
         done = subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        raise WaitTimeout(f"resolving {', '.join(requirements)} took longer than {RESOLVE_TIMEOUT_S} s; is the package index reachable?") from None
+        raise WaitTimeout(
+            f"resolving {', '.join(requirements)} took longer than {RESOLVE_TIMEOUT_S} s; is the package index reachable?"
+        ) from None
     if done.returncode:
         said = done.stderr.strip() or f"uv ended with code {done.returncode}"
-        raise UsageError(f"the requirements cannot be installed for {python_tag} {platform}; change `requirements` in operator.toml.\n{said}")
+        raise UsageError(
+            f"the requirements cannot be installed for {python_tag} {platform}; change `requirements` in operator.toml.\n{said}"
+        )
 
 
 def _uv_platform(platform: str) -> str:

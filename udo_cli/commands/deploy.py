@@ -1,0 +1,48 @@
+"""`udo deploy`: make an operator version callable under a name."""
+
+from __future__ import annotations
+
+import click
+
+from udo_cli import base, given
+
+EXAMPLES = """
+udo deploy fraud                                   the latest version, under the operator's name
+udo deploy fraud@2 --name fraud-trial
+udo deploy fraud --env THRESHOLD=0.9 --file model.bin
+API_KEY=... udo deploy fraud --secret API_KEY      the value is never an argument
+"""
+
+
+@base.command("deploy", EXAMPLES)
+@click.argument("operator", metavar="OPERATOR[@VERSION]")
+@click.option("--name", help="What queries call it; the operator's name by default.")
+@given.options
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(0),
+    default=120.0,
+    show_default=True,
+    help="How long to wait until all live nodes answer; 0: not at all.",
+)
+@base.json_option
+def command(
+    operator: str, name: str | None, env: tuple[str, ...], secrets: tuple[str, ...], files: tuple[str, ...], wait_s: float, as_json: bool
+) -> None:
+    """Make OPERATOR callable as `udo(NAME)`; waits until it answers on every live node."""
+    from udo_cli import output, remote
+
+    operator_name, version = remote.reference(operator)
+    deployment = name or operator_name
+    variables, contents = given.environment(env), given.file_contents(files)
+    hidden = given.secret_values(secrets)
+    if twice := variables.keys() & hidden.keys():
+        raise click.UsageError(f"given both as --env and as --secret: {', '.join(sorted(twice))}")
+    with remote.registry() as api:
+        found = api.deploy(deployment, operator_name, version, env=variables, secrets=hidden, files=contents)
+        if wait_s:
+            found = remote.await_answering(api, deployment, wait_s, output.say)
+    if as_json:
+        output.emit(found)
+        return
+    click.echo(f"{deployment}: {found['operator']}@{found['version']} {output.short(found['digest'])}")

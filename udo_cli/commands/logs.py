@@ -1,0 +1,30 @@
+"""`udo logs`: what an operator writes and logs."""
+
+from __future__ import annotations
+
+import click
+
+from udo_cli import base
+
+EXAMPLES = """
+udo logs fraud
+udo logs -f fraud
+udo logs fraud --tail 20 --json
+"""
+
+
+@base.command("logs", EXAMPLES)
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Wait for more; end with Ctrl-C.")
+@click.option("--tail", type=click.IntRange(1), default=200, show_default=True, help="The last lines to begin with.")
+@click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
+@base.json_option
+def command(name: str, follow: bool, tail: int, address: str | None, as_json: bool) -> None:
+    """Show what deployment NAME writes on this node, of every instance, also of those that are gone."""
+    from udo_cli import output, remote
+
+    for line in remote.node(address).logs(name, follow=follow, tail_lines=tail):
+        if as_json:
+            output.emit({"at": line.at, "instance": line.instance, "version": line.version, "stream": line.stream, "text": line.text})
+        else:
+            click.echo(f"{click.style(f'{line.at} {line.instance}@{line.version}', dim=True)} {line.text}")

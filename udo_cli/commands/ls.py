@@ -1,0 +1,46 @@
+"""`udo ls`: operators and deployments of the registry."""
+
+from __future__ import annotations
+
+import click
+
+from udo_cli import base
+
+EXAMPLES = """
+udo ls
+udo ls deployments
+udo ls operators --json
+"""
+
+
+@base.command("ls", EXAMPLES)
+@click.argument("what", type=click.Choice(["all", "operators", "deployments"]), default="all")
+@base.json_option
+def command(what: str, as_json: bool) -> None:
+    """List what the registry holds: operators with their versions, deployments with the version that answers."""
+    from udo_cli import output, remote
+
+    with remote.registry() as api:
+        found = {kind: read() for kind, read in (("deployments", api.deployments), ("operators", api.operators)) if what in ("all", kind)}
+    if as_json:
+        output.emit(found)
+        return
+    if "deployments" in found:
+        rows = [
+            (d["name"], f"{d['operator']}@{d['version']}", output.short(d["digest"]), _states(d["nodes"])) for d in found["deployments"]
+        ]
+        output.table(("DEPLOYMENT", "OPERATOR", "DIGEST", "NODES"), rows, "no deployments; make one with: udo deploy OPERATOR")
+    if what == "all":
+        click.echo()
+    if "operators" in found:
+        versions = [
+            (o["name"], v["version"], output.short(v["digest"]), v["created_at"]) for o in found["operators"] for v in o["versions"]
+        ]
+        output.table(("OPERATOR", "VERSION", "DIGEST", "PUSHED"), versions, "no operators; push one with: udo push DIRECTORY")
+
+
+def _states(nodes: list[dict[str, str]]) -> str:
+    counts: dict[str, int] = {}
+    for node in nodes:
+        counts[node["state"]] = counts.get(node["state"], 0) + 1
+    return ", ".join(f"{n} {state}" for state, n in sorted(counts.items())) or "none"

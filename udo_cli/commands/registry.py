@@ -1,0 +1,73 @@
+"""`udo registry`: a registry in the foreground; `udo registry audit`: who changed what, and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from udo_cli import base
+
+EXAMPLES = """
+udo registry --data /var/lib/udo --listen 0.0.0.0:5000
+udo registry --listen unix:/run/udo/registry.sock
+udo registry audit --deployment fraud
+"""
+
+
+@base.group("registry", EXAMPLES)
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="Blobs, database, token, address; UDO_HOME/registry by default."
+)
+@click.option(
+    "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT|unix:PATH", help="Where it listens; port 0: any free one."
+)
+@click.option(
+    "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="The write token; DATA/token by default, made if absent."
+)
+@click.option(
+    "--database",
+    metavar="URL",
+    help="SQLAlchemy URL; SQLite in DATA by default. May hold a password: prefer UDO_DATABASE.",
+    envvar="UDO_DATABASE",
+)
+@click.pass_context
+def command(ctx: click.Context, data: Path | None, listen: str, token_file: Path | None, database: str | None) -> None:
+    """Run a registry here in the foreground: operator images, the catalogue, deployments and the live update endpoint."""
+    if ctx.invoked_subcommand:
+        return
+    from udo_cli import foreground
+    from udo_cli.settings import Settings
+
+    folder = data or Settings().local.registry
+    arguments = ["--data", str(folder), "--listen", listen, "--token-file", str(token_file or folder / "token")]
+    ctx.exit(foreground.run("registry", arguments + (["--database", database] if database else [])))
+
+
+@command.command("audit", examples="udo registry audit --deployment fraud --limit 10\nudo registry audit --json")
+@click.option("--deployment", help="Only of this deployment.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@base.json_option
+def audit(deployment: str | None, limit: int, as_json: bool) -> None:
+    """Show who changed what, when, from which digest to which; the latest first."""
+    from udo_cli import output, remote
+
+    with remote.registry() as api:
+        entries = api.audit(deployment, limit)
+    if as_json:
+        output.emit(entries)
+        return
+    rows = [
+        (
+            e["at"],
+            e["who"],
+            e["address"],
+            e["action"],
+            e["deployment"],
+            output.short(e["from_digest"]),
+            output.short(e["to_digest"]),
+            e["detail"],
+        )
+        for e in entries
+    ]
+    output.table(("AT", "WHO", "FROM", "ACTION", "DEPLOYMENT", "OLD", "NEW", "DETAIL"), rows, "nothing has been changed yet")

@@ -1,0 +1,32 @@
+"""`udo rollback`: back to a former version while queries run."""
+
+from __future__ import annotations
+
+import click
+
+from udo_cli import base
+
+EXAMPLES = """
+udo rollback fraud            to the version before
+udo rollback fraud 1          to a named former version
+"""
+
+
+@base.command("rollback", EXAMPLES)
+@click.argument("name")
+@click.argument("version", required=False)
+@click.option(
+    "--wait-s", type=click.FloatRange(1), default=120.0, show_default=True, help="How long the former version may take to become ready."
+)
+@base.json_option
+def command(name: str, version: str | None, wait_s: float, as_json: bool) -> None:
+    """Let a former version answer for deployment NAME again, as live as an update."""
+    from udo_cli import output, remote
+
+    with remote.registry() as api:
+        done = remote.follow(api.rollback(name, version, wait_s), output.say)
+        found = api.deployment(name)
+    if as_json:
+        output.emit({"name": name, "version": found["version"], "digest": found["digest"], "took_ms": done["at_ms"], "id": done["id"]})
+    else:
+        click.echo(f"{name}: back to {found['operator']}@{found['version']} after {done['at_ms']:.0f} ms")

@@ -1,0 +1,83 @@
+"""`udo top`: rates, depths and latencies of this node's slots, live."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from udo_cli import base
+
+EXAMPLES = """
+udo top
+udo top --once
+udo top --json --interval-s 5        one JSON line every five seconds
+udo top --json --once
+"""
+COLUMNS = ("SLOT", "VERSION", "IN/S", "OUT/S", "EVENTS", "ERRORS", "DEPTH", "P50 MS", "P99 MS", "BUSY", "CPU", "RESIDENT", "RESTARTS")
+
+
+@base.command("top", EXAMPLES)
+@click.option("--interval-s", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Time between two looks; rates are over it.")
+@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
+@base.json_option
+def command(interval_s: float, once: bool, address: str | None, as_json: bool) -> None:
+    """Watch every slot of this node: events a second, frames waiting, time per frame inside the operator. Ends with Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from udo_cli import output, remote
+    from udo_cli.rates import Rates
+
+    node = remote.node(address)
+    rates = Rates()
+    rates.look(node.stats(), time.monotonic())
+    time.sleep(min(interval_s, 1.0) if once else interval_s)  # two looks make a rate
+    if as_json or once:
+        while True:
+            slots = rates.look(node.stats(), time.monotonic())
+            if as_json:
+                output.emit({"slots": slots})
+            else:
+                output.table(COLUMNS, map(row, slots), "no slots")
+            if once:
+                return
+            time.sleep(interval_s)
+    with Live(console=Console(), auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(_table(rates.look(node.stats(), time.monotonic())), refresh=True)
+            time.sleep(interval_s)
+
+
+def row(s: dict[str, Any]) -> tuple[str, ...]:
+    """One slot under COLUMNS."""
+    from udo_cli.output import size
+
+    return (
+        f"{s['deployment']}:{s['slot']}",
+        s["version"],
+        f"{s['in_per_s']:,.0f}",
+        f"{s['out_per_s']:,.0f}",
+        f"{s['events_in']:,}",
+        f"{s['errors']:,}",
+        str(s["depth_frames"]),
+        f"{s['p50_ms']:.2f}",
+        f"{s['p99_ms']:.2f}",
+        f"{100 * s['busy_share']:.0f} %",
+        f"{s['cpu_percent']:.0f} %",
+        size(s["rss_bytes"]),
+        str(s["restarts"]),
+    )
+
+
+def _table(slots: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for k, name in enumerate(COLUMNS):
+        table.add_column(name, justify="left" if k < 2 else "right")
+    for s in slots:
+        table.add_row(*row(s))
+    return table

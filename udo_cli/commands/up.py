@@ -1,0 +1,43 @@
+"""`udo up`: a registry and a node manager in the background."""
+
+from __future__ import annotations
+
+import click
+
+from udo_cli import base
+
+EXAMPLES = """
+udo up
+udo up --warm 2 --metrics-port 9464
+UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
+"""
+
+
+@base.command("up", EXAMPLES)
+@click.option(
+    "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Where the registry listens; port 0: any free one."
+)
+@click.option("--node", default="", metavar="NAME", help="Name of this node; the host's name by default.")
+@click.option("--driver", default="process", show_default=True, help="How the node runs operators.")
+@click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready for updates.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the node's Prometheus endpoint; 0: any free one.")
+@click.option("--wait-s", type=click.FloatRange(1), default=60.0, show_default=True, help="How long each may take until it answers.")
+@base.json_option
+def command(listen: str, node: str, driver: str, warm: int, metrics_port: int, wait_s: float, as_json: bool) -> None:
+    """Start a registry and a node manager under UDO_HOME (default ~/.udo) and wait until both answer.
+
+    What already runs is left alone. Stop both with `udo down`.
+    """
+    from udo_cli import local, output
+    from udo_cli.settings import Settings
+
+    options = local.Options(listen, node, driver, warm, metrics_port, wait_s)
+    with local.interruptible():
+        started = local.start(Settings().local, options, output.say)
+    if as_json:
+        output.emit({"registry": started.registry, "node": started.node, "started": list(started.fresh)})
+        return
+    click.echo(f"registry {started.registry}\nnode     {started.node}")
+    output.say(
+        "both were running already" if not started.fresh else "next: udo init my-operator, udo push my-operator; stop with: udo down"
+    )

@@ -1,0 +1,14 @@
+"""Runs a daemon in this process's place, so that signals and its exit status are its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def run(module: str, arguments: Sequence[str]) -> int:
+    """Replace this process by `python -m module`; never returns."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments])

@@ -1,0 +1,241 @@
+"""The platform of one machine in the background: starts a registry and a node manager, and stops them with all they started.
+
+Both live in sessions of their own. They are found again by pid and start time, so that a reused pid is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from node_manager.proc import ProcessId, alive, identify, terminate
+from udo_cli.home import Home
+from udo_protocol.errors import Conflict, UdoError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.registry_api import Registry
+
+# A first start compiles modules and migrates the database; later ones take about two seconds.
+START_TIMEOUT_S = 60.0
+# The node manager asks its instances to finish the frame in hand first.
+STOP_GRACE_S = 20.0
+_LOOK_S = 0.05
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How `udo up` starts the two. `listen`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any."""
+
+    listen: str = "127.0.0.1:0"
+    node: str = ""
+    driver: str = "process"
+    warm: int = 1
+    metrics_port: int = 0
+    timeout_s: float = START_TIMEOUT_S
+
+
+@dataclass(frozen=True)
+class Started:
+    """What runs now. `fresh` names those that this call has started."""
+
+    registry: str
+    node: str
+    fresh: tuple[str, ...]
+
+
+def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
+    """Start what does not run yet and wait until both answer. On failure or Ctrl-C, what this call started is stopped."""
+    home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _alone(home), contextlib.ExitStack() as undo:
+        fresh = []
+        url = _answering_registry(home)
+        if url is None:
+            say("starting the registry")
+            undo.callback(_stop_one, home.registry)
+            (home.registry / "address").unlink(missing_ok=True)
+            arguments = ["registry", "--data", str(home.registry), "--listen", options.listen, "--token-file", str(home.token_file)]
+            child = _spawn(home.registry, arguments)
+            url = _await(lambda: _answering_registry(home), child, home.registry, "the registry", options.timeout_s)
+            fresh.append("registry")
+        if not _node_answers(home):
+            say("starting the node manager")
+            undo.callback(_stop_node, home)
+            arguments = ["node_manager", "--home", str(home.node), "--registry", url, "--token-file", str(home.token_file)]
+            arguments += ["--driver", options.driver, "--warm", str(options.warm), "--metrics-port", str(options.metrics_port)]
+            child = _spawn(home.node, arguments + (["--node", options.node] if options.node else []))
+            _await(lambda: _node_answers(home) or None, child, home.node, "the node manager", options.timeout_s)
+            _await(lambda: _live_nodes(url) or None, child, home.node, "the node manager's first heartbeat", options.timeout_s)
+            fresh.append("node")
+        undo.pop_all()
+    return Started(url, str(home.node_socket), tuple(fresh))
+
+
+def stop(home: Home, say: Callable[[str], None]) -> list[str]:
+    """Stop node manager and registry, kill what does not go in time; what was stopped. Nothing of UDO_HOME runs afterwards."""
+    if not home.path.is_dir():
+        return []
+    with _alone(home):
+        stopped = []
+        for what, running, act in (
+            ("node manager", _recorded(home.node), lambda: _stop_node(home)),
+            ("registry", _recorded(home.registry), lambda: _stop_one(home.registry)),
+        ):
+            if running:
+                say(f"stopping the {what}")
+                stopped.append(what)
+            act()
+        if left := _sweep(home):
+            say(f"killed what was left: {', '.join(left)}")
+            stopped += left
+        return stopped
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: everything is cleaned up."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def unhurried() -> Iterator[None]:
+    """Further Ctrl-C wait until the cleaning up inside is done; it is bounded."""
+    before = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _alone(home: Home) -> Iterator[None]:
+    """One `up` or `down` at a time under a home."""
+    with open(home.path / "lock", "a") as file:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Conflict(
+                        f"another udo up or down has held {home.path}/lock for {START_TIMEOUT_S:.0f} s; wait or end it"
+                    ) from None
+                time.sleep(_LOOK_S)
+        yield
+
+
+def _spawn(directory: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(os.open(directory / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+        # -P: a folder of the same name in the current one must not be imported instead.
+        command = [sys.executable, "-P", "-m", *arguments]
+        child = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    process = identify(child.pid)
+    if process is not None:
+        (directory / "process.json").write_text(json.dumps(asdict(process)), "utf-8")
+    return child
+
+
+def _await(look: Callable[[], T | None], child: subprocess.Popen[bytes], directory: Path, what: str, timeout_s: float) -> T:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        status = child.poll()
+        with contextlib.suppress(UdoError):
+            if (found := look()) is not None:
+                return found
+        log = directory / "log"
+        if status is not None:
+            kind = UsageError if status == 2 else Unavailable
+            raise kind(f"{what} ended with status {status} instead of answering; the end of {log}:\n{_tail(log)}")
+        if time.monotonic() > deadline:
+            raise WaitTimeout(f"waited {timeout_s:.0f} s for {what}; the end of {log}:\n{_tail(log)}")
+        time.sleep(_LOOK_S)
+
+
+def _tail(path: Path, lines: int = 12) -> str:
+    try:
+        return "\n".join(path.read_text("utf-8", "replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return "(no log)"
+
+
+def _answering_registry(home: Home) -> str | None:
+    url = home.registry_url()
+    if url is None:
+        return None
+    with contextlib.suppress(UdoError), Registry(url, timeout_s=2.0) as registry:
+        registry.health()
+        return url
+    return None
+
+
+def _live_nodes(url: str) -> int:
+    with Registry(url, timeout_s=2.0) as registry:
+        return int(registry.health()["live_nodes"])
+
+
+def _node_answers(home: Home) -> bool:
+    if not home.node_socket.exists():
+        return False
+    from udo_protocol.node_api import connect_node
+
+    return connect_node(str(home.node_socket)).healthy()
+
+
+def _recorded(directory: Path) -> ProcessId | None:
+    """The process this folder's record names, if it still runs."""
+    try:
+        process = ProcessId(**json.loads((directory / "process.json").read_text("utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+    return process if alive(process) else None
+
+
+def _stop_one(directory: Path) -> None:
+    if (process := _recorded(directory)) is not None:
+        terminate(process, STOP_GRACE_S)
+        with contextlib.suppress(ChildProcessError, OSError):
+            os.waitpid(process.pid, os.WNOHANG)  # ours, when `up` itself failed
+    (directory / "process.json").unlink(missing_ok=True)
+
+
+def _stop_node(home: Home) -> None:
+    _stop_one(home.node)
+    _sweep(home)
+
+
+def _sweep(home: Home) -> list[str]:
+    """Kill servers and instances that a killed node manager has left behind: processes that were started with paths below its home."""
+    inside = str(home.node) + os.sep
+    left = []
+    for process in psutil.process_iter(["cmdline", "cwd", "name", "uids"]):
+        info = process.info
+        belongs = any(inside in part for part in info["cmdline"] or ()) or f"{info['cwd'] or ''}{os.sep}".startswith(inside)
+        if belongs and process.pid not in (os.getpid(), os.getppid()) and info["uids"] and info["uids"].real == os.getuid():
+            left.append(process)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, timeout=5)
+    return [f"{p.info['name']} ({p.pid})" for p in left]

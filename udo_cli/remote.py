@@ -1,0 +1,76 @@
+"""The registry and the node as the commands use them: addresses and token from the settings, references parsed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from udo_cli.settings import Settings
+from udo_protocol.errors import OperatorError, UsageError, WaitTimeout, by_code
+from udo_protocol.node_api import Node, connect_node
+from udo_protocol.registry_api import Registry
+
+Json = dict[str, Any]
+_LOOK_S = 0.1
+
+
+@contextmanager
+def registry(settings: Settings | None = None) -> Iterator[Registry]:
+    """The registry in use, with the write token if one is known."""
+    settings = settings or Settings()
+    with Registry(settings.registry_url(), settings.write_token(), settings.user) as found:
+        yield found
+
+
+def node(address: str | None = None) -> Node:
+    """The node manager at `address`, else the one in use."""
+    return connect_node(address or Settings().node_address())
+
+
+def reference(text: str) -> tuple[str, str]:
+    """(name, version or digest) of NAME[@VERSION]; "latest" where no version is named."""
+    name, sep, version = text.partition("@")
+    if not name or (sep and not version):
+        raise UsageError(f"expected NAME or NAME@VERSION, got {text!r}")
+    return name, version or "latest"
+
+
+def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[str], None]) -> Json:
+    """Wait until the deployment answers on every live node; the deployment. OperatorError when a node cannot run it."""
+    deadline = time.monotonic() + timeout_s
+    told: dict[str, str] = {}
+    while True:
+        found = api.deployment(name)
+        live = {n["node"] for n in api.nodes() if n["live"]}
+        if not live:
+            say("no node is live now: nodes start it when they come")
+            return found
+        states = {n["node"]: n for n in found["nodes"] if n["node"] in live and n["digest"] == found["digest"]}
+        for key, entry in states.items():
+            if told.get(key) != entry["state"]:
+                told[key] = entry["state"]
+                say(f"{key}: {entry['state']}")
+            if entry["state"] == "failed":
+                raise by_code(entry.get("error_code") or OperatorError.code, f"node {key}: {entry['detail'] or 'failed without a reason'}")
+        if live <= {key for key, entry in states.items() if entry["state"] == "answering"}:
+            return found
+        if time.monotonic() > deadline:
+            waiting = ", ".join(f"{n} ({told.get(n, 'nothing reported')})" for n in sorted(live))
+            raise WaitTimeout(f"waited {timeout_s:.0f} s for {name} to answer on: {waiting}. See: udo status, udo logs {name}")
+        time.sleep(_LOOK_S)
+
+
+def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:
+    """Tell the events of an update as they come; the last one, `done`. Raises why the update did not happen."""
+    last: Json = {}
+    for last in events:
+        where = f" {last['node']}" if last.get("node") else ""
+        detail = f": {last['detail']}" if last.get("detail") else ""
+        if last["phase"] not in ("refused", "failed"):
+            say(f"{last['at_ms']:8.1f} ms  {last['phase']}{where}{detail}")
+    if last.get("phase") != "done":
+        why = last.get("detail") or "the stream of events ended without a reason"
+        raise by_code(last.get("error_code") or "conflict", f"{why}. The former version goes on answering")
+    return last
