@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +16,8 @@ from registry.config import Config
 from registry.server import serve
 from udo_protocol.errors import Conflict, UdoError
 
+# The worker of a killed registry notices within one second that its master is gone; until then it may still commit.
+LEFTOVER_S = 3.0
 EXAMPLE = "example: python -m registry --data /var/lib/udo/registry --listen 127.0.0.1:5000"
 
 
@@ -44,12 +47,16 @@ def main(arguments: list[str] | None = None) -> int:
 def _taken(data: Path) -> IO[str]:
     """A lock on the data directory that lives as long as the process: two registries would not see each other's commits."""
     file = open(data / "lock", "a+")  # noqa: SIM115 - held open on purpose
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise Conflict(f"another registry already serves {data}; stop it first, or give this one another --data") from None
-    return file
+    deadline = time.monotonic() + LEFTOVER_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                file.close()
+                raise Conflict(f"another registry already serves {data}; stop it first, or give this one another --data") from None
+            time.sleep(0.05)
 
 
 if __name__ == "__main__":

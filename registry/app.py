@@ -36,4 +36,5 @@ def healthz() -> Response:
     """Whether the registry and its database answer."""
     s = services()
     with s.store.read() as session:
-        return reply({"status": "ok", "generation": s.hub.generation, "live_nodes": len(s.live(session))})
+        counts = {"live_nodes": len(s.live(session)), "waiting_requests": s.hub.waiting}
+    return reply({"status": "ok", "generation": s.hub.generation, **counts})

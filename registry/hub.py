@@ -12,7 +12,8 @@ class Hub:
 
     def __init__(self, waiters: int) -> None:
         self._changed = threading.Condition()
-        self._places = threading.BoundedSemaphore(waiters)
+        self._places = waiters
+        self.waiting = 0
         self.commits = 0
         self.generation = 0
         self.stopping = threading.Event()
@@ -42,9 +43,12 @@ class Hub:
 
     def enter(self) -> None:
         """Take one of the places for requests that wait; Unavailable when all are taken."""
-        if not self._places.acquire(blocking=False):
-            raise Unavailable("the registry already holds as many long polls and streams as it may; try again in a moment")
+        with self._changed:
+            if self.waiting >= self._places:
+                raise Unavailable(f"the registry already holds {self.waiting} long polls and streams, its limit; try again in a moment")
+            self.waiting += 1
 
     def leave(self) -> None:
         """Give the place back."""
-        self._places.release()
+        with self._changed:
+            self.waiting -= 1

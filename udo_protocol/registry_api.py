@@ -1,7 +1,7 @@
 """The registry's HTTP API for everyone who calls it: node manager, Spark driver, command line. Holds no state but a connection.
 
 Errors of the registry come back as the classes of udo_protocol.errors; a registry that is away is `Unavailable`.
-httpx and stamina are imported at the first call, so that importing this module costs nothing.
+httpx is imported at the first call, so that importing this module costs nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -237,7 +238,7 @@ class Registry:
         self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry=True)
 
     def health(self) -> Json:
-        """{status, generation, live_nodes} of a registry that answers."""
+        """{status, generation, live_nodes, waiting_requests} of a registry that answers."""
         return self._json("GET", "/healthz")
 
     # Transport
@@ -340,7 +341,7 @@ class Registry:
         return self._events(first)
 
     def _events(self, streamed: _Streamed) -> Iterator[Json]:
-        """Events to the last one; a stream that breaks is taken up again where it broke."""
+        """Events to the last one; a stream that breaks is taken up again where it broke, for the registry may just be restarting."""
         update_id, seen = "", "0"
         while True:
             try:
@@ -355,7 +356,8 @@ class Registry:
                 broken = e
             if not update_id:
                 raise broken
-            streamed = _retrying(partial(self._stream, "GET", f"/api/v1/updates/{update_id}/events", None, {"Last-Event-ID": seen}), 10.0)
+            again = partial(self._stream, "GET", f"/api/v1/updates/{update_id}/events", None, {"Last-Event-ID": seen})
+            streamed = _retrying(again, self._timeout_s)
 
 
 class _Streamed:
@@ -382,14 +384,19 @@ def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
 
 
 def _retrying(step: Callable[[], T], timeout_s: float = 1.0) -> T:
-    """Repeat an idempotent step while the registry is away, briefly: it may just be restarting."""
-    import stamina
+    """Repeat an idempotent step while the registry is away, briefly: it may just be restarting.
 
-    waits = {"wait_initial": 0.05, "wait_max": 0.5, "wait_jitter": 0.05}
-    for attempt in stamina.retry_context(on=Unavailable, attempts=None, timeout=timeout_s, **waits):
-        with attempt:
+    Not by stamina, which writes each retry to standard output, where the command line writes its JSON.
+    """
+    deadline, wait_s = time.monotonic() + timeout_s, 0.05
+    while True:
+        try:
             return step()
-    raise AssertionError("unreachable")  # pragma: no cover
+        except Unavailable:
+            if time.monotonic() + wait_s > deadline:
+                raise
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, 0.5)
 
 
 def _q(text: str) -> str:

@@ -1,0 +1,215 @@
+"""A real registry process, operators to push into it, and fake nodes that speak the real HTTP API."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_until
+from udo_protocol.errors import Unavailable
+from udo_protocol.registry_api import OCI_MANIFEST, Registry
+
+INPUT = {"amount": "double", "card": "int64"}
+OUTPUT = {"amount": "double", "flag": "bool"}
+_numbers = itertools.count(1)
+
+
+def fresh(stem: str) -> str:
+    """A name no other test uses."""
+    return f"{stem}-{next(_numbers)}"
+
+
+@dataclass
+class Running:
+    """A registry process and how to reach it."""
+
+    data: Path
+    process: subprocess.Popen[bytes]
+    clients: list[Registry] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return (self.data / "address").read_text().strip()
+
+    @property
+    def token(self) -> str:
+        return (self.data / "token").read_text().strip()
+
+    @property
+    def log(self) -> str:
+        return (self.data / "log").read_text()
+
+    def client(self, token: str | None = "", user: str | None = "ada", timeout_s: float = 10) -> Registry:
+        """A client with the right token unless told otherwise; closed with the registry."""
+        self.clients.append(Registry(self.url, token=self.token if token == "" else token, user=user, timeout_s=timeout_s))
+        return self.clients[-1]
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        for client in self.clients:
+            client.close()
+        self.process.terminate()  # no harm to one that has ended
+        return self.process.wait(10)
+
+
+def start(data: Path, *options: str) -> Running:
+    """Start a registry over `data` and wait until it answers."""
+    data.mkdir(exist_ok=True)
+    (data / "address").unlink(missing_ok=True)
+    with (data / "log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-m", "registry", "--data", str(data), *options], stdout=log, stderr=log)
+    running = Running(data, process)
+    try:
+        wait_until(lambda: (data / "address").exists() or process.poll() is not None, 60, "registry start")
+        assert process.poll() is None, running.log
+    except BaseException:
+        process.kill()
+        process.wait(10)
+        raise
+    return running
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A registry that the tests of one file share; they use names of their own."""
+    running = start(tmp_path_factory.mktemp("registry") / "data")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def start_registry(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts registries that end with the test."""
+    started: list[Running] = []
+
+    def begin(*options: str, data: Path = tmp_path / "data") -> Running:
+        started.append(start(data, *options))
+        return started[-1]
+
+    yield begin
+    for running in started:
+        running.stop()
+
+
+def sha(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def layer(code: str) -> bytes:
+    """A code layer with one file."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        info = tarfile.TarInfo("opt/udo/code/op.py")
+        info.size = len(code.encode())
+        tar.addfile(info, io.BytesIO(code.encode()))
+    return packed.getvalue()
+
+
+@dataclass(frozen=True)
+class Image:
+    """An operator image as bytes: its OCI manifest and the blobs it needs."""
+
+    name: str
+    version: str
+    manifest: bytes
+    blobs: tuple[bytes, ...]
+
+    def push(self, client: Registry, tmp_path: Path) -> str:
+        """Upload blobs, then the manifest; the digest."""
+        for blob in self.blobs:
+            path = tmp_path / sha(blob).removeprefix("sha256:")
+            path.write_bytes(blob)
+            client.push_blob(self.name, sha(blob), path)
+        return client.put_manifest(self.name, self.version, self.manifest)
+
+
+def image(name: str, version: str = "1", code: str = "def f(batch): return batch\n", **changes: Any) -> Image:
+    """An operator image; `changes` replace fields of the operator's manifest."""
+    table = {"name": name, "version": version, "entry": "op:f", "input": INPUT, "output": OUTPUT, **changes}
+    config = json.dumps({"config": {"Labels": {"dev.udo.manifest": json.dumps(table)}}}).encode()
+    packed = layer(code)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": sha(config), "size": len(config)},
+        "layers": [
+            {
+                "mediaType": "application/vnd.oci.image.layer.v1.tar+gzip",
+                "digest": sha(packed),
+                "size": len(packed),
+                "annotations": {"dev.udo.layer": "code"},
+            }
+        ],
+    }
+    return Image(name, version, json.dumps(manifest).encode(), (config, packed))
+
+
+@pytest.fixture
+def deployed(registry: Running, tmp_path: Path) -> tuple[Registry, str]:
+    """A client, and a deployment of version 1 of an operator of the same name that also has a version 2."""
+    client, name = registry.client(), fresh("fraud")
+    for version in ("1", "2"):
+        image(name, version, f"def f(batch): return {version}\n").push(client, tmp_path)
+    client.deploy(name, name, "1")
+    return client, name
+
+
+class FakeNode:
+    """A node manager without instances: polls what is wanted, says it did it. `on_prepare` may raise to fail, or block."""
+
+    def __init__(self, client: Registry, name: str, on_prepare: Callable[[dict[str, Any]], object] = lambda d: None) -> None:
+        self.client, self.name, self.on_prepare = client, name, on_prepare
+        self.polls: list[dict[str, Any]] = []
+        self.promote = True
+        self._done: set[tuple[str, str]] = set()
+        self._stopping = threading.Event()
+        client.heartbeat(name, address=f"unix:{name}.sock")
+        self.polls.append(client.wanted(name, wait_s=0))
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(Unavailable):
+                answer = self.client.wanted(self.name, after=self.polls[-1]["generation"], wait_s=1)
+                self.polls.append(answer)
+                for d in answer["deployments"]:
+                    if d["update"]:
+                        self._follow(d, d["update"])
+
+    def _follow(self, d: dict[str, Any], update: dict[str, Any]) -> None:
+        step = (update["id"], update["phase"])
+        if step in self._done or (update["phase"] == "promote" and not self.promote):
+            return
+        self._done.add(step)
+        said: dict[str, Any] = {"version": update["version"], "digest": update["digest"], "update_id": update["id"]}
+        if update["phase"] == "promote":
+            return self.client.report(self.name, d["name"], state="answering", phase="answering", **said)
+        try:
+            self.on_prepare(d)
+        except RuntimeError as e:
+            return self.client.report(self.name, d["name"], state="failed", phase="failed", detail=str(e), error_code="operator", **said)
+        return self.client.report(self.name, d["name"], state="ready", phase="ready", **said)
+
+    def __enter__(self) -> FakeNode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self.client.leave(self.name)
+        self._thread.join(20)
+        assert not self._thread.is_alive()

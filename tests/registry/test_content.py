@@ -1,0 +1,167 @@
+"""Blobs and versions: stored whole or not at all, never changed, not deleted while in use."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.conftest import wait_until
+from tests.registry.conftest import Running, fresh, image, sha
+from udo_protocol import errors
+from udo_protocol.registry_api import OCI_MANIFEST, Registry
+
+
+def test_a_pushed_version_can_be_read_back_by_tag_digest_and_latest(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(user="ada"), fresh("op")
+    pushed = image(name, "1")
+
+    digest = pushed.push(client, tmp_path)
+
+    assert digest == sha(pushed.manifest)
+    for ref in ("1", digest, "latest"):
+        version = client.version(name, ref)
+        assert (version["version"], version["digest"], version["pushed_by"]) == ("1", digest, "ada")
+    assert version["manifest"]["input"] == {"amount": "double", "card": "int64"}
+    assert version["layers"] == [{"digest": sha(pushed.blobs[1]), "size": len(pushed.blobs[1]), "kind": "code"}]
+    assert client.manifest(name, "1") == pushed.manifest
+    client.fetch_blob(name, sha(pushed.blobs[1]), tmp_path / "layer")
+    assert (tmp_path / "layer").read_bytes() == pushed.blobs[1]
+    assert name in [o["name"] for o in client.operators()]
+
+
+def test_latest_is_the_version_pushed_last_and_the_list_shows_all(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(), fresh("op")
+    for version in ("9", "10"):
+        image(name, version, code=f"v = {version}").push(client, tmp_path)
+
+    assert client.version(name)["version"] == "10"
+    (listed,) = [o for o in client.operators() if o["name"] == name]
+    assert listed["latest"] == "10" and [v["version"] for v in listed["versions"]] == ["10", "9"]
+
+
+def test_the_same_version_with_the_same_content_is_accepted_again_but_other_content_conflicts(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(), fresh("op")
+    first = image(name, "1", code="a = 1").push(client, tmp_path)
+
+    assert image(name, "1", code="a = 1").push(client, tmp_path) == first
+    with pytest.raises(errors.Conflict, match=r"exists with other content.*raise the version"):
+        image(name, "1", code="a = 2").push(client, tmp_path)
+    assert client.version(name, "1")["digest"] == first
+
+
+@pytest.mark.parametrize("token", [None, "wrong"])
+def test_writes_without_a_valid_token_are_refused_and_store_nothing(registry: Running, tmp_path: Path, token: str | None) -> None:
+    stranger, name = registry.client(token=token), fresh("op")
+    with pytest.raises(errors.Unauthorized, match="token"):
+        image(name).push(stranger, tmp_path)
+    with pytest.raises(errors.Unauthorized):
+        stranger.deploy("x", name)
+    with pytest.raises(errors.Unauthorized):
+        stranger.wanted("node", wait_s=0)
+    assert stranger.deployments() is not None
+    assert not (registry.data / "blobs" / "sha256" / sha(image(name).blobs[0]).removeprefix("sha256:")).exists()
+
+
+def test_a_token_may_come_as_a_basic_password_as_docker_sends_it(registry: Running, tmp_path: Path) -> None:
+    blob = b"by docker"
+    url = f"{registry.url}/v2/{fresh('op')}/blobs/uploads/?digest={sha(blob)}"
+    assert httpx.post(url, content=blob, auth=("any", registry.token)).status_code == 201
+    refused = httpx.post(url, content=blob, auth=("any", "wrong"))
+    assert refused.status_code == 401 and "Basic" in refused.headers["WWW-Authenticate"]
+
+
+def test_garbled_upload_is_refused_and_nothing_is_stored(registry: Running) -> None:
+    headers, digest = {"Authorization": f"Bearer {registry.token}"}, sha(b"what was meant")
+    reply = httpx.post(f"{registry.url}/v2/op/blobs/uploads/?digest={digest}", content=b"what came", headers=headers)
+    assert reply.status_code == 400 and "truncated or garbled" in reply.json()["error"]["message"]
+    assert not registry.client().has_blob("op", digest)
+    assert list((registry.data / "blobs" / "incoming").iterdir()) == []
+
+
+def test_upload_that_breaks_off_is_refused_and_nothing_is_stored(registry: Running) -> None:
+    whole = b"x" * 100_000
+    parts = urlsplit(registry.url)
+    with socket.create_connection((str(parts.hostname), int(parts.port or 0)), 10) as conn:
+        head = f"POST /v2/op/blobs/uploads/?digest={sha(whole)} HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {registry.token}\r\n"
+        conn.sendall(f"{head}Content-Length: {len(whole)}\r\n\r\n".encode() + whole[:50_000])
+        wait_until(lambda: any((registry.data / "blobs" / "incoming").iterdir()), 10, "the upload's begin")
+    wait_until(lambda: not any((registry.data / "blobs" / "incoming").iterdir()), 10, "the broken upload's removal")
+    assert not registry.client().has_blob("op", sha(whole))
+
+
+@pytest.mark.parametrize("digest", ["sha256:abc", "md5:" + "0" * 32, "../../etc/passwd", "sha256:" + "G" * 64])
+def test_names_that_are_no_digests_are_refused(registry: Running, digest: str) -> None:
+    headers = {"Authorization": f"Bearer {registry.token}"}
+    reply = httpx.post(f"{registry.url}/v2/op/blobs/uploads/", params={"digest": digest}, content=b"", headers=headers)
+    assert reply.status_code == 400 and "sha256:" in reply.json()["error"]["message"]
+
+
+def _with(manifest: bytes, **changes: Any) -> bytes:
+    return json.dumps({**json.loads(manifest), **changes}).encode()
+
+
+def test_malformed_images_are_refused_with_the_reason(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(), fresh("op")
+    good = image(name)
+    good.push(client, tmp_path)
+    other = fresh("op")
+    descriptor = {"mediaType": "x", "digest": sha(b"absent"), "size": 6}
+    code = json.loads(good.manifest)["layers"][0]
+
+    for ref, body, why in [
+        ("2", b"{", "not JSON"),
+        ("2", b"[]", "expected an OCI image manifest"),
+        ("2", _with(good.manifest, config=descriptor), "has not been uploaded"),
+        ("2", _with(good.manifest, layers=[{**code, "size": 1}]), "the manifest says 1"),
+        ("2", _with(good.manifest, layers=[{**code, "annotations": {}}]), "no operator code"),
+        ("2", _with(good.manifest, config=code), "is not JSON"),
+        ("2", good.manifest, "pushed as '2'"),
+    ]:
+        with pytest.raises(errors.ManifestError, match=why):
+            client.put_manifest(name, ref, body)
+    with pytest.raises(errors.ManifestError, match="pushed as"):
+        client.put_manifest(other, "1", good.manifest)
+    with pytest.raises(errors.ManifestError, match="unknown column type 'int63'"):
+        image(other, input={"a": "int63"}).push(client, tmp_path)
+    assert [v["version"] for o in client.operators() if o["name"] == name for v in o["versions"]] == ["1"]
+
+
+def test_oversized_manifest_is_refused(registry: Running) -> None:
+    headers = {"Authorization": f"Bearer {registry.token}", "Content-Type": OCI_MANIFEST}
+    reply = httpx.put(f"{registry.url}/v2/op/manifests/1", content=b" " * (5 << 20), headers=headers)
+    assert reply.status_code == 413
+
+
+def test_unknown_names_list_the_near_ones(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(), fresh("velocity")
+    image(name).push(client, tmp_path)
+    with pytest.raises(errors.NotFound, match=name):
+        client.version(name.replace("velo", "vello"))
+    with pytest.raises(errors.NotFound, match="no version '7'; there are: 1"):
+        client.version(name, "7")
+    with pytest.raises(errors.NotFound):
+        client.fetch_blob(name, sha(b"absent"), tmp_path / "absent")
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_version_in_use_is_not_deleted_and_an_unused_one_takes_its_own_blobs_along(
+    deployed: tuple[Registry, str], tmp_path: Path
+) -> None:
+    client, name = deployed
+    with pytest.raises(errors.Conflict, match=f"in use by {name}"):
+        client.delete_version(name, "1")
+    second = client.version(name, "2")
+    kept = client.version(name, "1")
+
+    client.delete_version(name, "2")
+
+    with pytest.raises(errors.NotFound):
+        client.version(name, "2")
+    assert not client.has_blob(name, second["layers"][0]["digest"])
+    assert client.has_blob(name, kept["layers"][0]["digest"])

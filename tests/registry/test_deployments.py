@@ -1,0 +1,173 @@
+"""Deployments: what is shown, what is never shown, what nodes are told."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import wait_until
+from tests.registry.conftest import Running, fresh, image
+from udo_protocol import errors
+from udo_protocol.registry_api import Registry
+
+SECRET, CONTENT = "s3cr3t-value-xyz", b"file-content-xyz"
+
+
+def test_secrets_and_files_reach_nodes_but_no_read_and_no_log(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(), fresh("op")
+    image(name).push(client, tmp_path)
+    shown = client.deploy(name, name, env={"LEVEL": "3"}, secrets={"KEY": SECRET}, files={"conf/model.bin": CONTENT})
+
+    assert (shown["secrets"], shown["files"], shown["env"]) == (["KEY"], ["conf/model.bin"], {"LEVEL": "3"})
+    (told,) = [d for d in client.wanted("node", wait_s=0)["deployments"] if d["name"] == name]
+    assert told["config"]["secrets"] == {"KEY": SECRET}
+    assert base64.b64decode(told["config"]["files"]["conf/model.bin"]) == CONTENT
+
+    # A refused one may say which field is wrong, never what stood in it.
+    for body in (
+        {"name": name, "operator": name, "secrets": {"KEY": [SECRET]}},
+        {"name": name, "operator": name, "secrets": {"1KEY": SECRET}},
+        {"name": name, "operator": name, "files": {"a": SECRET + "!"}},
+    ):
+        reply = httpx.post(f"{registry.url}/api/v1/deployments", json=body, headers={"Authorization": f"Bearer {registry.token}"})
+        assert reply.status_code == 400
+        assert SECRET not in reply.text
+    with pytest.raises(errors.Conflict) as conflict:
+        client.deploy(name, name, secrets={"KEY": SECRET + "2"})
+    assert SECRET not in str(conflict.value)
+
+    encoded = base64.b64encode(CONTENT).decode()
+    for path in ("deployments", f"deployments/{name}", "audit", "nodes", "operators", f"operators/{name}/versions/1"):
+        text = httpx.get(f"{registry.url}/api/v1/{path}").text
+        assert SECRET not in text and encoded not in text, path
+    assert SECRET not in registry.log and encoded not in registry.log and registry.token not in registry.log
+
+
+def test_only_the_owner_may_read_what_the_registry_keeps(registry: Running) -> None:
+    for path in (registry.data / "registry.db", registry.data / "token", registry.data / "blobs"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_deploying_the_same_again_is_fine_and_something_else_conflicts(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    assert client.deploy(name, name, "1")["version"] == "1"
+    with pytest.raises(errors.Conflict, match=f"udo update {name} 2"):
+        client.deploy(name, name, "2")
+    with pytest.raises(errors.Conflict):
+        client.deploy(name, name, "1", env={"A": "1"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("name", "Not A Name", "name"),
+        ("env", {"1A": "x"}, "env"),
+        ("files", {"../up": ""}, "inside the operator's directory"),
+        ("files", {"/abs": ""}, "inside the operator's directory"),
+        ("limits", {"windows": 3}, "no limit 'windows'"),
+        ("limits", {"memory_mb": -1}, "more than 0"),
+        ("policy", "shrug", "policy"),
+        ("surprise", 1, "surprise"),
+    ],
+)
+def test_malformed_deployments_are_refused_by_field(registry: Running, field: str, value: Any, why: str) -> None:
+    body = {"name": "a", "operator": "a", field: value}
+    reply = httpx.post(f"{registry.url}/api/v1/deployments", json=body, headers={"Authorization": f"Bearer {registry.token}"})
+    assert reply.status_code == 400 and why in reply.json()["error"]["message"]
+
+
+def test_deploying_what_was_never_pushed_names_the_near_operators(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with pytest.raises(errors.NotFound, match=name):
+        client.deploy("other", name + "x")
+    with pytest.raises(errors.NotFound, match="no version '7'"):
+        client.deploy("other", name, "7")
+
+
+def test_a_long_poll_wakes_at_once_when_something_is_deployed(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    generation = client.wanted("poller", wait_s=0)["generation"]
+    answers: list[tuple[float, dict[str, Any]]] = []
+
+    def poll() -> None:
+        answer = client.wanted("poller", after=generation, wait_s=20)
+        answers.append((time.monotonic(), answer))
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    wait_until(lambda: client.health()["waiting_requests"] == 1, 5, "the poll's begin")
+    asked = time.monotonic()
+    client.deploy(fresh("second"), name, "1")
+    thread.join(10)
+
+    at, answer = answers[0]
+    assert answer["generation"] > generation
+    assert at - asked < 1.0  # on an idle machine about 5 ms; the poll itself would last 20 s
+
+
+def test_a_poll_without_news_returns_the_same_generation_after_its_wait(deployed: tuple[Registry, str]) -> None:
+    client, _ = deployed
+    first = client.wanted("quiet", wait_s=0)
+    assert client.wanted("quiet", after=first["generation"], wait_s=0.05) == first
+
+
+def test_a_generation_from_another_life_of_the_registry_is_answered_at_once(deployed: tuple[Registry, str]) -> None:
+    client, _ = deployed
+    began = time.monotonic()
+    client.wanted("node", after=1_000_000, wait_s=20)
+    assert time.monotonic() - began < 5
+
+
+def test_nodes_report_into_the_deployment_and_undeploy_forgets_it(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    digest = client.deployment(name)["digest"]
+    client.report("n1", name, version="1", digest=digest, state="failed", detail="ImportError: no module x", error_code="operator")
+    (shown,) = client.deployment(name)["nodes"]
+    assert (shown["node"], shown["state"], shown["detail"], shown["error_code"]) == ("n1", "failed", "ImportError: no module x", "operator")
+
+    client.undeploy(name)
+
+    assert name not in [d["name"] for d in client.wanted("n1", wait_s=0)["deployments"]]
+    with pytest.raises(errors.NotFound):
+        client.deployment(name)
+    client.report("n1", name, version="1", digest=digest, state="stopped")  # a late report is no error
+
+
+def test_an_epoch_keeps_the_version_of_its_first_caller(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    first = client.epoch(name, "run-1", 7)
+    assert [e["phase"] for e in client.update(name, "2")][-1] == "done"
+
+    assert client.epoch(name, "run-1", 7) == first
+    assert client.epoch(name, "run-1", 8)["version"] == "2"
+    assert client.epoch(name, "run-2", 7)["version"] == "2"
+
+
+def test_many_callers_of_one_epoch_get_one_version(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    seen: list[str] = []
+    threads = [threading.Thread(target=lambda: seen.append(client.epoch(name, "run", 1)["digest"])) for _ in range(8)]
+    updater = threading.Thread(target=lambda: list(client.update(name, "2")))
+    for t in [*threads[:4], updater, *threads[4:]]:
+        t.start()
+    for t in [*threads, updater]:
+        t.join(20)
+    assert len(seen) == 8 and len(set(seen)) == 1
+
+
+def test_nodes_are_listed_with_what_they_said(registry: Running) -> None:
+    client = registry.client()
+    reply = client.heartbeat(
+        "host-1.lan", address="unix:/n.sock", driver="process", capabilities={"logs": True}, metrics_address="127.0.0.1:9"
+    )
+    assert reply["interval_s"] > 0
+    (node,) = [n for n in client.nodes() if n["node"] == "host-1.lan"]
+    assert (node["address"], node["driver"], node["live"]) == ("unix:/n.sock", "process", True)
+    client.leave("host-1.lan")
+    assert "host-1.lan" not in [n["node"] for n in client.nodes()]

@@ -1,0 +1,155 @@
+"""The registry as a process: stops at once, keeps everything, refuses what cannot work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from registry.models import Base
+from registry.store import migrate, open_engine
+from tests.conftest import wait_until
+from tests.registry.conftest import FakeNode, Running, image
+from udo_protocol import errors
+from udo_protocol.registry_api import Registry
+
+Start = Callable[..., Running]
+
+
+def _filled(running: Running, tmp_path: Path) -> Registry:
+    client = running.client()
+    for version in ("1", "2"):
+        image("op", version, f"v = {version}").push(client, tmp_path)
+    client.deploy("op", "op", "1", secrets={"KEY": "x"})
+    return client
+
+
+def test_sigterm_ends_long_polls_streams_and_the_process_at_once(start_registry: Start, tmp_path: Path) -> None:
+    running = start_registry()
+    client = _filled(running, tmp_path)
+    client.heartbeat("n")  # a node that will never answer holds the update open
+    generation = client.wanted("n", wait_s=0)["generation"]
+    watcher = running.client(timeout_s=1)
+    stream = watcher.update("op", "2")
+    next(stream)
+    polls = [threading.Thread(target=lambda: client.wanted("n", after=generation + 1, wait_s=30)) for _ in range(5)]
+    for t in polls:
+        t.start()
+    wait_until(lambda: client.health()["waiting_requests"] == 6, 5, "the polls' begin")
+
+    began = time.monotonic()
+    running.process.terminate()
+    assert running.process.wait(10) == 0
+    took = time.monotonic() - began
+
+    assert took < 1.0
+    for t in polls:
+        t.join(10)
+    with pytest.raises(errors.Unavailable, match="udo up"):
+        list(stream)
+    assert not (running.data / "address").exists()
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_keeps_everything(start_registry: Start, tmp_path: Path, end: signal.Signals) -> None:
+    running = start_registry()
+    client = _filled(running, tmp_path)
+    assert [e["phase"] for e in client.update("op", "2")][-1] == "done"
+    bound = client.epoch("op", "run", 1)
+    before = (client.deployments(), client.operators(), client.audit(), client.wanted("n", wait_s=0))
+    token, pid = running.token, running.process.pid
+    os.kill(pid, end)
+    running.process.wait(10)
+
+    again = start_registry().client(token)
+
+    assert (again.deployments(), again.operators(), again.audit(), again.wanted("n", wait_s=0)) == before
+    assert again.epoch("op", "run", 1) == bound
+    layer = again.version("op", "1")["layers"][0]["digest"]
+    again.fetch_blob("op", layer, tmp_path / "layer")
+
+
+def test_an_update_cut_off_by_a_restart_is_finished_by_its_nodes(start_registry: Start, tmp_path: Path) -> None:
+    running = start_registry()
+    address = running.url.removeprefix("http://")
+    client = _filled(running, tmp_path)
+    hold = threading.Event()
+    with FakeNode(client, "n", lambda _: hold.wait(30)):
+        stream = client.update("op", "2")
+        next(stream)
+        seen: list[str] = []
+        watcher = threading.Thread(target=lambda: seen.extend(e["phase"] for e in stream))
+        watcher.start()
+        running.process.terminate()
+        running.process.wait(10)
+        start_registry("--listen", address)
+        hold.set()
+        watcher.join(20)
+        assert seen[-1] == "done"  # the watcher took its stream up again
+        assert client.deployment("op")["version"] == "2"
+        client.close()
+
+
+def test_two_registries_never_share_a_data_directory(start_registry: Start) -> None:
+    running = start_registry()
+    second = subprocess.run(
+        [sys.executable, "-m", "registry", "--data", str(running.data)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert second.returncode == 2 and "another registry already serves" in second.stderr
+    assert running.client().health()["status"] == "ok"
+
+
+def test_a_unix_socket_serves_the_same_api(start_registry: Start, tmp_path: Path) -> None:
+    running = start_registry("--listen", f"unix:{tmp_path}/r.sock")
+    assert running.url == f"unix:{tmp_path}/r.sock"
+    client = _filled(running, tmp_path)
+    assert client.deployment("op")["version"] == "1"
+    assert client.audit("op")[0]["address"] == "local"
+
+
+def test_an_address_in_use_is_an_error_that_names_it(start_registry: Start, tmp_path: Path) -> None:
+    port = start_registry().url.rpartition(":")[2]
+    command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "other"), "--listen", f"127.0.0.1:{port}"]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode != 0 and port in second.stderr
+
+
+def test_a_registry_that_is_away_is_named_with_the_remedy() -> None:
+    with Registry("http://127.0.0.1:9", timeout_s=1) as client, pytest.raises(errors.Unavailable, match=r"127.0.0.1:9.*udo up"):
+        client.deployments()
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_models(tmp_path: Path) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.runtime.migration import MigrationContext
+
+    engine = open_engine(f"sqlite:///{tmp_path / 'r.db'}")
+    migrate(engine)
+    migrate(engine)  # a second time changes nothing
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    engine.dispose()
+
+
+def test_another_database_url_is_used_instead_of_the_default(start_registry: Start, tmp_path: Path) -> None:
+    running = start_registry("--database", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    _filled(running, tmp_path)
+    engine = create_engine(f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM deployments").scalar() == 1
+    engine.dispose()
+    assert not (running.data / "registry.db").exists()
+
+
+def test_the_client_needs_neither_the_server_nor_its_libraries() -> None:
+    unwanted = ("flask", "sqlalchemy", "httpx", "pyarrow", "registry")
+    code = f"import sys, udo_protocol.registry_api; print([m for m in {unwanted} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout.strip() == "[]"
