@@ -1,0 +1,70 @@
+"""`python -m benchmarks NAME`: runs one suite, appends its record, prints a table, or with --json the record as the last line.
+
+Exit status 1 says that the run is invalid (a mismatch, a lost event, a peer that did not start), never that a figure is low.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any
+
+import click
+
+from benchmarks import record
+from benchmarks.rules import InvalidRun
+
+SUITES = {
+    "throughput": "Events per second of one function called from Spark in six ways.",
+    "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
+    "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
+}
+EXIT_INVALID = 1
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python -m benchmarks throughput --quick")
+def main() -> None:
+    """Measure what the platform costs. Every run is appended to benchmarks/results/NAME.jsonl."""
+
+
+def _suite(name: str, text: str) -> click.Command:
+    @click.command(name, help=f"{text}\n\nExample: python -m benchmarks {name} --quick --json", short_help=text)
+    @click.option("--quick", is_flag=True, help="A smaller run of the same thing, within 50 s after start-up.")
+    @click.option("--json", "as_json", is_flag=True, help="The record as one JSON object on the last line of standard output.")
+    @click.option("--driver", type=click.Choice(["process", "docker"]), default="process", show_default=True, help="How instances run.")
+    @click.option("--seed", type=int, default=1, show_default=True, help="Of the input.")
+    def suite(quick: bool, as_json: bool, driver: str, seed: int) -> None:
+        from benchmarks import tables
+
+        module = importlib.import_module(f"benchmarks.{name}")
+        arguments: dict[str, Any] = {"quick": quick, "driver": driver, "seed": seed}
+        try:
+            made = record.stamp(name, arguments, module.run(**arguments))
+        except InvalidRun as e:
+            print(f"benchmarks: the run is invalid: {e}", file=sys.stderr)
+            sys.exit(EXIT_INVALID)
+        record.append(made)
+        if as_json:
+            print(json.dumps(made), flush=True)
+        else:
+            tables.show(module.sections(made))
+
+    return suite
+
+
+for _name, _text in SUITES.items():
+    main.add_command(_suite(_name, _text))
+
+
+@main.command("figures")
+def figures() -> None:
+    """Copy the latest figures of every suite into docs/performance.md."""
+    from benchmarks.figures import copy_all
+
+    for line in copy_all(SUITES):
+        print(line)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -1,0 +1,143 @@
+"""Brings up what a benchmark needs, in a directory of its own, and leaves nothing running: the platform, and single servers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.rules import InvalidRun
+from udo_cli import local
+from udo_cli.home import Home
+from udo_cli.packing.build import Target, build, load_manifest
+from udo_protocol.errors import UdoError
+from udo_protocol.node_api import Node, connect_node
+from udo_protocol.registry_api import Registry
+
+OPERATORS = Path(__file__).parent / "operators"
+START_TIMEOUT_S = 60.0
+_LOOK_S = 0.02
+
+
+def say(text: str) -> None:
+    """Progress; standard output is for figures."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def wait_until(met: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Return as soon as `met`; InvalidRun naming `what` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not met():
+        if time.monotonic() > deadline:
+            raise InvalidRun(f"waited {timeout_s:g} s for {what}")
+        time.sleep(_LOOK_S)
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A registry and a node manager of this run alone."""
+
+    home: Home
+    registry_url: str
+    node_socket: str
+
+    def registry(self) -> Registry:
+        """A client that may write."""
+        return Registry(self.registry_url, token=self.home.token_file.read_text("utf-8").strip(), user="benchmarks")
+
+    def node(self) -> Node:
+        """The node manager."""
+        return connect_node(self.node_socket)
+
+    def push(self, operator: str, version: str) -> None:
+        """Pack and upload a benchmark operator under this version."""
+        target = Target.of(None, None)
+        directory = OPERATORS / operator
+        manifest = load_manifest(directory, version, target)
+        work = self.home.path / "work"
+        work.mkdir(exist_ok=True)
+        image = build(directory, manifest, target, work, self.home.dependencies, lambda _: None)
+        config = work / "config.json"
+        config.write_bytes(image.config)
+        with self.registry() as registry:
+            registry.push_blob(operator, image.config_digest, config)
+            for layer in image.layers:
+                registry.push_blob(operator, layer.digest, layer.path)
+            registry.put_manifest(operator, version, image.manifest)
+
+    def deploy(self, name: str, operator: str, version: str = "1") -> None:
+        """Deploy and wait until an instance answers."""
+        with self.registry() as registry:
+            registry.deploy(name, operator, version)
+
+            def answering() -> bool:
+                nodes = registry.deployment(name)["nodes"]
+                if failed := [n for n in nodes if n["state"] == "failed"]:
+                    raise InvalidRun(f"deployment {name} failed: {failed[0]['detail']}")
+                return any(n["state"] == "answering" for n in nodes)
+
+            wait_until(answering, START_TIMEOUT_S, f"deployment {name}")
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """Everything that runs under this home, by part: instance, warm, node_manager, queue, state, registry, other."""
+        status = self.node().status()
+        instances = {s.pid for s in status.slots}
+        servers = {s.pid: s.role for s in status.servers}
+        found: dict[str, list[psutil.Process]] = {}
+        inside = f"{self.home.path}/"
+        for p in psutil.process_iter(["cmdline", "cwd"]):
+            command = " ".join(p.info["cmdline"] or ())
+            if inside not in command and not f"{p.info['cwd'] or ''}/".startswith(inside):
+                continue
+            if p.pid in instances:
+                part = "instance"
+            elif p.pid in servers:
+                part = servers[p.pid]
+            elif "bootstrap.py" in command:
+                part = "warm"
+            else:
+                part = next((n for n in ("warden", "node_manager", "registry") if n in command), "registry")
+            found.setdefault(part, []).append(p)
+        return found
+
+
+@contextmanager
+def platform(driver: str) -> Iterator[Platform]:
+    """The whole platform, started as `udo up` starts it, stopped at the end whatever happened."""
+    # Unix socket paths are short: 107 bytes.
+    path = Path(tempfile.mkdtemp(prefix="udo-bench-"))
+    home = Home(path)
+    try:
+        started = local.start(home, local.Options(driver=driver), say)
+        yield Platform(home, started.registry, started.node)
+    except UdoError as e:
+        raise InvalidRun(f"{type(e).__name__}: {e}") from e
+    finally:
+        local.stop(home, say)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def server(command: Sequence[str], socket: Path) -> Iterator[str]:
+    """A contender's server, ready when its socket is there; terminated at the end."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: socket.exists() or child.poll() is not None, START_TIMEOUT_S, f"the socket of {' '.join(command[1:3])}")
+        if child.poll() is not None:
+            raise InvalidRun(f"{' '.join(command)} ended with status {child.returncode} instead of serving")
+        yield str(socket)
+    finally:
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -1,0 +1,36 @@
+"""UDO as its users call it, and the paper's ablation of it: the same lane with one event per frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from udo_interface import udo
+from udo_interface.deployed import fetch
+from udo_interface.task import ROWS_PER_FRAME, Task
+from udo_protocol.schema import to_ipc
+
+# The operator's deployment behind each function's name.
+DEPLOYMENTS = {"filter": "keep", "forward": "forward"}
+
+
+def through_udo(df: DataFrame, operator: str, registry: str) -> DataFrame:
+    """`udo(name)(df)`, nothing else."""
+    return udo(DEPLOYMENTS[operator], registry=registry)(df)
+
+
+def unbatched(df: DataFrame, operator: str, registry: str, node: str) -> DataFrame:
+    """One frame per event; Spark's side stays batched on both ends, so that only the queue's batching is taken away."""
+    deployed = fetch(DEPLOYMENTS[operator], registry)
+    sent, back = to_ipc(deployed.input), to_ipc(deployed.output)
+    task = Task(deployed.reference, deployed.what, node, "unbatched", "", False, None, (), sent, back, back)
+
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        answers = task.arrow(batch.slice(i, 1) for batch in batches for i in range(batch.num_rows))
+        while gathered := list(islice(answers, ROWS_PER_FRAME)):
+            yield pa.Table.from_batches(gathered).combine_chunks().to_batches()[0]
+
+    return df.mapInArrow(apply, df.schema)

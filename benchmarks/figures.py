@@ -1,0 +1,47 @@
+"""Copies the latest figures into docs/performance.md, between marker comments, so that no figure there is typed by hand."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record, tables
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
+
+
+def replace_between(text: str, name: str, content: str) -> str:
+    """`text` with `content` between `<!-- figures:NAME -->` and `<!-- /figures:NAME -->`; ValueError if a marker is missing."""
+    start, end = f"<!-- figures:{name} -->", f"<!-- /figures:{name} -->"
+    before, found, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"expected the markers {start} and {end} in the document")
+    return f"{before}{start}\n{content}\n{end}{after}"
+
+
+def caption(made: dict[str, Any]) -> str:
+    """What, when, where: the line under the tables."""
+    m, v = made["machine"], made["versions"]
+    quick = " --quick" if made["arguments"].get("quick") else ""
+    return (
+        f"`python -m benchmarks {made['name']}{quick}` on {made['time'][:10]}, commit {made['commit']}; "
+        f"{m['cores']} cores ({m['cpu']}), {m['memory_gb']:g} GB, Linux {m['kernel']}; "
+        f"Python {v['python']}, PySpark {v['pyspark']}, PyArrow {v['pyarrow']}."
+    )
+
+
+def copy_all(names: Iterable[str], document: Path = DOCUMENT) -> Iterator[str]:
+    """Write what is there; yields one line per suite saying what was done."""
+    text = document.read_text("utf-8")
+    for name in names:
+        made = record.latest(name)
+        if made is None:
+            yield f"{name}: no run yet; python -m benchmarks {name}"
+            continue
+        module = importlib.import_module(f"benchmarks.{name}")
+        text = replace_between(text, name, f"{tables.markdown(module.sections(made))}\n\n{caption(made)}")
+        yield f"{name}: figures of {made['time']}"
+    document.write_text(text, "utf-8")

