@@ -1,0 +1,189 @@
+"""The contract of a driver, run against every one there is, the fake included."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+import psutil
+import pytest
+
+from node_manager.drivers import logfile
+from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Spec
+from node_manager.drivers.fake import FakeDriver
+from node_manager.drivers.process import ProcessDriver
+from tests.conftest import wait_until
+from udo_protocol.errors import OperatorError
+
+_PYTHON = {
+    "wait": "import time; time.sleep(300)",
+    "exit": "import sys; sys.exit({0})",
+    "print": "import sys, time; print({0!r}, end='', flush=True); time.sleep(300)",
+    "grow": "import time; kept = bytearray({0} << 20); kept[::4096] = b'x' * len(kept[::4096]); time.sleep(300)",
+    "deaf": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)",
+}
+
+
+@dataclass
+class Bench:
+    """One driver under test and what it started."""
+
+    driver: Driver
+    successor: Callable[[], Driver]
+    argv: Callable[..., tuple[str, ...]]
+    directory: Path
+    handles: list[Handle] = field(default_factory=list)
+
+    def start(self, *program: str, allowance: Allowance | None = None) -> tuple[Handle, queue.Queue[Exit]]:
+        exits: queue.Queue[Exit] = queue.Queue()
+        directory = self.directory / f"i{len(self.handles)}"
+        directory.mkdir()
+        env = {"PATH": "/usr/bin:/bin"}
+        spec = Spec(f"i{len(self.handles)}", self.argv(*program), env, directory, allowance or Allowance())
+        self.handles.append(self.driver.start(spec, exits.put))
+        return self.handles[-1], exits
+
+
+def _python(program: str, argument: str = "") -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", _PYTHON[program].format(argument))
+
+
+@pytest.fixture(params=["process", "fake"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    if request.param == "process":
+        b = Bench(ProcessDriver(), ProcessDriver, _python, tmp_path)
+    else:
+        fake = FakeDriver()
+        b = Bench(fake, lambda: FakeDriver(fake.world), lambda *program: ("fake", *program), tmp_path)
+    yield b
+    for handle in b.handles:
+        b.driver.stop(handle, 0)
+
+
+def test_a_started_instance_runs_until_it_is_stopped_and_reports_once(bench: Bench) -> None:
+    handle, exits = bench.start("wait")
+    assert bench.driver.inspect(handle).running
+
+    bench.driver.stop(handle, 5)
+
+    assert not bench.driver.inspect(handle).running
+    assert exits.get(timeout=5).code == -15
+    assert exits.empty()
+
+
+def test_a_crash_is_reported_at_once_with_its_status(bench: Bench) -> None:
+    _, exits = bench.start("exit", "7")
+
+    how = exits.get(timeout=5)
+
+    assert (how.code, str(how)) == (7, "exit status 7")
+
+
+def test_an_instance_deaf_to_a_stop_is_killed_after_the_grace(bench: Bench) -> None:
+    handle, exits = bench.start("deaf")
+    if bench.driver.name == "process":
+        wait_until(lambda: "deaf" in logfile.tail(Path(handle.directory) / "log", 0), 10, "instance to be deaf")
+
+    bench.driver.stop(handle, 0.1)
+
+    assert exits.get(timeout=5).code == -9
+
+
+def test_an_instance_beyond_its_memory_is_killed_and_the_reason_said(bench: Bench) -> None:
+    _, exits = bench.start("grow", "80", allowance=Allowance(memory_bytes=48 << 20))
+
+    assert "memory limit of 48 MiB exceeded" in exits.get(timeout=10).reason
+
+
+def test_the_allowance_of_a_running_instance_can_change(bench: Bench) -> None:
+    handle, exits = bench.start("grow", "80", allowance=Allowance(memory_bytes=1 << 30))
+    wait_until(lambda: bench.driver.inspect(handle).rss_bytes >= 80 << 20, 10, "instance to grow")
+
+    bench.driver.limit(handle, Allowance(memory_bytes=48 << 20))
+
+    assert "memory limit" in exits.get(timeout=10).reason
+
+
+def test_a_hung_instance_is_killed_with_the_reason_it_is_given(bench: Bench) -> None:
+    handle, exits = bench.start("deaf")
+
+    bench.driver.kill(handle, "it hangs")
+
+    assert str(exits.get(timeout=5)) == "it hangs"
+
+
+def test_what_an_instance_writes_can_be_read_and_followed(bench: Bench) -> None:
+    handle, _ = bench.start("print", "one\ntwo\nthree\n")
+    stop = Event()
+
+    lines = bench.driver.logs(handle, tail_lines=2, follow=True, stop=stop)
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if line == "three":
+            stop.set()
+
+    assert seen[-1] == "three"
+    wait_until(lambda: list(bench.driver.logs(handle, tail_lines=2, follow=False, stop=stop)) == ["two", "three"], 5, "tail")
+
+
+def test_inspection_shows_resident_memory(bench: Bench) -> None:
+    handle, _ = bench.start("wait")
+
+    wait_until(lambda: bench.driver.inspect(handle).rss_bytes > 0, 5, "resident memory")
+
+
+def test_a_new_manager_recovers_a_running_instance_from_its_handle(bench: Bench) -> None:
+    handle, _ = bench.start("wait")
+    copy = Handle(**handle.to_json())
+    successor, exits = bench.successor(), queue.Queue[Exit]()
+
+    assert successor.recover(copy, Allowance(), exits.put)
+    assert successor.inspect(copy).running
+    successor.stop(copy, 5)
+
+    assert exits.get(timeout=5)
+    assert not bench.successor().recover(copy, Allowance(), exits.put)
+
+
+def test_a_program_that_does_not_exist_is_an_error_that_names_it(bench: Bench) -> None:
+    bench.argv = lambda *program: program
+
+    with pytest.raises(OperatorError, match="/nowhere/python"):
+        bench.start("/nowhere/python", "x")
+
+
+def test_capabilities_say_that_a_process_is_not_isolated() -> None:
+    c = ProcessDriver().capabilities()
+
+    assert c.memory_limit and not (c.isolates_files or c.isolates_network or c.isolates_users)
+
+
+def test_a_process_leads_a_session_of_its_own_and_takes_its_children_with_it(tmp_path: Path) -> None:
+    driver, exits = ProcessDriver(), queue.Queue[Exit]()
+    source = "import subprocess, sys; p = subprocess.Popen(['sleep', '300']); print(p.pid, flush=True); p.wait()"
+    spec = Spec("i", (sys.executable, "-I", "-c", source), {"PATH": "/usr/bin:/bin"}, tmp_path, Allowance(open_files=64))
+    handle = driver.start(spec, exits.put)
+    wait_until(lambda: bool(logfile.tail(tmp_path / "log", 1)), 10, "child to start")
+    child = int(logfile.tail(tmp_path / "log", 1)[0])
+
+    driver.kill(handle, "over")
+
+    exits.get(timeout=5)
+    wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE, 5, "child to end")
+
+
+def test_a_log_beyond_its_bound_is_moved_aside_and_the_tail_spans_both(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("a") as f:
+        f.write("".join(f"{i}\n" for i in range(1000)))
+        f.flush()
+        logfile.bound(log, 100)
+        f.write("after\n")
+
+    assert log.read_text() == "after\n"
+    assert logfile.tail(log, 2) == ["999", "after"]

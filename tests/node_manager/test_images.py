@@ -1,0 +1,151 @@
+"""Images on a node: what is pulled is checked, unpacked safely, once, and refused by name when it does not belong here."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_manager import runtime_base
+from node_manager.images import Images, unpack
+from node_manager.instances import Config
+from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
+from udo_protocol.manifest import Manifest
+
+MANIFEST = Manifest(name="t", version="1", entry="op:run", input={"a": "int64"}, output={"b": "int64"})
+
+
+def layer(path: Path, members: Mapping[str, bytes | tarfile.TarInfo]) -> Path:
+    """A gzipped tar of files, or of the given entries."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            info.name = name
+            data = content if isinstance(content, bytes) else b""
+            if isinstance(content, bytes):
+                info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+class Source:
+    """A registry of one version."""
+
+    def __init__(self, directory: Path, **manifest: Any) -> None:
+        self.blob = layer(directory / "layer.tar.gz", {"opt/udo/code/op.py": b"x = 1\n"}).read_bytes()
+        self.digest, self.fetched = "sha256:" + hashlib.sha256(self.blob).hexdigest(), 0
+        self.manifest = MANIFEST.model_copy(update=manifest)
+
+    def version(self, name: str, ref: str) -> Mapping[str, Any]:
+        layers = [{"digest": self.digest, "size": len(self.blob), "kind": "code"}]
+        return {"name": name, "version": "1", "digest": "sha256:" + "a" * 64, "manifest": self.manifest.model_dump(), "layers": layers}
+
+    def fetch_blob(self, name: str, digest: str, path: Path) -> None:
+        self.fetched += 1
+        path.write_bytes(self.blob)
+
+
+def test_an_image_is_pulled_once_and_found_again_after_a_restart(tmp_path: Path) -> None:
+    source, store = Source(tmp_path), tmp_path / "images"
+    store.mkdir()
+
+    first = Images(store, source).get("t", "1")
+    again = Images(store).get("t", digest=first.digest)
+
+    assert (first.code / "op.py").read_text() == "x = 1\n"
+    assert again.manifest == MANIFEST
+    assert source.fetched == 1
+    assert [p.name for p in store.iterdir()] == ["sha256-" + "a" * 64]
+
+
+def test_a_blob_with_another_digest_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
+    source, store = Source(tmp_path), tmp_path / "images"
+    store.mkdir()
+    source.blob = layer(tmp_path / "other.tar.gz", {"opt/udo/code/op.py": b"x = 2\n"}).read_bytes()
+
+    with pytest.raises(ProtocolError, match="expected sha256:.*, got sha256:"):
+        Images(store, source).get("t", "1")
+
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize(("field", "value"), [("python_tag", "cp27"), ("platform", "linux_vax"), ("platform", "win_amd64")])
+def test_another_python_or_platform_is_refused_before_anything_is_fetched(tmp_path: Path, field: str, value: str) -> None:
+    source = Source(tmp_path, **{field: value})
+
+    with pytest.raises(OperatorError, match=f"t@1 was packaged for .*{value}.*this node runs"):
+        Images(tmp_path, source).get("t", "1")
+
+    assert source.fetched == 0
+
+
+def test_without_a_registry_an_unknown_image_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="--registry URL"):
+        Images(tmp_path).get("t", "1")
+    with pytest.raises(UsageError, match="digest like sha256"):
+        Images(tmp_path).get("t", digest="../../etc")
+
+
+def _link(target: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo()
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    return info
+
+
+def _device() -> tarfile.TarInfo:
+    info = tarfile.TarInfo()
+    info.type = tarfile.CHRTYPE
+    return info
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"etc/passwd": b"x"},
+        {"opt/udo/code/../../../../out": b"x"},
+        {"/opt/udo/code/op.py": b"x"},
+        {"opt/udo/code/link": _link("/etc/passwd")},
+        {"opt/udo/code/link": _link("../../out")},
+        {"opt/udo/code/dev": _device()},
+        {"opt/udo/deps/op.py": b"x"},
+    ],
+)
+def test_an_archive_cannot_reach_outside_of_its_layer(tmp_path: Path, members: Mapping[str, bytes | tarfile.TarInfo]) -> None:
+    into = tmp_path / "a" / "b"
+    into.mkdir(parents=True)
+
+    with pytest.raises(ProtocolError, match="layer code"):
+        unpack(layer(tmp_path / "l", members), "code", into)
+
+    assert sorted(p.name for p in tmp_path.rglob("*") if not p.is_dir()) == ["l"]
+
+
+def test_a_layer_that_unpacks_to_too_much_or_is_cut_off_is_refused(tmp_path: Path) -> None:
+    archive = layer(tmp_path / "l", {"opt/udo/code/op.py": bytes(5000)})
+    with pytest.raises(ProtocolError, match="more than 0 MiB"):
+        unpack(archive, "code", tmp_path / "x", bound_bytes=1000)
+    noise = layer(tmp_path / "n", {"opt/udo/code/op.py": os.urandom(5000)}).read_bytes()
+    archive.write_bytes(noise[: len(noise) // 2])
+
+    with pytest.raises(ProtocolError, match="cannot be unpacked"):
+        unpack(archive, "code", tmp_path / "x")
+
+
+def test_the_runtime_base_links_only_what_an_operator_may_see(tmp_path: Path) -> None:
+    base = runtime_base.build(tmp_path / "base")
+    runtime_base.build(base)
+
+    assert sorted(p.name for p in base.iterdir()) == ["google", "msgpack", "pyarrow", "udo_protocol", "udo_runtime"]
+    assert runtime_base.bootstrap().is_file()
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "log", ""])
+def test_a_deployments_files_stay_inside_the_instances_directory(path: str) -> None:
+    with pytest.raises(UsageError, match="relative path"):
+        Config.parse({"files": {path: ""}})

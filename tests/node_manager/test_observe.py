@@ -1,0 +1,137 @@
+"""What can be seen of a node: status, statistics, logs, metrics, health; and that looking and idling cost little."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import urllib.request
+from collections.abc import Callable
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.conftest import wait_until
+from tests.node_manager.conftest import Daemon, Lane, add, put_image
+
+Open = Callable[..., Lane]
+CHATTY = """
+import logging
+from udo_runtime import operator
+@operator
+def run(batch):
+    logging.getLogger("op").info("saw %s {n}", batch.column("a").to_pylist())
+    return {{"b": batch.column("a")}}
+"""
+
+
+def _metrics(daemon: Daemon) -> dict[str, float]:
+    with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=10) as reply:
+        text = reply.read().decode()
+    return {
+        s.name + "".join(f",{v}" for k, v in sorted(s.labels.items()) if k == "quantile"): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+        if s.labels.get("deployment") == "d"
+    }
+
+
+def test_status_names_servers_slots_versions_and_addresses(daemon: Daemon) -> None:
+    digest = daemon.deploy(add(1))
+
+    status = daemon.api.status()
+
+    assert (status.node, status.driver) == ("n1", "process")
+    assert [s.role for s in status.servers] == ["queue", "state"]
+    assert all(s.used_bytes and s.run_id for s in status.servers)
+    assert status.metrics_address.startswith("http://127.0.0.1:")
+    d = daemon.slot()
+    assert (d.operator, d.version, d.digest, d.state) == ("t", "1", digest, "owner")
+    assert psutil.Process(d.pid).is_running() and d.rss_bytes > 10 << 20
+
+
+def test_statistics_and_metrics_count_events_over_an_update(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    for _ in range(10):
+        caller.send([1, 2, 3])
+        caller.receive()
+    wait_until(lambda: daemon.api.stats("d").slots[0].events_in == 30, 10, "30 events counted")
+    list(daemon.api.update("d", "2", put_image(daemon.home, add(100), version="2")))
+    caller.send([1, 2, 3])
+    caller.receive()
+
+    wait_until(lambda: daemon.api.stats("d").slots[0].events_in == 33, 10, "33 events counted")
+
+    seen = _metrics(daemon)
+    assert seen["udo_events_in_total"] == seen["udo_events_out_total"] == 33
+    assert seen["udo_frames_total"] == 11
+    assert {"udo_queue_depth_frames", "udo_retained_bytes", "udo_events_per_second", "udo_restarts_total"} <= seen.keys()
+    assert {"udo_frame_milliseconds,0.5", "udo_frame_milliseconds,0.99"} <= seen.keys()
+    assert seen["udo_operator_info"] == 1
+
+
+def test_logs_follow_an_operator_over_an_update_and_show_former_instances(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(CHATTY.format(n="v1"))
+    caller = lane()
+    caller.ask(1)
+    wait_until(lambda: any("saw [1] v1" in line.text for line in daemon.api.logs("d")), 10, "first line")
+
+    lines = daemon.api.logs("d", follow=True, tail_lines=1, timeout_s=30)
+    first = next(lines)
+    assert ("saw [1] v1" in first.text, first.version, first.stream) == (True, "1", "log")
+    assert first.at.startswith("20")
+    list(daemon.api.update("d", "2", put_image(daemon.home, CHATTY.format(n="v2"), version="2")))
+    caller.ask(2)
+    later = next(line for line in lines if "saw [2]" in line.text)
+    lines.close()  # type: ignore[attr-defined]
+
+    assert (later.version, "v2" in later.text) == ("2", True)
+    wait_until(lambda: {"1", "2"} <= {line.version for line in daemon.api.logs("d")}, 10, "lines of both versions")
+
+
+def test_an_idle_node_costs_almost_nothing(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    lane().ask(1)
+    mine = [psutil.Process(daemon.process.pid), *daemon.processes()]  # type: ignore[union-attr]
+    quiet = time.monotonic() + 2.0  # the warm pool fills up again meanwhile
+    wait_until(lambda: time.monotonic() > quiet, 5, "quiet")
+
+    def spent() -> float:
+        return sum(sum(p.cpu_times()[:2]) for p in mine if p.is_running())
+
+    start, begun = spent(), time.monotonic()
+    until = begun + 4.0
+    wait_until(lambda: time.monotonic() > until, 10, "measurement")
+    used = (spent() - start) / (time.monotonic() - begun)
+
+    # Manager, two servers, warden, owner and warm instance together; a core is 1.0.
+    assert used < 0.04, f"{used:.3f} cores"
+
+
+def test_the_manager_is_healthy_only_while_it_serves(daemon: Daemon) -> None:
+    assert daemon.api.healthy()
+
+    daemon.stop()
+
+    assert not daemon.api.healthy()
+
+
+def test_two_hundred_events_around_every_update_are_answered_in_order(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(0))
+    caller = lane()
+    numbers = itertools.count()
+    expected: list[int] = []
+    for update in range(1, 6):
+        sent = [next(numbers) for _ in range(100)]
+        for n in sent[:8]:
+            caller.send([n])
+        expected += sent[:8]
+        digest = put_image(daemon.home, add(0) + f"# {update}\n", version=f"v{update}")
+        steps = list(daemon.api.update("d", f"v{update}", digest))
+        assert steps[-1].phase == "done", steps[-1]
+        for n in sent[8:]:
+            caller.send([n])
+            expected.append(n)
+            assert caller.values(caller.receive())[0] == expected.pop(0)
+    while expected:
+        assert caller.values(caller.receive())[0] == expected.pop(0)

