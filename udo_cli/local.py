@@ -87,14 +87,11 @@ def stop(home: Home, say: Callable[[str], None]) -> list[str]:
         return []
     with _alone(home):
         stopped = []
-        for what, running, act in (
-            ("node manager", _recorded(home.node), lambda: _stop_node(home)),
-            ("registry", _recorded(home.registry), lambda: _stop_one(home.registry)),
-        ):
-            if running:
+        for what, directory in (("node manager", home.node), ("registry", home.registry)):
+            if _recorded(directory):
                 say(f"stopping the {what}")
                 stopped.append(what)
-            act()
+                _stop_one(directory)
         if left := _sweep(home):
             say(f"killed what was left: {', '.join(left)}")
             stopped += left

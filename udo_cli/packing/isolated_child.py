@@ -29,12 +29,16 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     processor.open()
     started = time.perf_counter()
     answered = 0
-    with pa.OSFile(str(work / "answers.arrow"), "wb") as sink, pa.ipc.new_stream(sink, output) as writer:
-        with pa.OSFile(str(work / "events.arrow"), "rb") as source, pa.ipc.open_stream(source) as reader:
-            for batch in reader:
-                answer = processor(batch)
-                answered += answer.num_rows
-                writer.write_batch(answer)
+    with (
+        pa.OSFile(str(work / "answers.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, output) as writer,
+        pa.OSFile(str(work / "events.arrow"), "rb") as source,
+        pa.ipc.open_stream(source) as reader,
+    ):
+        for batch in reader:
+            answer = processor(batch)
+            answered += answer.num_rows
+            writer.write_batch(answer)
     took_ms = (time.perf_counter() - started) * 1000
     processor.close()
     return {"ok": True, "answers": answered, "took_ms": round(took_ms, 3)}

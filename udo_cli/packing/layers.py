@@ -76,7 +76,7 @@ def pack(kind: str, root: str, files: Iterator[tuple[str, Path]], target: Path) 
     """Write the layer of `files` below `root` to `target`."""
     with target.open("wb") as raw:
         packed = _Digesting(raw)
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as zipped:  # type: ignore[call-overload]
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as zipped:
             plain = _Digesting(zipped)
             with tarfile.open(fileobj=plain, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
                 for folder in _parents(root):

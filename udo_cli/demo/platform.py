@@ -1,0 +1,54 @@
+"""Brings the demo's operators onto a fresh platform: push, deploy, wait until they answer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from udo_cli import remote
+from udo_cli.packing import build
+from udo_cli.packing.upload import upload
+from udo_protocol.errors import NotFound
+from udo_protocol.registry_api import Registry
+
+ANSWERING_TIMEOUT_S = 60.0
+
+
+def examples() -> Path:
+    """The folder of the example operators: beside the packages in a checkout, inside of this one when installed."""
+    package = Path(__file__).parent.parent
+    for folder in (package / "_examples", package.parent / "examples" / "operators"):
+        if folder.is_dir():
+            return folder
+    raise NotFound(f"the example operators are not where they belong, {package / '_examples'}; install udo-spark again")
+
+
+def push(api: Registry, example: str, cache: Path) -> str:
+    """Push an example operator; its reference `name@version`."""
+    directory = examples() / example
+    target = build.Target.of(None, None)
+    manifest = build.load_manifest(directory, None, target)
+    with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
+        image = build.build(directory, manifest, target, Path(work), cache, _silent)
+        upload(api, manifest, image, Path(work), _silent)
+    return manifest.reference
+
+
+def deploy(api: Registry, operator: str, version: str) -> None:
+    """Deploy under the operator's own name and wait until it answers."""
+    api.deploy(operator, operator, version)
+    remote.await_answering(api, operator, ANSWERING_TIMEOUT_S, _silent)
+
+
+def _silent(_: str) -> None:
+    """The demo tells its own progress."""
+
+
+def prepare(api: Registry, cache: Path, say: Callable[[str], None]) -> None:
+    """forward@1, fraud@1 and fraud@2 pushed; the first two deployed."""
+    for example in ("forward", "fraud_v1", "fraud_v2"):
+        say(f"pushed {push(api, example, cache)}")
+    for operator in ("forward", "fraud"):
+        deploy(api, operator, "1")
+        say(f"deployed {operator}@1")

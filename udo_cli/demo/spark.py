@@ -1,0 +1,99 @@
+"""The demo's Spark: started quietly, the query built, everything ended with the process that Spark leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from udo_interface.java import spark_session
+from udo_protocol.errors import OperatorError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+from udo_cli.demo.source import FILES_PER_BATCH
+
+_STOP_S = 15.0
+
+
+@contextlib.contextmanager
+def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
+    """A local session that finds this registry and node; what Java prints goes to `work`/spark.log."""
+    settings: dict[str, Any] = {
+        "spark.udo.registry": registry,
+        "spark.udo.node": node,
+        "spark.local.dir": str(work / "spark"),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # The history tables are small; joining by broadcast keeps the order of the stream.
+        "spark.sql.adaptive.enabled": False,
+        "spark.sql.streaming.numRecentProgressUpdates": 1000,
+    }
+    with _output_to(work / "spark.log"):
+        spark = spark_session("udo demo", **settings)
+    try:
+        yield spark
+    except PySparkException as e:  # its text lives in Java: read it while there is one
+        raise OperatorError(f"Spark failed: {e}") from None
+    finally:
+        _end(spark)
+
+
+def query(spark: SparkSession, scored: DataFrame, work: Path) -> StreamingQuery:
+    """Start the stream into a file sink, which counts what it has committed."""
+    writer = scored.writeStream.queryName("demo").format("parquet").option("checkpointLocation", str(work / "checkpoint"))
+    return writer.trigger(processingTime="0 seconds").start(str(work / "sink"))
+
+
+def payments(spark: SparkSession, archive: DataFrame, landing: Path) -> DataFrame:
+    """The stream of files that land; each micro-batch takes one per task."""
+    return spark.readStream.schema(archive.schema).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(landing))
+
+
+@contextlib.contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """What this process and those it starts meanwhile write to stderr and stdout lands in `path`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        for number, saved in enumerate(kept, start=1):
+            os.dup2(saved, number)
+            os.close(saved)
+
+
+def _end(spark: SparkSession) -> None:
+    """Stop Spark and wait for its Java to be gone; PySpark by itself leaves that to the end of Python."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    with contextlib.suppress(Exception):  # a stop interrupted half-way must not keep Java alive
+        spark.stop()
+    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is None:
+        return
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    java: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if java is None:
+        return
+    with contextlib.suppress(OSError):
+        if java.stdin:
+            java.stdin.close()
+    try:
+        java.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
