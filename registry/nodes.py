@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from registry import updates
@@ -59,6 +59,13 @@ def leave(session: Session, name: str, now: float) -> None:
     for state in session.scalars(select(NodeState).where(NodeState.node == name)):
         session.delete(state)
     updates.drop(session, name, "left", now)
+
+
+def forget(session: Session, before: float) -> None:
+    """Drop nodes, and what they said, that were not heard of since `before`."""
+    for name in session.scalars(select(Node.name).where(Node.last_seen < before)).all():
+        for table, column in ((Node, Node.name), (NodeState, NodeState.node)):
+            session.execute(delete(table).where(column == name))
 
 
 def everything(session: Session, since: float, polled: Mapping[str, float]) -> list[dict[str, Any]]:

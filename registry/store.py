@@ -15,17 +15,23 @@ from typing import Any
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
 from registry.hub import Hub
 from registry.models import Setting
+from udo_protocol.errors import UsageError
 
 
 def open_engine(url: str) -> Engine:
     """The engine of this database URL."""
     sqlite = url.startswith("sqlite")
     # Values never stand in error texts, for they may be secrets.
-    engine = create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=not sqlite, hide_parameters=True)
+    try:
+        engine = create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=not sqlite, hide_parameters=True)
+    except (ArgumentError, ModuleNotFoundError) as e:
+        form = "sqlite:////path/registry.db or postgresql+psycopg://host/name with its driver installed"
+        raise UsageError(f"the database URL does not work ({e}); expected one such as {form}") from e
     if sqlite:
 
         @event.listens_for(engine, "connect")

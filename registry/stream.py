@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Iterator
 
 from flask import Response, request
 
-from registry import updates
+from registry import nodes, updates
 from registry.web import Services, services
 
 log = logging.getLogger("registry")
 FINAL = ("done", "refused", "failed")
 # How late an update may fail after its deadline, or a vanished node be noticed.
 TICK_S = 0.5
+PRUNE_TICKS = 600
 
 
 def stream(update_id: str) -> Response:
@@ -43,9 +45,15 @@ def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
 
 
 def keep_time(s: Services) -> None:
-    """Until the server stops: fail updates that overstay, go on without nodes that vanished."""
-    while not s.hub.stopping.wait(TICK_S):
+    """Until the server stops: fail updates that overstay, go on without nodes that vanished, forget what is old now and then."""
+    for tick in itertools.count():
+        if s.hub.stopping.wait(TICK_S):
+            return
         try:
+            if tick % PRUNE_TICKS == 0:
+                with s.store.write() as session:
+                    updates.prune(session)
+                    nodes.forget(session, s.clock() - s.config.node_kept_s)
             with s.store.read() as session:
                 if not updates.overdue(session, s.live(session), s.clock()):
                     continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from registry import audit, catalogue, deployments
@@ -117,7 +117,6 @@ def start(session: Session, caller: Caller, name: str, action: str, ref: str | N
     audit.record(session, caller, action, deployment=name, before=old.digest, after=new.digest, detail=f"{route}, update {update.id}")
     _move(session, update, "preparing", caller.now, detail=f"{route}. {remark}".removesuffix(". "))
     bump(session)
-    _prune(session, name)
     advance(session, update, caller.now)
     return update
 
@@ -188,6 +187,14 @@ def drop_dead(session: Session, live: list[str], now: float) -> None:
         drop(session, node, "was not heard of for too long", now)
 
 
+def prune(session: Session) -> None:
+    """Forget all but the last UPDATES_KEPT updates of each deployment, with their events."""
+    age = func.row_number().over(partition_by=Update.deployment, order_by=Update.started_at.desc())
+    aged = select(Update.id, Update.state, age.label("age")).subquery()
+    old = select(aged.c.id).where(aged.c.age > UPDATES_KEPT, aged.c.state.not_in(OPEN))
+    session.execute(delete(Update).where(Update.id.in_(old)), execution_options={"synchronize_session": False})
+
+
 def _awaited(session: Session) -> set[str]:
     query = select(Participant.node).join(Update, Update.id == Participant.update_id)
     return set(session.scalars(query.where(Update.state.in_(OPEN), Participant.state.in_(("waiting", "ready")))))
@@ -235,14 +242,3 @@ def _move(session: Session, update: Update, to: str, now: float, detail: str = "
 def _event(session: Session, update: Update, phase: str, now: float, *, node: str = "", detail: str = "") -> None:
     at_ms = round((now - update.started_at) * 1000, 3)
     session.add(Event(update_id=update.id, phase=phase, node=node, detail=detail, at_ms=at_ms))
-    session.flush()
-
-
-def _prune(session: Session, name: str) -> None:
-    kept = select(Update.started_at).where(Update.deployment == name).order_by(Update.started_at.desc()).offset(UPDATES_KEPT).limit(1)
-    if (oldest := session.scalar(kept)) is not None:
-        gone = select(Update.id).where(Update.deployment == name, Update.started_at <= oldest, Update.state.not_in(OPEN))
-        ids = list(session.scalars(gone))
-        for table in (Event, Participant):
-            session.execute(delete(table).where(table.update_id.in_(ids)))
-        session.execute(delete(Update).where(Update.id.in_(ids)))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from udo_protocol import errors
-from udo_protocol.errors import ProtocolError, UdoError, Unavailable
+from udo_protocol.errors import ProtocolError, UdoError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -31,6 +31,10 @@ OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 # An update's last event has one of these phases.
 FINAL = ("done", "refused", "failed")
 _CHUNK = 1 << 20
+# Idempotent calls are repeated for this long: enough for a connection that broke, too short to keep somebody waiting.
+BRIEFLY_S = 1.0
+# A report that is lost may fail an update, so it outlasts a restart of the registry (about 2 s).
+RESTART_S = 10.0
 
 
 class Registry:
@@ -38,7 +42,10 @@ class Registry:
 
     def __init__(self, url: str, token: str | None = None, user: str | None = None, timeout_s: float = 30.0) -> None:
         self.url = url.strip().rstrip("/")
-        self._headers = {k: v for k, v in (("Authorization", f"Bearer {token}" if token else ""), ("X-Udo-User", user or "")) if v}
+        if not self.url.startswith(("http://", "https://", "unix:")):
+            raise UsageError(f"registry address {url!r}: expected http://host:port, https://host:port or unix:/path")
+        name = "".join(c if c.isascii() and c.isprintable() else "?" for c in user or "")
+        self._headers = {k: v for k, v in (("Authorization", f"Bearer {token.strip()}" if token else ""), ("X-Udo-User", name)) if v}
         self._timeout_s = timeout_s
         self._client: tuple[int, httpx.Client] | None = None
         self._lock = threading.Lock()
@@ -73,7 +80,7 @@ class Registry:
             with path.open("rb") as file:
                 headers = {"Content-Length": str(os.fstat(file.fileno()).st_size), "Content-Type": "application/octet-stream"}
                 content = iter(lambda: file.read(_CHUNK), b"")
-                self._send("POST", f"/v2/{_q(operator)}/blobs/uploads/?digest={_q(digest)}", content=content, headers=headers, retry=False)
+                self._send("POST", f"/v2/{_q(operator)}/blobs/uploads/?digest={_q(digest)}", content=content, headers=headers)
 
         if not self.has_blob(operator, digest):
             _retrying(upload)
@@ -81,7 +88,7 @@ class Registry:
     def put_manifest(self, operator: str, version: str, manifest: bytes) -> str:
         """Make a version of an OCI manifest whose blobs are pushed; its digest. Conflict if that version has other content."""
         path = f"/v2/{_q(operator)}/manifests/{_q(version)}"
-        response = self._send("PUT", path, content=manifest, headers={"Content-Type": OCI_MANIFEST}, retry=True)
+        response = self._send("PUT", path, content=manifest, headers={"Content-Type": OCI_MANIFEST}, retry_s=BRIEFLY_S)
         return str(response.headers["Docker-Content-Digest"])
 
     def manifest(self, operator: str, ref: str) -> bytes:
@@ -158,7 +165,7 @@ class Registry:
             "policy": policy,
             "limits": dict(limits or {}),
         }
-        return self._json("POST", "/api/v1/deployments", body, retry=True)
+        return self._json("POST", "/api/v1/deployments", body, retry_s=BRIEFLY_S)
 
     def undeploy(self, name: str) -> None:
         """Remove a deployment; nodes stop its instances."""
@@ -180,7 +187,7 @@ class Registry:
 
     def epoch(self, deployment: str, session: str, epoch: int) -> Json:
         """{version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
-        return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry=True)
+        return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry_s=BRIEFLY_S)
 
     def audit(self, deployment: str | None = None, limit: int = 100) -> list[Json]:
         """[{at, who, address, action, deployment, from_digest, to_digest, detail}], the latest first."""
@@ -198,11 +205,11 @@ class Registry:
     ) -> Json:
         """The node lives: at start and every `interval_s` of the reply. Before its first one a node takes no part in updates."""
         body = {"address": address, "driver": driver, "capabilities": capabilities or {}, "metrics_address": metrics_address}
-        return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry=True)
+        return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry_s=BRIEFLY_S)
 
     def leave(self, node: str) -> None:
         """The node stops in good order: no update waits for it any longer."""
-        self._json("DELETE", f"/api/v1/nodes/{_q(node)}", retry=True)
+        self._json("DELETE", f"/api/v1/nodes/{_q(node)}", retry_s=BRIEFLY_S)
 
     def wanted(self, node: str, after: int = -1, wait_s: float = 25.0) -> Json:
         """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
@@ -235,7 +242,7 @@ class Registry:
         body: Json = {"deployment": deployment, "version": version, "digest": digest, "state": state, "detail": detail}
         optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code}
         body |= {name: value for name, value in optional.items() if value is not None}
-        self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry=True)
+        self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry_s=RESTART_S)
 
     def health(self) -> Json:
         """{status, generation, live_nodes, waiting_requests} of a registry that answers."""
@@ -277,7 +284,7 @@ class Registry:
         content: bytes | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         read_s: float | None = None,
-        retry: bool | None = None,
+        retry_s: float | None = None,
     ) -> httpx.Response:
         def once() -> httpx.Response:
             import httpx
@@ -289,13 +296,14 @@ class Registry:
                 raise self._away(e) from e
             return self._checked(response)
 
-        again = method in ("GET", "HEAD") if retry is None else retry
-        return _retrying(once) if again else once()
+        if retry_s is None and method in ("GET", "HEAD"):
+            retry_s = BRIEFLY_S
+        return _retrying(once, retry_s) if retry_s else once()
 
-    def _json(self, method: str, path: str, body: Json | None = None, *, retry: bool | None = None, read_s: float | None = None) -> Json:
+    def _json(self, method: str, path: str, body: Json | None = None, *, retry_s: float | None = None, read_s: float | None = None) -> Json:
         content = None if body is None else json.dumps(body).encode()
         headers = None if body is None else {"Content-Type": "application/json"}
-        response = self._send(method, path, content=content, headers=headers, retry=retry, read_s=read_s)
+        response = self._send(method, path, content=content, headers=headers, retry_s=retry_s, read_s=read_s)
         try:
             return dict(response.json())
         except ValueError as e:
@@ -383,7 +391,7 @@ def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
             yield number, json.loads(line[6:])
 
 
-def _retrying(step: Callable[[], T], timeout_s: float = 1.0) -> T:
+def _retrying(step: Callable[[], T], timeout_s: float = BRIEFLY_S) -> T:
     """Repeat an idempotent step while the registry is away, briefly: it may just be restarting.
 
     Not by stamina, which writes each retry to standard output, where the command line writes its JSON.

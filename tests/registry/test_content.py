@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from tests.conftest import wait_until
-from tests.registry.conftest import Running, fresh, image, sha
+from tests.registry.conftest import Image, Running, fresh, image, sha
 from udo_protocol import errors
 from udo_protocol.registry_api import OCI_MANIFEST, Registry
 
@@ -53,6 +54,25 @@ def test_the_same_version_with_the_same_content_is_accepted_again_but_other_cont
     with pytest.raises(errors.Conflict, match=r"exists with other content.*raise the version"):
         image(name, "1", code="a = 2").push(client, tmp_path)
     assert client.version(name, "1")["digest"] == first
+
+
+def test_of_many_who_push_one_version_with_different_content_one_wins(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(), fresh("op")
+    images = [image(name, "1", code=f"a = {i}") for i in range(6)]
+    for one in images:
+        for blob in one.blobs:
+            (tmp_path / "blob").write_bytes(blob)
+            client.push_blob(name, sha(blob), tmp_path / "blob")
+
+    def push(one: Image) -> str | None:
+        try:
+            return client.put_manifest(name, "1", one.manifest)
+        except errors.Conflict:
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        won = [digest for digest in pool.map(push, images) if digest]
+    assert won == [client.version(name, "1")["digest"]]
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import create_engine
 
@@ -120,6 +121,35 @@ def test_an_address_in_use_is_an_error_that_names_it(start_registry: Start, tmp_
     command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "other"), "--listen", f"127.0.0.1:{port}"]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode != 0 and port in second.stderr
+
+
+def test_a_database_url_that_cannot_work_is_named_with_what_was_expected(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "data"), "--database", "nosuch://u:pass-word@host/db"]
+    failed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert failed.returncode != 0 and "expected one such as sqlite:" in failed.stderr and "pass-word" not in failed.stderr
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(start_registry: Start, tmp_path: Path) -> None:
+    running = start_registry()
+    client = _filled(running, tmp_path)
+    (worker,) = psutil.Process(running.process.pid).children()
+    worker.kill()
+    worker.wait(10)
+    patient = running.client()
+    wait_until(lambda: _answers(patient), 20, "another worker's start")
+    assert [d["name"] for d in client.deployments()] == ["op"]
+
+
+def _answers(client: Registry) -> bool:
+    try:
+        return bool(client.health())
+    except errors.Unavailable:
+        return False
+
+
+def test_an_address_that_is_none_is_a_usage_error() -> None:
+    with pytest.raises(errors.UsageError, match="expected http://host:port"):
+        Registry("127.0.0.1:5000")
 
 
 def test_a_registry_that_is_away_is_named_with_the_remedy() -> None:

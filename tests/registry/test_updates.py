@@ -189,6 +189,7 @@ def test_an_update_goes_on_when_its_watcher_goes_away(deployed: tuple[Registry, 
         watch.close()  # type: ignore[attr-defined]
         hold.set()
         wait_until(lambda: client.deployment(name)["version"] == "2", 10, "the update's end")
+    wait_until(lambda: client.health()["waiting_requests"] == 0, 10, "the end of the stream nobody reads")
 
 
 def test_unknown_steps_and_updates_are_refused_or_ignored(deployed: tuple[Registry, str]) -> None:
