@@ -20,7 +20,7 @@ import structlog
 from node_manager import metrics
 from node_manager.manager import DRIVERS, Manager
 from node_manager.reconcile import Reconciler
-from node_manager.service import Server
+from node_manager.service import CLOSE_GRACE_S, Server
 from node_manager.settings import Settings
 from udo_protocol.errors import UdoError
 
@@ -39,7 +39,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint on 127.0.0.1 (default: any)")
     p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
     a = p.parse_args(argv)
-    token = a.token_file.read_text("utf-8").strip() if a.token_file else ""
+    token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
     return Settings(a.home.absolute(), a.node, a.registry, token, a.driver, a.warm, a.metrics_port, a.server)
 
 
@@ -71,8 +71,9 @@ def run(settings: Settings, stopping: Event) -> None:
         log.info("node manager stops")
         if reconciler:
             reconciler.stop()
-        server.stop()
-        manager.stop()
+        closed = server.stop()
+        manager.stop()  # calls under way end with it
+        closed.wait(CLOSE_GRACE_S + 1)
 
 
 def main(argv: list[str] | None = None) -> int:

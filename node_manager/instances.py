@@ -55,7 +55,7 @@ class Config:
             if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] == "log":
                 raise UsageError(f"a deployment's file must be a relative path inside the instance's directory, got {path!r}")
         env, secret, files, limits = (data.get(n) or {} for n in ("env", "secrets", "files", "limits"))
-        return cls(env, secret, files, limits, data.get("policy"))
+        return cls(env, secret, files, {k: int(v) for k, v in limits.items()}, data.get("policy"))
 
 
 class Instance:

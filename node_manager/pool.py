@@ -11,7 +11,7 @@ from udo_protocol.errors import UdoError
 
 _log = structlog.get_logger()
 # The next warm instance is started this long after one was taken: the taken one has the processor to itself until then.
-_REFILL_AFTER_S = 1.0
+_REFILL_AFTER_S = 0.5
 # A runtime that dies at once is not started in a loop.
 _RETRY_S = 10.0
 

@@ -28,6 +28,8 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 15.0
 _AGAIN_S = 15.0
 _DEPLOY_WAIT_S = 120.0
 _WORKERS = 8
+# A registry that is away must not hold up a stop; it notices by itself that the node is gone.
+_LEAVE_S = 2.0
 
 
 class Registry(Catalogue, Protocol):
@@ -41,6 +43,9 @@ class Registry(Catalogue, Protocol):
 
     def heartbeat(self, node: str, **properties: Any) -> Any:
         """The node lives."""
+
+    def leave(self, node: str) -> Any:
+        """The node stops in good order."""
 
 
 class Reconciler:
@@ -66,10 +71,13 @@ class Reconciler:
         """No more steps are begun; tell the registry that nobody needs to wait for this node."""
         self._stopping.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        leave = getattr(self._registry, "leave", None)
-        if leave is not None:
-            with contextlib.suppress(UdoError):
-                leave(self._node)
+        leaving = Thread(target=self._leave, name="leave", daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_S)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(UdoError):
+            self._registry.leave(self._node)
 
     def _retrying(self, step: Callable[[], None], what: str) -> None:
         """Run `step` over and over; away registries are asked again ever more rarely."""

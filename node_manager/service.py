@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Iterator
 from concurrent import futures
-from threading import Event
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -28,7 +28,7 @@ SERVICE = "udo.v1.NodeManager"
 # Every open lane, deploy and log follower holds one while it waits.
 _THREADS = 64
 _METADATA_BYTES = 64 << 10
-_CLOSE_GRACE_S = 2.0
+CLOSE_GRACE_S = 2.0
 
 
 class NodeService(rpc.NodeManagerServicer):
@@ -105,7 +105,7 @@ class NodeService(rpc.NodeManagerServicer):
 
     @stream
     def Logs(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
-        stop = Event()
+        stop = threading.Event()
         context.add_callback(stop.set)
         deployment = self._manager.find(request.deployment)
         for line in logs.read(self._manager, deployment, tail_lines=request.tail_lines, follow=request.follow, stop=stop):
@@ -220,9 +220,10 @@ class Server:
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    def stop(self) -> None:
-        """Refuse new calls, let those under way finish for a moment."""
+    def stop(self) -> threading.Event:
+        """Refuse new calls, let those under way finish for a moment; the event is set when they have ended."""
         self._health.enter_graceful_shutdown()
-        self._server.stop(_CLOSE_GRACE_S).wait(_CLOSE_GRACE_S + 1)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        closed = self._server.stop(CLOSE_GRACE_S)
+        self._pool.shutdown(wait=False)
         self._path.unlink(missing_ok=True)
+        return closed

@@ -130,29 +130,34 @@ class Slot:
 
     # -- asked from outside ------------------------------------------------------------------------------------------
 
+    def _post(self, step: Callable[[], None]) -> None:
+        if self._stopped:
+            raise Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}")
+        self._inbox.put(step)
+
     def serve(self, wanted: Wanted) -> None:
         """Start serving; a slot that already serves something else changes over as in an update."""
-        self._inbox.put(lambda: self._serve(wanted))
+        self._post(lambda: self._serve(wanted))
 
     def adopt(self, owner: Instance, wanted: Wanted) -> None:
         """Go on with the owner a former manager left."""
-        self._inbox.put(lambda: self._adopt(owner, wanted))
+        self._post(lambda: self._adopt(owner, wanted))
 
     def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
         """Load `wanted` as a shadow. SchemaError if running queries could not go on with it, unless that was decided elsewhere."""
         load = _Load(wanted, update=True)
-        self._inbox.put(lambda: self._prepare(load, check))
+        self._post(lambda: self._prepare(load, check))
         return load.done
 
     def promote(self) -> Future[Instance]:
         """Make the prepared shadow the owner. Conflict if there is none."""
         done: Future[Instance] = Future()
-        self._inbox.put(lambda: self._promote_shadow(done))
+        self._post(lambda: self._promote_shadow(done))
         return done
 
     def discard(self) -> None:
         """Give up a prepared update."""
-        self._inbox.put(self._discard)
+        self._post(self._discard)
 
     def servers_restarted(self) -> None:
         """The queue server was lost: its log, answers and owner are gone, and the instances with it."""
@@ -161,7 +166,10 @@ class Slot:
     def stop(self, *, drop: bool) -> Future[None]:
         """Stop all instances; with `drop` remove every key of the slot too."""
         done: Future[None] = Future()
-        self._inbox.put(lambda: self._stop(drop, done))
+        if self._stopped:
+            done.set_result(None)
+        else:
+            self._inbox.put(lambda: self._stop(drop, done))
         return done
 
     def wait_serving(self, timeout_s: float) -> Instance | None:
@@ -228,6 +236,9 @@ class Slot:
                 self._log.exception("step failed")
             if "look" not in self._timers:
                 self._at("look", self._look_s(), self._look)
+        with contextlib.suppress(Empty):
+            while True:  # whoever asked meanwhile learns that it is over
+                self._inbox.get_nowait()()
         self._disconnect()
 
     def _at(self, name: str, after_s: float, step: Callable[[], None]) -> None:
@@ -282,6 +293,9 @@ class Slot:
             self._start(_Load(self._wanted, update=False))
 
     def _start(self, load: _Load) -> None:
+        if self._stopped:
+            load.done.set_exception(Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}"))
+            return
         self._loads.append(load)
         self._go_beside(lambda: self._load(load))
 

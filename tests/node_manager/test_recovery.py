@@ -22,7 +22,7 @@ from node_manager.settings import Settings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol import slot
-from udo_protocol.errors import ServerLost, Unavailable, UsageError
+from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
 
 Open = Callable[..., Lane]
 
@@ -139,7 +139,7 @@ def test_a_stop_at_any_stage_leaves_nothing_running(home: Path, signum: int, sta
             daemon.start()
         if stage == "loading":
             source = "import time\ntime.sleep(600)\n"
-            threading.Thread(target=lambda: pytest.raises(Exception, daemon.deploy, source), daemon=True).start()
+            threading.Thread(target=lambda: pytest.raises(UdoError, daemon.deploy, source), daemon=True).start()
             wait_until(lambda: bool(daemon.api.status().slots), 10, "deployment")
 
         assert daemon.stop(signum) == 0

@@ -1,0 +1,188 @@
+"""A node with a real registry: it pulls what is wanted, reports back, and needs nobody once it has been told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.node_manager.conftest import Daemon, Lane, add
+from tests.registry.conftest import Running, image, start
+from udo_protocol.errors import NotFound, SchemaError
+from udo_protocol.registry_api import Registry
+
+SCHEMAS = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
+
+
+class Cluster:
+    """A registry and one node that is told about it."""
+
+    def __init__(self, home: Path, data: Path) -> None:
+        self.registry: Running = start(data)
+        self.client: Registry = self.registry.client()
+        self.data, self.blobs = data, data.parent
+        self.lanes: list[Lane] = []
+        self.node = Daemon(home)
+        self.start_node()
+
+    def start_node(self, url: str = "") -> None:
+        """Start it, or start it again."""
+        self.node.start("--registry", url or self.registry.url, "--token-file", str(self.data / "token"))
+
+    def lane(self) -> Lane:
+        """A lane of deployment d, closed at the end."""
+        self.lanes.append(Lane(self.node.api, "d", f"lane{len(self.lanes)}"))
+        return self.lanes[-1]
+
+    def push(self, version: str, source: str, **manifest: Any) -> str:
+        """Push a version of operator t."""
+        return image("t", version, source, **{**SCHEMAS, **manifest}).push(self.client, self.blobs)
+
+    def state(self, name: str = "d") -> tuple[str, str]:
+        """(state, version) as the node reported them."""
+        nodes = self.client.deployment(name)["nodes"]
+        return (nodes[0]["state"], nodes[0]["version"]) if nodes else ("", "")
+
+    def deploy(self, source: str, version: str = "1", **options: Any) -> None:
+        """Push, deploy, wait until it answers."""
+        self.push(version, source)
+        self.client.deploy("d", "t", version, **options)
+        wait_until(lambda: self.state() == ("answering", version), 30, f"version {version} to answer")
+
+
+@pytest.fixture
+def cluster(home: Path, tmp_path: Path) -> Iterator[Cluster]:
+    c = Cluster(home, tmp_path / "registry")
+    try:
+        yield c
+    finally:
+        if c.node.process is not None and c.node.process.poll() is None:
+            c.node.stop()
+        c.registry.stop()
+        for lane in c.lanes:
+            lane.conn.close()
+        left = c.node.processes()
+        for p in left:
+            p.kill()
+    assert not left
+
+
+def test_a_deployment_made_at_the_registry_answers_on_the_node(cluster: Cluster) -> None:
+    cluster.deploy(add(1), env={"X": "1"}, limits={"read_frames": 4})
+
+    assert cluster.lane().ask(1) == 2
+    wait_until(lambda: [n["live"] for n in cluster.client.nodes()] == [True], 10, "node to be live")
+
+
+def test_an_update_at_the_registry_goes_through_both_phases_and_back(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    lane = cluster.lane()
+    cluster.push("2", add(100))
+    wait_until(lambda: bool(cluster.client.nodes()), 10, "first heartbeat")
+
+    steps = list(cluster.client.update("d", "2"))
+
+    assert steps[-1]["phase"] == "done", steps
+    assert {"ready", "answering"} <= {s["phase"] for s in steps}
+    assert lane.ask(1) == 101
+    assert list(cluster.client.rollback("d"))[-1]["phase"] == "done"
+    assert lane.ask(1) == 2
+
+
+def test_an_update_that_does_not_load_fails_with_the_traceback_and_the_old_version_serves(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    lane = cluster.lane()
+    cluster.push("2", "import no_such_module\n")
+    cluster.push("3", add(2), output={"c": "int64"})
+
+    last = list(cluster.client.update("d", "2"))[-1]
+
+    assert last["phase"] == "failed" and "no_such_module" in last["detail"]
+    assert lane.ask(1) == 2
+    with pytest.raises(SchemaError):
+        list(cluster.client.update("d", "3"))
+
+
+def test_a_rollback_to_a_narrower_version_is_allowed(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    wide = 'from udo_runtime import operator\n@operator\ndef run(batch):\n    return {"b": batch.column("a"), "c": batch.column("a")}\n'
+    cluster.push("2", wide, output={"b": "int64", "c": "int64"})
+    assert list(cluster.client.update("d", "2"))[-1]["phase"] == "done"
+
+    assert list(cluster.client.rollback("d"))[-1]["phase"] == "done"
+
+    assert cluster.lane().ask(1) == 2
+
+
+def test_a_registry_that_is_away_stops_nothing_not_even_a_restart_of_the_node(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    lane = cluster.lane()
+    url = cluster.registry.url
+    cluster.registry.stop()
+
+    assert lane.ask(1) == 2
+    assert cluster.node.stop() == 0
+    cluster.start_node(url)
+    assert cluster.lane().ask(1) == 2
+
+    # And when it is back the node hears of it.
+    cluster.registry = start(cluster.data, "--listen", url.removeprefix("http://"))
+    cluster.client = cluster.registry.client()
+    cluster.push("2", add(100))
+    wait_until(lambda: [n["live"] for n in cluster.client.nodes()] == [True], 30, "node to be live again")
+    assert list(cluster.client.update("d", "2"))[-1]["phase"] == "done"
+    wait_until(lambda: cluster.node.slot().version == "2", 30, "version 2")
+
+
+def test_a_node_that_comes_back_after_an_update_it_missed_catches_up(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    cluster.push("2", add(100))
+    cluster.node.kill()
+    cluster.client.leave("n1")
+    assert list(cluster.client.update("d", "2"))[-1]["phase"] == "done"
+
+    cluster.start_node()
+
+    wait_until(lambda: cluster.state() == ("answering", "2"), 30, "node to catch up")
+    assert cluster.lane().ask(1) == 101
+
+
+def test_a_deployment_removed_at_the_registry_is_removed_from_the_node_and_a_local_one_is_not(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    cluster.node.deploy(add(5), name="local", version="9")  # type: ignore[misc]
+
+    cluster.client.undeploy("d")
+
+    def gone() -> bool:
+        return [s.deployment for s in cluster.node.api.status().slots] == ["local"]
+
+    wait_until(gone, 20, "undeploy")
+    with pytest.raises(NotFound):
+        cluster.node.api.open_lane("d", "l")
+
+
+def test_an_operator_that_does_not_load_is_reported_with_its_traceback(cluster: Cluster) -> None:
+    cluster.push("1", "import no_such_module\n")
+    cluster.client.deploy("d", "t", "1")
+
+    wait_until(lambda: cluster.state()[0] == "failed", 30, "failure report")
+
+    node = cluster.client.deployment("d")["nodes"][0]
+    assert "no_such_module" in node["detail"] and node["error_code"] == "operator"
+
+
+def test_an_epoch_is_bound_by_the_registry(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    first = cluster.node.api.open_lane("d", "a", session="s", epoch=1, pin_epoch=True)
+    cluster.push("2", add(100))
+    list(cluster.client.update("d", "2"))
+
+    again = cluster.node.api.open_lane("d", "b", session="s", epoch=1, pin_epoch=True)
+    later = cluster.node.api.open_lane("d", "c", session="s", epoch=2, pin_epoch=True)
+
+    assert (first.version, again.version, later.version) == ("1", "1", "2")
+
+
