@@ -1,6 +1,6 @@
 """Operators called by name: from Spark (`udo`) and from any Python program (`connect`, which needs no Spark).
 
-    from udo_interface import udo, connect
+from udo_interface import udo, connect
 """
 
 from __future__ import annotations

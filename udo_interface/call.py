@@ -61,7 +61,9 @@ class Operator:
         """Every event of `df` (batch or streaming) through the operator; the columns are its output, then the kept ones."""
         chosen = _merged(self.options, options)
         if not hasattr(df, "mapInArrow"):
-            raise UsageError(f"{self!r} expects a DataFrame, got {type(df).__name__}; for an RDD use rdd.mapPartitions({self!r}.map_partitions)")
+            raise UsageError(
+                f"{self!r} expects a DataFrame, got {type(df).__name__}; for an RDD use rdd.mapPartitions({self!r}.map_partitions)"
+            )
         conf: Conf = df.sparkSession.conf.get
         deployed = self._fetch(conf)
         require_input(df.schema, deployed.input, deployed.what)
@@ -84,7 +86,9 @@ class Operator:
 
     def _task(self, deployed: Deployed, options: Options, conf: Conf, back: pa.Schema) -> Task:
         if clash := [n for n in options.keep if n in deployed.output.names]:
-            raise SchemaError(f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first")
+            raise SchemaError(
+                f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first"
+            )
         return Task(
             deployment=deployed.reference,
             what=deployed.what,
@@ -134,18 +138,24 @@ def _merged(options: Options, changes: dict[str, Any]) -> Options:
 
 def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:
     if name not in schema.names:
-        raise SchemaError(f"keep={name!r}: the DataFrame has no such column to carry past {deployed.what}; it has {', '.join(schema.names)}")
+        raise SchemaError(
+            f"keep={name!r}: the DataFrame has no such column to carry past {deployed.what}; it has {', '.join(schema.names)}"
+        )
     field = schema[name]
     return T.StructField(name, field.dataType, field.nullable)
 
 
 def _zoneless(conf: Conf) -> T.DataType:
-    return T.TimestampNTZType() if (conf("spark.sql.timestampType", "") or "").upper() == "TIMESTAMP_NTZ" else T.TimestampType()
+    return (
+        T.TimestampNTZType() if (conf("spark.sql.timestampType", "TIMESTAMP_LTZ") or "").upper() == "TIMESTAMP_NTZ" else T.TimestampType()
+    )
 
 
 def _active_conf() -> Conf:
     if (session := SparkSession.getActiveSession()) is not None:
-        return session.conf.get
+        found: Conf = session.conf.get
+        return found
     if (context := SparkContext._active_spark_context) is not None:
-        return context.getConf().get
+        found = context.getConf().get
+        return found
     return lambda _, default: default

@@ -80,7 +80,10 @@ class Channel:
         self._due = threading.Condition(lock)  # the receive thread waits for frames to be under way
         self._moved = threading.Condition(lock)  # callers wait for room, credits or the end
         self._sender.open()
-        self._threads = [threading.Thread(target=self._run, args=(f,), name=f"udo-{n}", daemon=True) for f, n in ((self._flush, "flush"), (self._receive, "receive"))]
+        self._threads = [
+            threading.Thread(target=self._run, args=(f,), name=f"udo-{n}", daemon=True)
+            for f, n in ((self._flush, "flush"), (self._receive, "receive"))
+        ]
         for t in self._threads:
             t.start()
 
@@ -88,7 +91,9 @@ class Channel:
         """Hand over one event and return at once; blocks only while the buffer is full."""
         if not (self._names <= event.keys()):
             lacking = ", ".join(sorted(self._names - event.keys()))
-            raise SchemaError(f"{self.place}: the event lacks {lacking}; expected {', '.join(self._schema.names)}, got {', '.join(map(str, event))}")
+            raise SchemaError(
+                f"{self.place}: the event lacks {lacking}; expected {', '.join(self._schema.names)}, got {', '.join(map(str, event))}"
+            )
         self._append(event, 1)
 
     def send_batch(self, batch: pa.RecordBatch) -> None:
@@ -101,7 +106,11 @@ class Channel:
     def _append(self, item: Mapping[str, Any] | pa.RecordBatch, events: int) -> None:
         with self._moved:
             # A batch larger than the whole buffer goes in alone.
-            self._wait(lambda: not self._buffered or self._buffered + events <= self._settings.buffer_events, self._settings.send_timeout_s, "room in the send buffer")
+            self._wait(
+                lambda: not self._buffered or self._buffered + events <= self._settings.buffer_events,
+                self._settings.send_timeout_s,
+                "room in the send buffer",
+            )
             if self._closing:
                 raise UsageError(f"{self.place}: the client is closed")
             self._buffer.append(item)
@@ -117,7 +126,10 @@ class Channel:
             if met():
                 return
             if not self._moved.wait(max(deadline - time.monotonic(), 0)) and time.monotonic() >= deadline:
-                raise WaitTimeout(f"{self.place}: waited {timeout_s:g} s for {what}; {self._buffered} events buffered, {len(self._asked)} frames unanswered")
+                raise WaitTimeout(
+                    f"{self.place}: waited {timeout_s:g} s for {what}; "
+                    f"{self._buffered} events are buffered, {len(self._asked)} frames unanswered"
+                )
 
     def add(self, listener: Listener, batches: bool) -> None:
         """Call `listener` for every answer from now on: with one event (dict), or with record batches."""
@@ -186,7 +198,11 @@ class Channel:
         rows = sum(b.num_rows for b in self._asked)
         first = self._answered + 1
         unsent = self._buffered + self._in_hand
-        lost = f"events {first} to {first + rows - 1} ({rows} in {len(self._asked)} frames) were sent and not answered" if rows else "no event was under way"
+        lost = (
+            f"events {first} to {first + rows - 1} ({rows} in {len(self._asked)} frames) were sent and not answered"
+            if rows
+            else "no event was under way"
+        )
         return EventsLost(
             f"{self.place}: {e}. Lost: {lost}; {unsent} more were buffered and not sent; {self._answered} had been answered. "
             "Their batches are in `unanswered` of this error; open a new client and send them again",
@@ -230,7 +246,7 @@ class Channel:
                 self._in_hand = head.num_rows
                 self._moved.notify_all()
                 return head
-            events = []
+            events: list[Mapping[str, Any]] = []
             while self._buffer and len(events) < limit and not isinstance(self._buffer[0], pa.RecordBatch):
                 events.append(self._buffer.popleft())
             self._buffered -= len(events)

@@ -1,9 +1,9 @@
 """The engine-free client: the paper's UDO interface (section IV-A) as four calls, without Spark.
 
-    client = connect("fraud-filter")
-    client.add_listener(print)
-    client.send({"card_id": 7, "amount": 99.5})
-    client.close()
+client = connect("fraud-filter")
+client.add_listener(print)
+client.send({"card_id": 7, "amount": 99.5})
+client.close()
 """
 
 from __future__ import annotations

@@ -29,5 +29,7 @@ def fetch(reference: str, url: str) -> Deployed:
         version = found if not pin else registry.version(found["operator"], pin)
     manifest: Manifest = parse(version["manifest"], f"the manifest of {reference} in {url}")
     if manifest.key:
-        raise UsageError(f"{manifest.reference} keeps state by {manifest.key!r}; keyed operators are not supported by this version of udo-spark")
+        raise UsageError(
+            f"{manifest.reference} keeps state by {manifest.key!r}; keyed operators are not supported by this version of udo-spark"
+        )
     return Deployed(reference, f"operator {manifest.reference} (deployment {reference})", manifest.input_schema, manifest.output_schema)

@@ -49,7 +49,8 @@ class Place:
 
     def __str__(self) -> str:
         epoch = "" if self.epoch is None else f", epoch {self.epoch}"
-        return f"operator {self.operator}@{self.version} (deployment {self.deployment}, node {self.node}, slot {self.slot}{epoch}, partition {self.partition})"
+        where = f"node {self.node}, slot {self.slot}{epoch}, partition {self.partition}"
+        return f"operator {self.operator}@{self.version} (deployment {self.deployment}, {where})"
 
 
 @dataclass
@@ -113,7 +114,13 @@ class Sender:
         """(rows, frame) of this batch, in halves if it is above the frame bound; the caller pushes each before the next."""
         place = self._place
         header = Header(
-            lane=self._end.lane, number=self.number + 1, kind=frame.DATA, rows=batch.num_rows, schema=self._schema, partition=place.partition, session=place.session
+            lane=self._end.lane,
+            number=self.number + 1,
+            kind=frame.DATA,
+            rows=batch.num_rows,
+            schema=self._schema,
+            partition=place.partition,
+            session=place.session,
         )
         pieces = frame.encode(header, batch)
         size = sum(map(len, pieces))
@@ -124,7 +131,9 @@ class Sender:
             yield from self.encode(batch.slice(0, half))
             yield from self.encode(batch.slice(half))
         else:
-            raise UsageError(f"{place}: one event takes {size} bytes; the bound is {place.frame_bytes} (limit frame_bytes of the deployment)")
+            raise UsageError(
+                f"{place}: one event takes {size} bytes; the bound is {place.frame_bytes} (limit frame_bytes of the deployment)"
+            )
 
     def push(self, pieces: list[Bytes]) -> None:
         """Send the frame that `encode` made; its outcome is read by `settle`."""
@@ -145,7 +154,9 @@ class Sender:
         if reply.status is Push.BUSY:
             reply = self._wait_for_room(number, pieces)
         if reply.status is Push.EXPIRED:
-            raise LaneExpired(f"{self._place}: lane {self._end.lane} sent nothing for more than {self._end.limits.lane_ttl_ms / 1000:g} s and has been removed")
+            raise LaneExpired(
+                f"{self._place}: lane {self._end.lane} was idle for more than {self._end.limits.lane_ttl_ms / 1000:g} s and was removed"
+            )
         if reply.status is not Push.ACCEPTED:
             raise ProtocolError(f"{self._place}: frame {number} of lane {self._end.lane} was refused: {reply.status} {reply.value or ''}")
 
@@ -197,7 +208,9 @@ class Collector:
         header = answer.header
         self.number += 1
         if header.number != self.number:
-            raise ProtocolError(f"{self._place}: expected the answer to frame {self.number} of lane {self._end.lane}, got number {header.number}")
+            raise ProtocolError(
+                f"{self._place}: expected the answer to frame {self.number} of lane {self._end.lane}, got number {header.number}"
+            )
         if header.kind == frame.ERROR:
             self._failed(header)
         if header.kind != frame.ANSWER:
@@ -208,7 +221,9 @@ class Collector:
         if schema is None:
             schema = self._schemas[header.schema] = self._end.schema(header.schema)
             if problems := misfits(schema, self._expected):
-                raise SchemaError(f"{self._place}, version {header.version}, answers with columns this query was not built for: {'; '.join(problems)}")
+                raise SchemaError(
+                    f"{self._place}, version {header.version}, answers with columns this query was not built for: {'; '.join(problems)}"
+                )
         return conform(answer.batch(schema), self._expected)
 
     def _failed(self, header: Header) -> NoReturn:
@@ -233,7 +248,13 @@ class Asked:
 
 
 def exchange(
-    sender: Sender, collector: Collector, items: Iterator[tuple[pa.RecordBatch, Any]], window: int, *, interleave: bool = False, clock: Clock | None = None
+    sender: Sender,
+    collector: Collector,
+    items: Iterator[tuple[pa.RecordBatch, Any]],
+    window: int,
+    *,
+    interleave: bool = False,
+    clock: Clock | None = None,
 ) -> Iterator[tuple[Asked, pa.RecordBatch]]:
     """Answers to the batches of `items` = (batch, kept), sent up to `window` frames ahead; both ends share one connection.
 

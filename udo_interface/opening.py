@@ -15,7 +15,6 @@ from udo_protocol.connection import Connection
 from udo_protocol.errors import PeerError, ProtocolError, ServerLost
 from udo_protocol.limits import DEFAULT, Limits
 from udo_protocol.node_api import connect_node
-from udo_protocol.proto.node_manager_pb2 import OpenLaneReply, OpenLaneRequest
 from udo_protocol.schema import from_ipc, to_ipc
 from udo_protocol.slot import LaneEnd
 
@@ -63,21 +62,25 @@ class Opened:
 def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened:
     """Ask the node manager at `address` for a lane; its errors (NotFound, SchemaError, OperatorError, ...) pass through."""
     lane = request.lane()
-    reply: OpenLaneReply = connect_node(address).OpenLane(
-        OpenLaneRequest(
-            deployment=request.deployment,
-            lane=lane,
-            session=request.session,
-            epoch=request.epoch or 0,
-            pin_epoch=request.pin_epoch,
-            input_schema=b"" if sent is None else to_ipc(sent),
-            wait_ms=OPEN_WAIT_MS,
-        )
+    reply = connect_node(address).open_lane(
+        request.deployment,
+        lane,
+        session=request.session,
+        epoch=request.epoch or 0,
+        pin_epoch=request.pin_epoch,
+        input_schema=b"" if sent is None else to_ipc(sent),
+        wait_ms=OPEN_WAIT_MS,
     )
     if len(reply.slots) != 1:
-        raise ProtocolError(f"node {reply.node} offers {len(reply.slots)} slots for {request.deployment}; this version of udo-spark speaks to exactly one")
+        raise ProtocolError(
+            f"node {reply.node} offers {len(reply.slots)} slots for {request.deployment}; this version of udo-spark speaks to exactly one"
+        )
     slot = reply.slots[0]
-    bounds = {n: getattr(reply, n) for n in ("window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms") if getattr(reply, n)}
+    bounds = {
+        n: getattr(reply, n)
+        for n in ("window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms")
+        if getattr(reply, n)
+    }
     limits = replace(DEFAULT, **bounds)
     place = Place(
         operator=reply.operator,
@@ -92,7 +95,9 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
         answer_timeout_ms=limits.answer_timeout_ms,
         frame_bytes=limits.frame_bytes,
     )
-    return Opened(lane, place, limits, from_ipc(reply.input_schema), from_ipc(reply.output_schema), slot.prefix, slot.queue_socket, slot.run_id)
+    return Opened(
+        lane, place, limits, from_ipc(reply.input_schema), from_ipc(reply.output_schema), slot.prefix, slot.queue_socket, slot.run_id
+    )
 
 
 @contextmanager

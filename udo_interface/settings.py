@@ -18,14 +18,17 @@ class HeldBack(UserWarning):
 
 
 def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
-    """Warn about settings that hold back a streaming query's results; `conf` looks up a setting with its default."""
-    if not streaming:
+    """Warn about settings that hold back a streaming query's results; `conf` looks up a setting with its default.
+
+    Only real-time mode is concerned: a micro-batch's answers are seen when it ends, whatever is set.
+    """
+    if not streaming or conf(REAL_TIME_CHECK, "true") != "false":
         return
     app = conf("spark.app.id", "") or ""
     if conf(PIPELINED, "false") != "true":
-        _warn(app, f"Spark reads an operator's answers only once a micro-batch's input has ended; start the session with {PIPELINED}=true")
-    elif conf(REAL_TIME_CHECK, "true") == "false" and _bytes(conf(BUFFER, "65536") or "65536") > LOW_LATENCY_BYTES:
-        _warn(app, f"batches smaller than {BUFFER} wait in a buffer before they reach the operator; for real-time mode start the session with {BUFFER}=64")
+        _warn(app, f"Spark reads an operator's answers only once its input has ended; start the session with {PIPELINED}=true")
+    if _bytes(conf(BUFFER, "65536") or "65536") > LOW_LATENCY_BYTES:
+        _warn(app, f"batches below {BUFFER} wait in a buffer on their way to the operator; start the session with {BUFFER}=64")
 
 
 def _bytes(text: str) -> int:

@@ -68,7 +68,9 @@ class Task:
                 columns += [c[asked.at : asked.at + asked.rows] for c in asked.kept]
             yield from itertools.starmap(make, zip(*columns, strict=True))
 
-    def _exchange(self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, interleave: bool) -> Iterator[tuple[Asked, pa.RecordBatch, Place]]:
+    def _exchange(
+        self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, interleave: bool
+    ) -> Iterator[tuple[Asked, pa.RecordBatch, Place]]:
         first = next(items, None)
         if first is None:  # nothing to ask in this partition
             return

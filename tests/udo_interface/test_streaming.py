@@ -1,0 +1,180 @@
+"""Streaming DataFrames through an operator: epochs, live updates under way, version per epoch, and a lost queue server."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.conftest import wait_until
+from udo_interface import settings, udo
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from tests.udo_interface.conftest import Platform
+
+VERSION = """
+import pyarrow as pa
+from udo_runtime import operator
+@operator
+def run(batch):
+    return {{"id": batch.column("id"), "v": pa.repeat({v}, batch.num_rows)}}
+"""
+OUT = {"id": "int64", "v": "int64"}
+BATCH_ROWS = 100
+
+
+class Stream:
+    """Files that appear one by one, each a micro-batch of BATCH_ROWS events, through an operator into a list of rows."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark, self.directory = spark, directory
+        self.input = directory / "in"
+        self.input.mkdir()
+        self.files = 0
+        self.rows: dict[int, list[Any]] = {}
+
+    def add(self, files: int = 1) -> None:
+        """Write files of consecutive ids."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for _ in range(files):
+            first = self.files * BATCH_ROWS
+            pq.write_table(pa.table({"id": pa.array(range(first, first + BATCH_ROWS), pa.int64())}), self.directory / "draft")
+            (self.directory / "draft").rename(self.input / f"{self.files:06}.parquet")
+            self.files += 1
+
+    def start(self, through: Any) -> StreamingQuery:
+        """Start (or restart) the query; answered rows are gathered by epoch."""
+        source = self._spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(str(self.input))
+
+        def gather(df: DataFrame, epoch: int) -> None:
+            self.rows[epoch] = df.collect()
+
+        return through(source).writeStream.foreachBatch(gather).option("checkpointLocation", str(self.directory / "ckpt")).start()
+
+    def all(self) -> list[Any]:
+        """Every row, by epoch."""
+        return [r for epoch in sorted(self.rows) for r in self.rows[epoch]]
+
+
+@contextmanager
+def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
+    """Stop the query at the end whatever happens."""
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    return Stream(spark, tmp_path)
+
+
+def test_each_event_of_a_stream_is_answered_once_across_a_restart(stream: Stream, platform: Platform) -> None:
+    name = platform.operator(VERSION.format(v=1), output=OUT)
+    stream.add(2)
+    with running(stream.start(udo(name))) as query:
+        query.processAllAvailable()
+    stream.add(2)
+    with running(stream.start(udo(name))) as query:
+        query.processAllAvailable()
+    assert [r.id for r in stream.all()] == list(range(4 * BATCH_ROWS))
+
+
+def test_a_live_update_during_the_query_loses_and_doubles_nothing(stream: Stream, platform: Platform) -> None:
+    name = platform.operator(VERSION.format(v=1), output=OUT)
+    platform.push(VERSION.format(v=2), name=name, version="2", output=OUT)
+    with running(stream.start(udo(name))) as query:
+        stream.add(3)
+        query.processAllAvailable()
+        assert platform.update(name, "2") == "done"
+        stream.add(3)
+        query.processAllAvailable()
+    rows = stream.all()
+    assert [r.id for r in rows] == list(range(6 * BATCH_ROWS))
+    assert [r.v for r in rows] == [1] * 3 * BATCH_ROWS + [2] * 3 * BATCH_ROWS
+
+
+def test_pin_epoch_answers_every_epoch_with_one_version_and_follows_at_the_next(stream: Stream, platform: Platform) -> None:
+    name = platform.operator(VERSION.format(v=1), output=OUT)
+    platform.push(VERSION.format(v=2), name=name, version="2", output=OUT)
+    with running(stream.start(udo(name, pin="epoch"))) as query:
+        stream.add(2)
+        query.processAllAvailable()
+        assert platform.update(name, "2") == "done"
+        stream.add(2)
+        query.processAllAvailable()
+    versions = {epoch: {r.v for r in rows} for epoch, rows in stream.rows.items()}
+    assert versions == {0: {1}, 1: {1}, 2: {2}, 3: {2}}
+    bound = platform.api.epoch(name, query.id, 0)
+    assert bound["version"] == "1", "a retry of epoch 0 is answered by the version it was bound to"
+
+
+def test_an_operator_error_ends_the_query_and_names_the_epoch(stream: Stream, platform: Platform) -> None:
+    name = platform.operator(
+        """
+        from udo_runtime import Operator
+        class run(Operator):
+            def process(self, event, ctx):
+                if event["id"] == 150:
+                    raise KeyError("no such card")
+                yield {"id": event["id"], "v": 1}
+        """,
+        output=OUT,
+    )
+    stream.add(2)
+    with running(stream.start(udo(name))) as query, pytest.raises(PySparkException) as caught:
+        query.processAllAvailable()
+    text = str(caught.value)
+    assert "epoch 1" in text and "no such card" in text and '"id": 150' in text
+    assert [r.id for r in stream.all()] == list(range(BATCH_ROWS))
+
+
+def test_settings_that_hold_answers_back_are_named_once() -> None:
+    conf = {"spark.app.id": "a1", settings.REAL_TIME_CHECK: "false"}
+    with pytest.warns(settings.HeldBack) as told:
+        settings.check(lambda k, d: conf.get(k, d), streaming=True)
+    assert [str(w.message).rpartition(" ")[2] for w in told] == ["spark.python.udf.pipelined.enabled=true", "spark.buffer.size=64"]
+    with warnings.catch_warnings(record=True) as again:
+        warnings.simplefilter("always")
+        settings.check(lambda k, d: conf.get(k, d), streaming=True)
+        fast = {**conf, "spark.app.id": "a2", settings.PIPELINED: "true", settings.BUFFER: "1k"}
+        settings.check(lambda k, d: fast.get(k, d), streaming=True)
+        settings.check(lambda k, d: d, streaming=True)
+        settings.check(lambda k, d: d, streaming=False)
+    assert again == []
+
+
+def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream, platform: Platform, tmp_path: Path) -> None:
+    flag = tmp_path / "seen"
+    name = platform.operator(
+        f"""
+        import os, pathlib, time
+        import pyarrow as pa
+        from udo_runtime import operator
+        @operator
+        def run(batch):
+            flag = pathlib.Path({str(flag)!r})
+            if not flag.exists():
+                flag.touch()
+                time.sleep(60)  # the test takes the queue server away meanwhile
+            return {{"id": batch.column("id"), "v": pa.repeat(1, batch.num_rows)}}
+        """,
+        output=OUT,
+    )
+    stream.add(1)
+    with running(stream.start(udo(name))) as query:
+        wait_until(flag.exists, 30, "the operator to hold a frame")
+        platform.kill_queue_server()
+        query.processAllAvailable()
+    assert [r.id for r in stream.all()] == list(range(BATCH_ROWS))
