@@ -1,7 +1,6 @@
-"""The registry's HTTP API for everyone who calls it: node manager, Spark driver, command line. Holds no state but a connection.
+"""The registry's HTTP API for everyone who calls it: node manager, Spark driver, command line. One method per endpoint.
 
 Errors of the registry come back as the classes of udo_protocol.errors; a registry that is away is `Unavailable`.
-httpx is imported at the first call, so that importing this module costs nothing.
 """
 
 from __future__ import annotations
@@ -11,57 +10,23 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from udo_protocol import errors
-from udo_protocol.errors import ProtocolError, UdoError, Unavailable, UsageError
+from udo_protocol.errors import ProtocolError, Unavailable
+from udo_protocol.registry_http import BRIEFLY_S, RESTART_S, Json, Streamed, Transport, retrying
 
-if TYPE_CHECKING:
-    import httpx
-
-Json = dict[str, Any]
-T = TypeVar("T")
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 # An update's last event has one of these phases.
 FINAL = ("done", "refused", "failed")
 _CHUNK = 1 << 20
-# Idempotent calls are repeated for this long: enough for a connection that broke, too short to keep somebody waiting.
-BRIEFLY_S = 1.0
-# A report that is lost may fail an update, so it outlasts a restart of the registry (about 2 s).
-RESTART_S = 10.0
 
 
-class Registry:
-    """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`. Safe to share between threads and after a fork."""
-
-    def __init__(self, url: str, token: str | None = None, user: str | None = None, timeout_s: float = 30.0) -> None:
-        self.url = url.strip().rstrip("/")
-        if not self.url.startswith(("http://", "https://", "unix:")):
-            raise UsageError(f"registry address {url!r}: expected http://host:port, https://host:port or unix:/path")
-        name = "".join(c if c.isascii() and c.isprintable() else "?" for c in user or "")
-        self._headers = {k: v for k, v in (("Authorization", f"Bearer {token.strip()}" if token else ""), ("X-Udo-User", name)) if v}
-        self._timeout_s = timeout_s
-        self._client: tuple[int, httpx.Client] | None = None
-        self._lock = threading.Lock()
-
-    def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
-        with self._lock:
-            client, self._client = self._client, None
-        if client and client[0] == os.getpid():
-            client[1].close()
-
-    def __enter__(self) -> Registry:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+class Registry(Transport):
+    """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`, with the write token if writes are meant."""
 
     # Content
 
@@ -83,7 +48,7 @@ class Registry:
                 self._send("POST", f"/v2/{_q(operator)}/blobs/uploads/?digest={_q(digest)}", content=content, headers=headers)
 
         if not self.has_blob(operator, digest):
-            _retrying(upload)
+            retrying(upload)
 
     def put_manifest(self, operator: str, version: str, manifest: bytes) -> str:
         """Make a version of an OCI manifest whose blobs are pushed; its digest. Conflict if that version has other content."""
@@ -113,7 +78,7 @@ class Registry:
                     os.unlink(file.name)
                     raise
 
-        _retrying(download)
+        retrying(download)
 
     # Catalogue
 
@@ -248,107 +213,11 @@ class Registry:
         """{status, generation, live_nodes, waiting_requests} of a registry that answers."""
         return self._json("GET", "/healthz")
 
-    # Transport
-
-    def _http(self) -> httpx.Client:
-        import httpx
-
-        with self._lock:
-            if self._client is None or self._client[0] != os.getpid():
-                unix = self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
-                host = urlsplit(self.url).hostname
-                near = unix is not None or host in ("127.0.0.1", "localhost", "::1")
-                client = httpx.Client(
-                    base_url="http://registry" if unix else self.url,
-                    headers=self._headers,
-                    transport=httpx.HTTPTransport(uds=unix) if unix else None,
-                    # Loading certificates takes 20 ms that plain HTTP need not pay.
-                    verify=self.url.startswith("https:"),
-                    # A proxy must not stand between processes of one machine.
-                    trust_env=not near,
-                    timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, 5.0)),
-                    limits=httpx.Limits(keepalive_expiry=60.0),
-                )
-                self._client = (os.getpid(), client)
-            return self._client[1]
-
-    def _away(self, e: Exception) -> Unavailable:
-        why = f"{type(e).__name__}: {e}"
-        return Unavailable(f"the registry at {self.url} does not answer ({why}); start one with: udo up, or set UDO_REGISTRY")
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        content: bytes | Iterator[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
-        read_s: float | None = None,
-        retry_s: float | None = None,
-    ) -> httpx.Response:
-        def once() -> httpx.Response:
-            import httpx
-
-            timeout = httpx.Timeout(read_s or self._timeout_s, connect=min(self._timeout_s, 5.0))
-            try:
-                response = self._http().request(method, path, content=content, headers=headers, timeout=timeout)
-            except (httpx.HTTPError, httpx.InvalidURL) as e:
-                raise self._away(e) from e
-            return self._checked(response)
-
-        if retry_s is None and method in ("GET", "HEAD"):
-            retry_s = BRIEFLY_S
-        return _retrying(once, retry_s) if retry_s else once()
-
-    def _json(self, method: str, path: str, body: Json | None = None, *, retry_s: float | None = None, read_s: float | None = None) -> Json:
-        content = None if body is None else json.dumps(body).encode()
-        headers = None if body is None else {"Content-Type": "application/json"}
-        response = self._send(method, path, content=content, headers=headers, retry_s=retry_s, read_s=read_s)
-        try:
-            return dict(response.json())
-        except ValueError as e:
-            raise ProtocolError(f"{method} {self.url}{path}: expected JSON, got {response.content[:80]!r}; is this a udo registry?") from e
-
-    def _checked(self, response: httpx.Response) -> httpx.Response:
-        if response.is_success:
-            return response
-        try:
-            error = response.json()["error"]
-            raise errors.by_code(error["code"], error["message"])
-        except (ValueError, KeyError, TypeError):
-            pass
-        if response.status_code == 404:
-            raise errors.NotFound(f"{response.request.method} {response.request.url}: not found")
-        raise UdoError(f"{response.request.method} {response.request.url}: HTTP {response.status_code}: {response.text[:200]!r}")
-
-    def _stream(self, method: str, path: str, body: Json | None = None, headers: Mapping[str, str] | None = None) -> _Streamed:
-        import httpx
-
-        client = self._http()
-        request = client.build_request(method, path, json=body, headers=headers)
-        try:
-            response = client.send(request, stream=True)
-            if not response.is_success:
-                response.read()
-                response.close()
-        except (httpx.HTTPError, httpx.InvalidURL) as e:
-            raise self._away(e) from e
-        self._checked(response)
-        return _Streamed(response)
-
-    def _guarded(self, items: Iterator[T]) -> Iterator[T]:
-        import httpx
-
-        try:
-            yield from items
-        except httpx.HTTPError as e:
-            raise self._away(e) from e
-
     def _follow(self, path: str, body: Json) -> Iterator[Json]:
         first = self._stream("POST", path, body, {"Accept": "text/event-stream"})
         return self._events(first)
 
-    def _events(self, streamed: _Streamed) -> Iterator[Json]:
+    def _events(self, streamed: Streamed) -> Iterator[Json]:
         """Events to the last one; a stream that breaks is taken up again where it broke, for the registry may just be restarting."""
         update_id, seen = "", "0"
         while True:
@@ -365,20 +234,7 @@ class Registry:
             if not update_id:
                 raise broken
             again = partial(self._stream, "GET", f"/api/v1/updates/{update_id}/events", None, {"Last-Event-ID": seen})
-            streamed = _retrying(again, self._timeout_s)
-
-
-class _Streamed:
-    """A response that is read as it comes and closed in the end."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-
-    def __enter__(self) -> httpx.Response:
-        return self._response
-
-    def __exit__(self, *_: object) -> None:
-        self._response.close()
+            streamed = retrying(again, self._timeout_s)
 
 
 def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
@@ -389,22 +245,6 @@ def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
             number = line[4:]
         elif line.startswith("data: "):
             yield number, json.loads(line[6:])
-
-
-def _retrying(step: Callable[[], T], timeout_s: float = BRIEFLY_S) -> T:
-    """Repeat an idempotent step while the registry is away, briefly: it may just be restarting.
-
-    Not by stamina, which writes each retry to standard output, where the command line writes its JSON.
-    """
-    deadline, wait_s = time.monotonic() + timeout_s, 0.05
-    while True:
-        try:
-            return step()
-        except Unavailable:
-            if time.monotonic() + wait_s > deadline:
-                raise
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, 0.5)
 
 
 def _q(text: str) -> str:
