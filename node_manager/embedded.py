@@ -29,6 +29,7 @@ from udo_protocol.slot import install
 _log = structlog.get_logger()
 ROLES: tuple[Role, Role] = ("queue", "state")
 _START_TIMEOUT_S = 15.0
+_RELAUNCH_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -178,11 +179,14 @@ class Servers:
             return
         _log.error("server died and is started again", role=server.role, pid=server.process.pid)
         self.socket(server.role).unlink(missing_ok=True)
-        try:
-            self._settle(self._launch(server.role))
-        except Unavailable as e:
-            _log.error("server cannot be started again", role=server.role, error=str(e))
-            return
+        while True:
+            try:
+                self._settle(self._launch(server.role))
+                break
+            except Unavailable as e:
+                _log.error("server cannot be started again", role=server.role, error=str(e))
+            if self._stopping.wait(_RELAUNCH_S):
+                return
         self.beat()
         self._start_warden()
         self._on_restart(server.role)

@@ -25,6 +25,8 @@ from udo_protocol.manifest import Manifest, parse
 LAYERS = {"code": "opt/udo/code", "dependencies": "opt/udo/deps"}
 # Unpacked size of one layer; models are large, a decompression bomb is larger.
 UNPACKED_BYTES = 8 << 30
+# Images that nothing here uses are kept for a rollback, this many.
+KEPT = 20
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 
 
@@ -67,9 +69,10 @@ def require_match(manifest: Manifest) -> None:
         where.endswith(f"_{machine}") and where.startswith((os_name, f"many{os_name}", f"musl{os_name}"))
     )
     if not (fits_python and fits_platform):
+        here = f"{os_name}_{machine}"
         raise OperatorError(
-            f"operator {manifest.reference} was packaged for {tag or 'any Python'} on {where or 'any platform'}, this node runs {mine} on "
-            f"{os_name}_{machine}: push a version for it (udo push --python {sys.version_info.major}.{sys.version_info.minor} --platform {os_name}_{machine})"
+            f"operator {manifest.reference} was packaged for {tag or 'any Python'} on {where or 'any platform'}, this node runs {mine} "
+            f"on {here}: push a version for it (udo push with Python {sys.version_info.major}.{sys.version_info.minor} on {here})"
         )
 
 
@@ -116,6 +119,14 @@ class Images:
             image = (self._local(digest) if digest else self._by_version(operator, version)) or self._pull(operator, digest or version)
         require_match(image.manifest)
         return image
+
+    def prune(self, used: set[str], kept: int = KEPT) -> None:
+        """Remove all but the `used` images and the `kept` latest ones."""
+        with self._lock:
+            found = sorted(self._directory.glob("sha256-*"), key=lambda p: p.stat().st_mtime, reverse=True)
+            for path in [p for p in found[kept:] if p.name.replace("-", ":") not in used]:
+                self._known.pop(path.name.replace("-", ":"), None)
+                shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, digest: str) -> Path:
         if not _DIGEST.match(digest):

@@ -28,10 +28,11 @@ from node_manager.embedded import Servers
 from node_manager.files import read_json, write_json
 from node_manager.images import Image, Images, Source
 from node_manager.instances import Config, Instance, Instances
+from node_manager.loading import Node, Wanted
 from node_manager.pool import Pool
 from node_manager.servers import Role
 from node_manager.settings import Settings
-from node_manager.slots import Node, Slot, Wanted
+from node_manager.slots import Slot
 from udo_protocol import slot as log
 from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.schema import from_ipc, require_fit
@@ -63,12 +64,13 @@ class Deployment:
     source: str  # "registry" or "local": who may take it away
     slot: Slot | None = None
     pinned: dict[str, Slot] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)  # of the pinned slots, by digest
+    next_number: int = PINNED_FROM  # never used twice: the keys of a retired slot may still be on their way out
     epochs: dict[str, str] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """As it is kept on disk."""
-        return {k: getattr(self, k) for k in ("name", "operator", "version", "digest", "config", "source", "numbers")}
+        return {k: getattr(self, k) for k in ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number")}
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,11 @@ class Manager:
             self._deployments[deployment.name] = deployment
             deployment.slot = Slot(self._node, deployment.name, 0)
             self._adopt(deployment.slot, assigned.pop((deployment.name, 0), []), Config.parse(deployment.config))
-            for digest, number in deployment.numbers.items():
-                if left := assigned.pop((deployment.name, number), []):
+            for digest, number in list(deployment.numbers.items()):
+                left = assigned.pop((deployment.name, number), [])
+                if not left:  # it is started again, under a new number, when somebody asks for it
+                    del deployment.numbers[digest]
+                else:
                     pinned = deployment.pinned[digest] = self._pinned_slot(deployment, digest, number)
                     self._adopt(pinned, left, Config.parse(deployment.config))
         for strays in assigned.values():
@@ -194,7 +199,7 @@ class Manager:
 
     def _server_restarted(self, role: Role) -> None:
         for slot in self.slots():
-            slot.servers_restarted()
+            slot.server_restarted(role)
 
     # -- deployments -------------------------------------------------------------------------------------------------
 
@@ -231,25 +236,17 @@ class Manager:
     ) -> str:
         """Make it callable and wait for it; the same again changes nothing. Answers the instance."""
         image = self.images.get(operator, version, digest)
-        wanted = Wanted(image, Config.parse(config))
+        Config.parse(config)
         with self._lock:
             deployment = self._deployments.get(name)
             if deployment is None:
                 deployment = Deployment(name, operator, image.manifest.version, image.digest, config, source)
                 deployment.slot = Slot(self._node, name, 0)
                 self._deployments[name] = deployment
-                self._save()
             elif (deployment.operator, deployment.digest) != (operator, image.digest):
-                there = f"{deployment.operator}@{deployment.version}"
-                raise Conflict(
-                    f"deployment {name!r} on node {self.settings.node} serves {there} ({deployment.digest}); change it with: udo update {name}"
-                )
-            assert deployment.slot is not None
-            deployment.config = config
-            self._save()
-        deployment.slot.serve(wanted)
-        instance = deployment.slot.wait_serving(wait_s)
-        return instance.name if instance else ""
+                there = f"{deployment.operator}@{deployment.version} ({deployment.digest})"
+                raise Conflict(f"deployment {name!r} on node {self.settings.node} serves {there}; change it with: udo update {name}")
+        return self.change(name, image.manifest.version, image.digest, config, wait_s)
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
         """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance."""
@@ -307,6 +304,8 @@ class Manager:
             deployment.version, deployment.digest = version, digest
             deployment.config = deployment.config if config is None else config
             self._save()
+            used = {d.digest for d in self._deployments.values()} | {g for d in self._deployments.values() for g in d.numbers}
+        self.images.prune(used)
         return instance.name
 
     def discard(self, name: str) -> None:
@@ -324,7 +323,11 @@ class Manager:
 
         yield step("pulling")
         try:
-            image = self.images.get(self.find(name).operator, version, digest)
+            if (deployment := self.find(name)).source == "registry":
+                raise Conflict(
+                    f"deployment {name!r} is managed by the registry {self.settings.registry}; update it there: udo update {name}"
+                )
+            image = self.images.get(deployment.operator, version, digest)
             yield step("starting", image.manifest.reference)
             self.prepare(name, image.manifest.version, image.digest, config)
             yield step("ready")
@@ -386,8 +389,8 @@ class Manager:
         with self._lock:
             slot = deployment.pinned.get(image.digest)
             if slot is None:
-                number = deployment.numbers.get(image.digest, PINNED_FROM + len(deployment.numbers))
-                deployment.numbers[image.digest] = number
+                number = deployment.numbers[image.digest] = deployment.next_number
+                deployment.next_number += 1
                 slot = deployment.pinned[image.digest] = self._pinned_slot(deployment, image.digest, number)
                 self._save()
                 slot.serve(Wanted(image, Config.parse(deployment.config)))
@@ -399,6 +402,8 @@ class Manager:
             with self._lock:
                 if deployment.pinned.get(digest) is slot:
                     del deployment.pinned[digest]
+                    deployment.numbers.pop(digest, None)
+                    self._save()
             slot.stop(drop=True)
 
         return Slot(self._node, deployment.name, number, pinned=digest, on_idle=retire)

@@ -48,7 +48,8 @@ class Pool:
         """Stop them all."""
         self._stopping.set()
         self._wake.set()
-        self._thread.join(5)
+        if self._thread.is_alive():
+            self._thread.join(5)
         with self._lock:
             warm, self._warm = self._warm, []
         for instance in warm:

@@ -10,20 +10,18 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Condition, Event, Thread
+from threading import Condition, Thread
 from typing import Any
 
 import structlog
 
-from node_manager.drivers import logfile
-from node_manager.embedded import Servers
-from node_manager.images import Image
-from node_manager.instances import Config, Instance, Instances
-from node_manager.pool import Pool
-from node_manager.runtime_base import contradicts
-from node_manager.settings import Settings
+from node_manager import deaths, loading
+from node_manager.deaths import Deaths
+from node_manager.instances import Instance
+from node_manager.loading import Load, Node, Wanted, given_up, log_end
+from node_manager.servers import Role
 from udo_protocol import keys, slot
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
@@ -32,50 +30,10 @@ from udo_protocol.lifecycle import INSTANCE
 from udo_protocol.schema import update_misfits
 
 _log = structlog.get_logger()
-# A frame that so many instances died of, one after the other, is the cause and is answered with an error.
-DEATHS_PER_FRAME = 3
 # A load that fails so often in a row after the slot has served is no passing trouble: callers are told.
 LOADS_BEFORE_STATUS = 3
-_RESTART_FIRST_S, _RESTART_MOST_S = 0.1, 10.0
 _RELOAD_FIRST_S, _RELOAD_MOST_S = 1.0, 60.0
-# An owner that lived this long did not die of what its predecessor died of.
-_SETTLED_S = 30.0
 _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
-_READY_SLICE_MS = 250
-_LOG_LINES = 20
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """An operator version with its deployment's configuration."""
-
-    image: Image
-    config: Config
-
-    @property
-    def answer_timeout_s(self) -> float:
-        """A frame not answered for this long means that the operator hangs."""
-        ms = self.config.limits.get("answer_timeout_ms")
-        return ms / 1000 if ms else self.image.manifest.limits.answer_timeout_s
-
-
-@dataclass(frozen=True)
-class Node:
-    """What all slots of a node share."""
-
-    settings: Settings
-    servers: Servers
-    instances: Instances
-    pool: Pool
-
-
-@dataclass(eq=False)
-class _Load:
-    wanted: Wanted
-    update: bool
-    done: Future[Instance] = field(default_factory=Future)
-    instance: Instance | None = None
-    cancelled: Event = field(default_factory=Event)
 
 
 @dataclass(frozen=True)
@@ -109,14 +67,15 @@ class Slot:
         self._wanted: Wanted | None = None
         self._owner: Instance | None = None
         self._shadow: tuple[Instance, Wanted] | None = None
-        self._loads: list[_Load] = []
+        self._loads: list[Load] = []
         self._error: UdoError | None = None  # why it does not serve
         self._has_status = True  # unknown at first: the first promotion removes one that a former manager left
         self._served = False
         self._last_error = ""
-        self._restarts = self._streak = self._head_deaths = self._load_failures = 0
+        self._last_log = ""
+        self._restarts = self._load_failures = 0
         self._owner_since = 0.0
-        self._emitted_at_death = -1
+        self._deaths = Deaths()
         self._hung: Instance | None = None
         self._head: tuple[int, float] = (-1, 0.0)  # (emitted, since when a frame waits behind it)
         self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
@@ -145,7 +104,7 @@ class Slot:
 
     def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
         """Load `wanted` as a shadow. SchemaError if running queries could not go on with it, unless that was decided elsewhere."""
-        load = _Load(wanted, update=True)
+        load = Load(wanted, update=True)
         self._post(lambda: self._prepare(load, check))
         return load.done
 
@@ -159,9 +118,9 @@ class Slot:
         """Give up a prepared update."""
         self._post(self._discard)
 
-    def servers_restarted(self) -> None:
-        """The queue server was lost: its log, answers and owner are gone, and the instances with it."""
-        self._inbox.put(self._start_over)
+    def server_restarted(self, role: Role) -> None:
+        """The queue server was lost: its log, answers and owner are gone, and the instances with it. The state server is as it was."""
+        self._inbox.put(self._start_over if role == "queue" else self._disconnect)
 
     def stop(self, *, drop: bool) -> Future[None]:
         """Stop all instances; with `drop` remove every key of the slot too."""
@@ -182,16 +141,15 @@ class Slot:
         with self._changed:
             while True:
                 if self._error is not None:
-                    raise self._error
+                    raise by_code(self._error.code, str(self._error))
                 if self._owner is not None or self._served:
                     return self._owner
                 if self._stopped:
                     raise Unavailable(f"deployment {self.deployment} is being removed from node {self.node.settings.node}")
                 if not self._changed.wait(deadline - time.monotonic()):
-                    what = self._wanted.image.manifest.reference if self._wanted else self.deployment
-                    raise Unavailable(
-                        f"operator {what} is still starting on node {self.node.settings.node} after {timeout_s:g} s; see: udo logs {self.deployment}"
-                    )
+                    what = self._wanted.reference if self._wanted else self.deployment
+                    where = f"on node {self.node.settings.node} after {timeout_s:g} s"
+                    raise Unavailable(f"operator {what} is still starting {where}; see: udo logs {self.deployment}")
 
     def view(self) -> View:
         """What it is doing now."""
@@ -270,7 +228,7 @@ class Slot:
         if self._owner is not None:
             if self._wanted == wanted:
                 return
-            load = _Load(wanted, update=True)
+            load = Load(wanted, update=True)
             load.done.add_done_callback(lambda f: self._promote_after(f, Future()))
             self._prepare(load, False)
             return
@@ -289,80 +247,63 @@ class Slot:
 
     def _replace(self) -> None:
         self._timers.pop("replace", None)
-        if self._wanted is not None and self._owner is None and not any(not load.update for load in self._loads):
-            self._start(_Load(self._wanted, update=False))
+        if (
+            self._wanted is not None
+            and self._owner is None
+            and not any(not load.update and not load.cancelled.is_set() for load in self._loads)
+        ):
+            self._start(Load(self._wanted, update=False))
 
-    def _start(self, load: _Load) -> None:
+    def _start(self, load: Load) -> None:
         if self._stopped:
             load.done.set_exception(Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}"))
             return
         self._loads.append(load)
         self._go_beside(lambda: self._load(load))
 
-    def _load(self, load: _Load) -> None:
+    def _load(self, load: Load) -> None:
         """Beside the thread: an instance, its operator, its report."""
+        error: UdoError | None = None
         try:
-            error = self._load_steps(load)
+            loading.run(load, self.node, self.deployment, self.number)
         except UdoError as e:
             error = e
         except Exception as e:
             self._log.exception("load failed")
-            error = OperatorError(f"{load.wanted.image.manifest.reference} could not be started on node {self.node.settings.node}: {e}")
+            error = OperatorError(f"{load.wanted.reference} could not be started on node {self.node.settings.node}: {e}")
         self._inbox.put(lambda: self._loaded(load, error))
 
-    def _load_steps(self, load: _Load) -> UdoError | None:
-        image, config = load.wanted.image, load.wanted.config
-        node, manifest = self.node, image.manifest
-        with contextlib.closing(node.servers.connect("state")) as state:
-            token = slot.next_token(state, self.prefix)
-        cold = contradicts(image.dependencies)
-        instance = load.instance = node.instances.start(image, config.env) if cold else node.pool.take()
-        instance.listen(lambda i: None)
-        node.instances.assign(instance, image, config, deployment=self.deployment, slot=self.number, token=token)
-        deadline = time.monotonic() + manifest.limits.open_timeout_s
-        with contextlib.closing(node.servers.connect("queue")) as queue:
-            while not load.cancelled.is_set():
-                dead = instance.exited.is_set()
-                report = slot.ready(queue, self.prefix, instance.name, 1 if dead else _READY_SLICE_MS)
-                if report is not None:
-                    return None if report["ok"] else _load_error(manifest.reference, report["error"])
-                if dead:
-                    return OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{self._log_end(instance)}")
-                if time.monotonic() > deadline:
-                    limit = f"limits.open_timeout_s = {manifest.limits.open_timeout_s:g}"
-                    return OperatorError(
-                        f"{manifest.reference} was not ready in time ({limit}): importing it or its open() hangs{self._log_end(instance)}"
-                    )
-        return Conflict(f"the start of {manifest.reference} was given up")
-
-    def _log_end(self, instance: Instance) -> str:
-        lines = logfile.tail(instance.directory / "log", _LOG_LINES)
-        return "\nlast lines of its log:\n" + "\n".join(lines) if lines else ""
-
-    def _loaded(self, load: _Load, error: UdoError | None) -> None:
+    def _loaded(self, load: Load, error: UdoError | None) -> None:
         self._loads.remove(load)
-        instance, reference = load.instance, load.wanted.image.manifest.reference
+        instance = load.instance
         if error is None and load.cancelled.is_set():
-            error = Conflict(f"the start of {reference} was given up")
-        if error is None:
-            assert instance is not None
-            self.node.instances.move(instance, "shadow")
-            instance.listen(self._on_exit)
-            if load.update:
-                self._shadow = (instance, load.wanted)
-            else:
-                self._own(instance, load.wanted)
-            load.done.set_result(instance)
-            return
+            error = given_up(load)
+        if error is None and instance is not None:
+            try:
+                self._take_over(load, instance)
+                return
+            except UdoError as e:  # a server was lost, or a newer owner came first
+                self._disconnect()
+                error = e
+        assert error is not None, "a load without an instance has failed"
         if instance is not None:
             self._retire(instance, kill=isinstance(error, OperatorError))
         if load.update:
             load.done.set_exception(error)
         elif not load.cancelled.is_set():
             self._not_loaded(error)
-        if not isinstance(error, Conflict):
+        if not load.cancelled.is_set():
             self._last_error = str(error)
-            self._log.error("operator did not become ready", operator=reference, update=load.update, error=str(error))
+            self._log.error("operator did not become ready", operator=load.wanted.reference, update=load.update, error=str(error))
+
+    def _take_over(self, load: Load, instance: Instance) -> None:
+        self.node.instances.move(instance, "shadow")
+        if load.update:
+            self._shadow = (instance, load.wanted)
+        else:
+            self._own(instance, load.wanted)
+        instance.listen(self._on_exit)
+        load.done.set_result(instance)
 
     def _not_loaded(self, error: UdoError) -> None:
         self._load_failures += 1
@@ -385,7 +326,7 @@ class Slot:
         if self._has_status:
             slot.set_status(self._conn("queue"), self.prefix, None)
             self._has_status = False
-        self._log.info("owner", operator=wanted.image.manifest.reference, instance=instance.name, token=instance.token)
+        self._log.info("owner", operator=wanted.reference, instance=instance.name, token=instance.token)
         if former is not None:
             self._retire(former)
 
@@ -397,14 +338,14 @@ class Slot:
         grace_s = 0.0 if kill else self.node.settings.stop_grace_s
         self._go_beside(lambda: self.node.instances.stop(instance, grace_s))
 
-    def _cancel(self, which: Callable[[_Load], bool]) -> None:
+    def _cancel(self, which: Callable[[Load], bool]) -> None:
         for load in self._loads:
             if which(load):
                 load.cancelled.set()
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
-    def _prepare(self, load: _Load, check: bool) -> None:
+    def _prepare(self, load: Load, check: bool) -> None:
         new, old = load.wanted.image.manifest, self._wanted.image.manifest if self._wanted else None
         if check and old and (why := update_misfits(old.input_schema, old.output_schema, new.input_schema, new.output_schema)):
             load.done.set_exception(
@@ -424,11 +365,8 @@ class Slot:
 
     def _promote_shadow(self, done: Future[Instance]) -> None:
         if self._shadow is None:
-            done.set_exception(
-                Conflict(
-                    f"no update of {self.deployment} is prepared on node {self.node.settings.node}; {self._last_error or 'prepare it first'}"
-                )
-            )
+            why = self._last_error or "prepare it first"
+            done.set_exception(Conflict(f"no update of {self.deployment} is prepared on node {self.node.settings.node}; {why}"))
             return
         instance, wanted = self._shadow
         self._shadow = None
@@ -438,14 +376,16 @@ class Slot:
         except Fenced:
             # The owner was replaced after a crash since the shadow was prepared; a fresh shadow has a newer token.
             self._retire(instance)
-            again = _Load(wanted, update=True)
+            again = Load(wanted, update=True)
             again.done.add_done_callback(lambda f: self._promote_after(f, done))
             self._start(again)
             return
         except UdoError as e:
+            self._disconnect()
             self._retire(instance)
+            self._at("replace", deaths.RESTART_FIRST_S, self._replace)
             done.set_exception(e)
-            raise
+            return
         done.set_result(instance)
 
     def _promote_after(self, loaded: Future[Instance], done: Future[Instance]) -> None:
@@ -468,56 +408,49 @@ class Slot:
             self._owner_died(instance)
         elif self._shadow and instance is self._shadow[0]:
             self._shadow = None
-            self._last_error = f"the prepared instance of {instance.record['version']} died: {instance.exit}{self._log_end(instance)}"
+            self._last_error = f"the prepared instance of {instance.record['version']} died: {instance.exit}{log_end(instance)}"
             self._log.error("shadow died", instance=instance.name, how=str(instance.exit))
             self._end(instance)
 
     def _end(self, instance: Instance) -> None:
         self.node.instances.move(instance, "failed")
-        text = self._log_end(instance)
+        text = log_end(instance)
         self._go_beside(lambda: self.node.instances.remove(instance))
         self._last_log = text
 
     def _owner_died(self, instance: Instance) -> None:
-        stats = slot.slot_stats(self._conn("queue"), self.prefix)
-        same = stats.emitted == self._emitted_at_death
-        settled = time.monotonic() - self._owner_since > _SETTLED_S
-        self._emitted_at_death = stats.emitted
         self._restarts += 1
-        self._streak = self._streak + 1 if same and not settled else 1
-        self._head_deaths = 0 if not stats.depth_frames else self._head_deaths + 1 if same else 1
-        hung = instance is self._hung
-        self._hung = None
-        self._last_error = f"instance {instance.name} of {instance.record['operator']}@{instance.record['version']} died: {instance.exit}"
-        self._log.error(
-            "owner died", instance=instance.name, how=str(instance.exit), waiting_frames=stats.depth_frames, in_a_row=self._streak
-        )
-        if stats.depth_frames and (hung or self._head_deaths >= DEATHS_PER_FRAME):
-            self._fail_head(instance, hung)
-        delay_s = 0.0 if self._streak == 1 else min(_RESTART_FIRST_S * 2 ** (self._streak - 2), _RESTART_MOST_S)
-        self._at("replace", delay_s, self._replace)
+        self._last_error = f"instance {instance.name} of {_reference(instance)} died: {instance.exit}"
+        self._at("replace", deaths.RESTART_FIRST_S, self._replace)  # also if the server is lost in the next steps
+        stats = slot.slot_stats(self._conn("queue"), self.prefix)
+        hung, self._hung = instance is self._hung, None
+        lived_s = time.monotonic() - self._owner_since
+        verdict = self._deaths.died(emitted=stats.emitted, waiting_frames=stats.depth_frames, lived_s=lived_s, hung=hung)
+        in_a_row = self._deaths.in_a_row
+        self._log.error("owner died", instance=instance.name, how=str(instance.exit), waiting_frames=stats.depth_frames, in_a_row=in_a_row)
+        if verdict.fail_head:
+            self._fail_head(instance, "" if hung else f"{self._deaths.on_head} instances in a row died on this frame; the last one: ")
+        self._at("replace", verdict.delay_s, self._replace)
 
-    def _fail_head(self, instance: Instance, hung: bool) -> None:
-        reference = f"{instance.record['operator']}@{instance.record['version']}"
-        how = "" if hung else f"{self._head_deaths} instances in a row died on this frame; the last one: "
+    def _fail_head(self, instance: Instance, how: str) -> None:
+        reference = _reference(instance)
         message = f"operator {reference} on node {self.node.settings.node}: {how}{instance.exit}"
         failure = Failure(
             code=OperatorError.code, message=message, traceback=self._last_log.strip(), operator=reference, instance=instance.name
         )
         slot.fail_head(self._conn("state"), self._conn("queue"), self.prefix, failure, instance.record["version"])
-        self._head_deaths = self._streak = 0
 
     def _start_over(self) -> None:
         self._disconnect()
         self._cancel(lambda load: True)
         lost = [i for i in (self._owner, self._shadow and self._shadow[0]) if i]
         self._owner = self._shadow = None
-        self._emitted_at_death = -1
+        self._deaths.forget()
         for instance in lost:
             self._go_beside(lambda i=instance: self.node.instances.stop(i, 1.0))  # type: ignore[misc]
         self._restarts += bool(lost)
         if self._wanted is not None:
-            self._start(_Load(self._wanted, update=False))
+            self._start(Load(self._wanted, update=False))
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -578,9 +511,5 @@ class Slot:
         done.set_result(None)
 
 
-def _load_error(reference: str, error: dict[str, Any]) -> UdoError:
-    traceback = error.get("traceback") or ""
-    return by_code(
-        error.get("code", OperatorError.code),
-        f"{reference} did not load: {error.get('message', '')}" + (f"\n{traceback}" if traceback else ""),
-    )
+def _reference(instance: Instance) -> str:
+    return f"{instance.record['operator']}@{instance.record['version']}"

@@ -1,0 +1,108 @@
+"""Bringing one operator version up in an instance: an instance, a token, the assignment, its report."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+from node_manager.drivers import logfile
+from node_manager.embedded import Servers
+from node_manager.images import Image
+from node_manager.instances import Config, Instance, Instances
+from node_manager.pool import Pool
+from node_manager.runtime_base import contradicts
+from node_manager.settings import Settings
+from udo_protocol import keys, slot
+from udo_protocol.errors import Conflict, OperatorError, UdoError, by_code
+
+# While it loads, an instance's death and a cancellation are noticed within this time.
+_SLICE_MS = 250
+_LOG_LINES = 20
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An operator version with its deployment's configuration."""
+
+    image: Image
+    config: Config
+
+    @property
+    def reference(self) -> str:
+        """`name@version`."""
+        return self.image.manifest.reference
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """A frame not answered for this long means that the operator hangs."""
+        ms = self.config.limits.get("answer_timeout_ms")
+        return ms / 1000 if ms else self.image.manifest.limits.answer_timeout_s
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all slots of a node share."""
+
+    settings: Settings
+    servers: Servers
+    instances: Instances
+    pool: Pool
+
+
+@dataclass(eq=False)
+class Load:
+    """One attempt: a replacement, or the shadow of an `update` (then `done` tells how it went)."""
+
+    wanted: Wanted
+    update: bool
+    done: Future[Instance] = field(default_factory=Future)
+    instance: Instance | None = None
+    cancelled: Event = field(default_factory=Event)
+
+
+def given_up(load: Load) -> Conflict:
+    """Why a cancelled load did not finish."""
+    return Conflict(f"the start of {load.wanted.reference} was given up: something newer is wanted")
+
+
+def log_end(instance: Instance) -> str:
+    """The last lines it wrote, for an error message; '' if there are none."""
+    lines = logfile.tail(instance.directory / "log", _LOG_LINES)
+    return "\nlast lines of its log:\n" + "\n".join(lines) if lines else ""
+
+
+def run(load: Load, node: Node, deployment: str, number: int) -> None:
+    """Returns when the instance is ready as a shadow; raises why it is not. `load.instance` is set as soon as there is one."""
+    image, manifest = load.wanted.image, load.wanted.image.manifest
+    prefix = keys.prefix(deployment, number)
+    with contextlib.closing(node.servers.connect("state")) as state:
+        token = slot.next_token(state, prefix)
+    cold = contradicts(image.dependencies)
+    instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
+    instance.listen(lambda _: None)
+    node.instances.assign(instance, image, load.wanted.config, deployment=deployment, slot=number, token=token)
+    deadline = time.monotonic() + manifest.limits.open_timeout_s
+    with contextlib.closing(node.servers.connect("queue")) as queue:
+        while not load.cancelled.is_set():
+            dead = instance.exited.is_set()
+            report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
+            if report is not None:
+                if not report["ok"]:
+                    raise _load_error(manifest.reference, report["error"])
+                return
+            if dead:
+                raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
+            if time.monotonic() > deadline:
+                limit = f"limits.open_timeout_s = {manifest.limits.open_timeout_s:g}"
+                raise OperatorError(f"{manifest.reference} was not ready in time ({limit}): its import or open() hangs{log_end(instance)}")
+    raise given_up(load)
+
+
+def _load_error(reference: str, error: dict[str, Any]) -> UdoError:
+    traceback = error.get("traceback") or ""
+    text = f"{reference} did not load: {error.get('message', '')}" + (f"\n{traceback}" if traceback else "")
+    return by_code(error.get("code", OperatorError.code), text)

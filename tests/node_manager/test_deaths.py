@@ -1,0 +1,44 @@
+"""When a slot restarts its owner and when it blames the frame."""
+
+from __future__ import annotations
+
+from node_manager.deaths import PER_FRAME, RESTART_MOST_S, Deaths
+
+
+def test_the_first_death_restarts_at_once_and_later_ones_ever_later_up_to_a_bound() -> None:
+    deaths = Deaths()
+
+    delays = [deaths.died(emitted=5, waiting_frames=0, lived_s=0.1, hung=False).delay_s for _ in range(12)]
+
+    assert delays[:4] == [0.0, 0.1, 0.2, 0.4]
+    assert delays[-1] == RESTART_MOST_S
+
+
+def test_a_frame_is_blamed_after_three_deaths_on_it_and_then_the_restart_is_immediate() -> None:
+    deaths = Deaths()
+
+    verdicts = [deaths.died(emitted=5, waiting_frames=1, lived_s=0.1, hung=False) for _ in range(PER_FRAME)]
+
+    assert [v.fail_head for v in verdicts] == [False, False, True]
+    assert verdicts[-1].delay_s == 0.0
+
+
+def test_progress_between_deaths_blames_no_frame() -> None:
+    deaths = Deaths()
+
+    verdicts = [deaths.died(emitted=n, waiting_frames=1, lived_s=0.1, hung=False) for n in range(20)]
+
+    assert not any(v.fail_head or v.delay_s for v in verdicts)
+
+
+def test_a_hang_blames_the_frame_at_once_but_only_if_one_waits() -> None:
+    assert Deaths().died(emitted=5, waiting_frames=1, lived_s=90, hung=True).fail_head
+    assert not Deaths().died(emitted=5, waiting_frames=0, lived_s=90, hung=True).fail_head
+
+
+def test_an_owner_that_lived_long_starts_a_new_row() -> None:
+    deaths = Deaths()
+    for _ in range(5):
+        deaths.died(emitted=5, waiting_frames=0, lived_s=0.1, hung=False)
+
+    assert deaths.died(emitted=5, waiting_frames=0, lived_s=60, hung=False).delay_s == 0.0
