@@ -38,9 +38,15 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     p.add_argument("--warm", type=int, default=1, help="warm instances kept ready (default: 1)")
     p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint on 127.0.0.1 (default: any)")
     p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
+    default = Settings(Path(), "")
+    grace, idle = default.heartbeat_grace_ms, default.pinned_idle_s
+    p.add_argument("--heartbeat-grace-ms", type=int, default=grace, help=f"all stops without a manager for this long (default: {grace})")
+    p.add_argument("--pinned-idle-s", type=float, default=idle, help=f"a pinned version nobody calls is retired after (default: {idle:g})")
     a = p.parse_args(argv)
     token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
-    return Settings(a.home.absolute(), a.node, a.registry, token, a.driver, a.warm, a.metrics_port, a.server)
+    return Settings(
+        a.home.absolute(), a.node, a.registry, token, a.driver, a.warm, a.metrics_port, a.server, a.heartbeat_grace_ms, a.pinned_idle_s
+    )
 
 
 def _registry(settings: Settings) -> Any:

@@ -182,11 +182,11 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def daemon(home: Path) -> Iterator[Daemon]:
-    """A running node manager; nothing of it may be left when the test ends."""
+def home_daemon(home: Path) -> Iterator[Daemon]:
+    """A node manager for the test to start; nothing of it may be left when the test ends."""
     d = Daemon(home)
     try:
-        yield d.start()
+        yield d
     finally:
         with contextlib.suppress(UdoError, subprocess.TimeoutExpired):
             if d.process is not None and d.process.poll() is None:
@@ -196,6 +196,12 @@ def daemon(home: Path) -> Iterator[Daemon]:
             with contextlib.suppress(psutil.Error):
                 p.kill()
     assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def daemon(home_daemon: Daemon) -> Daemon:
+    """A running node manager."""
+    return home_daemon.start()
 
 
 @pytest.fixture

@@ -184,5 +184,3 @@ def test_an_epoch_is_bound_by_the_registry(cluster: Cluster) -> None:
     later = cluster.node.api.open_lane("d", "c", session="s", epoch=2, pin_epoch=True)
 
     assert (first.version, again.version, later.version) == ("1", "1", "2")
-
-
