@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import psutil
-
+from node_manager.files import read_json
 from node_manager.proc import ProcessId, alive, identify, terminate
 from udo_cli.home import Home
 from udo_protocol.errors import Conflict, UdoError, Unavailable, UsageError, WaitTimeout
@@ -98,25 +97,37 @@ def stop(home: Home, say: Callable[[str], None]) -> list[str]:
         return stopped
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does: everything is cleaned up."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
+    """Ctrl-C, SIGTERM and SIGHUP end the command once: it cleans up, which is bounded, and further ones do not disturb that."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
+        arm()
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
+def arm() -> None:
+    """Take the signals, also from a library that took them meanwhile (PySpark does)."""
+
+    def interrupt(*_: object) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in _SIGNALS:
+        signal.signal(number, interrupt)
+
+
 @contextlib.contextmanager
 def unhurried() -> Iterator[None]:
-    """Further Ctrl-C wait until the cleaning up inside is done; it is bounded."""
-    before = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    """No signal disturbs what is done inside; it is bounded."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
     try:
         yield
     finally:
@@ -223,16 +234,20 @@ def _stop_node(home: Home) -> None:
 
 
 def _sweep(home: Home) -> list[str]:
-    """Kill servers and instances that a killed node manager has left behind: processes that were started with paths below its home."""
-    inside = str(home.node) + os.sep
+    """Kill the servers and instances that a killed node manager has left behind, by its own records of them."""
     left = []
-    for process in psutil.process_iter(["cmdline", "cwd", "name", "uids"]):
-        info = process.info
-        belongs = any(inside in part for part in info["cmdline"] or ()) or f"{info['cwd'] or ''}{os.sep}".startswith(inside)
-        if belongs and process.pid not in (os.getpid(), os.getppid()) and info["uids"] and info["uids"].real == os.getuid():
-            left.append(process)
-    for process in left:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(left, timeout=5)
-    return [f"{p.info['name']} ({p.pid})" for p in left]
+    for path in sorted(home.node.glob("handles/*.json")) + sorted(home.node.glob("servers/*.json")):
+        for process in _processes(read_json(path)):
+            if alive(process):
+                terminate(process, 0)
+                left.append(f"{path.stem} ({process.pid})")
+    return left
+
+
+def _processes(record: Any) -> Iterator[ProcessId]:
+    """Every {pid, started} in a record, however deep."""
+    if isinstance(record, dict):
+        if record.keys() >= {"pid", "started"}:
+            yield ProcessId(int(record["pid"]), int(record["started"]))
+        for value in record.values():
+            yield from _processes(value)

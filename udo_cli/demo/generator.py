@@ -35,7 +35,9 @@ def transactions(rows: int, seed: int = 7) -> pa.Table:
     rng = np.random.default_rng(seed)
     # More cards than needed on average; the rest is cut, as the number of payments is random.
     count = round(1.05 * rows / DAYS / _PAYMENTS_PER_CARD_DAY) + 10
-    cards = _Cards(rng.uniform(0, 100, count), rng.uniform(0, 100, count), rng.uniform(5, 100, count), rng.permutation(np.linspace(0, 4, count)))
+    cards = _Cards(
+        rng.uniform(0, 100, count), rng.uniform(0, 100, count), rng.uniform(5, 100, count), rng.permutation(np.linspace(0, 4, count))
+    )
     terminals = max(200, 2 * count)
     card, second, amount = _payments(rng, cards)
     terminal = _places(rng, cards, card, terminals)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from pyspark.errors import PySparkException
 
+from udo_cli.local import arm
 from udo_interface.java import spark_session
 from udo_protocol.errors import OperatorError
 
@@ -36,14 +39,20 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
         "spark.sql.adaptive.enabled": False,
         "spark.sql.streaming.numRecentProgressUpdates": 1000,
     }
-    with _output_to(work / "spark.log"):
-        spark = spark_session("udo demo", **settings)
+    # py4j logs the calls that Ctrl-C cuts short, with tracebacks, into whatever there is: nobody is helped.
+    logging.getLogger().addHandler(logging.NullHandler())
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    before = set(psutil.Process().children(recursive=True))
     try:
+        with _output_to(work / "spark.log"):
+            spark = spark_session("udo demo", **settings)
+        arm()
         yield spark
     except PySparkException as e:  # its text lives in Java: read it while there is one
         raise OperatorError(f"Spark failed: {e}") from None
     finally:
-        _end(spark)
+        _end()
+        _kill(set(psutil.Process().children(recursive=True)) - before)
 
 
 def query(spark: SparkSession, scored: DataFrame, work: Path) -> StreamingQuery:
@@ -74,26 +83,31 @@ def _output_to(path: Path) -> Iterator[None]:
             os.close(saved)
 
 
-def _end(spark: SparkSession) -> None:
+def _end() -> None:
     """Stop Spark and wait for its Java to be gone; PySpark by itself leaves that to the end of Python."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    with contextlib.suppress(Exception):  # a stop interrupted half-way must not keep Java alive
-        spark.stop()
-    SparkContext._gateway = SparkContext._jvm = None
     if gateway is None:
         return
+    with contextlib.suppress(Exception):  # a stop that was interrupted half-way must not keep Java alive
+        if SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.stop()
     with contextlib.suppress(Exception):
         gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
     java: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    if java is None:
-        return
-    with contextlib.suppress(OSError):
-        if java.stdin:
-            java.stdin.close()
-    try:
-        java.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        java.kill()
-        java.wait()
+    if java is not None:
+        with contextlib.suppress(OSError):
+            if java.stdin:
+                java.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            java.wait(_STOP_S)
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    """What Spark started and left, as when it was interrupted while it started."""
+    for process in (listed := list(processes)):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(listed, timeout=5)
