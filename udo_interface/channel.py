@@ -21,6 +21,7 @@ from udo_interface.columns import Picker
 from udo_interface.lane import LOOK_MS, Collector, Sender
 from udo_interface.opening import Opened
 from udo_protocol.errors import PeerError, SchemaError, ServerLost, UdoError, UsageError, WaitTimeout
+from udo_protocol.slot import LaneEnd
 
 Listener = Callable[[Any], None]
 log = logging.getLogger(__name__)
@@ -56,13 +57,13 @@ class EventsLost(ServerLost):
 class Channel:
     """A lane of a client: `send` from any thread; listeners are called in the receive thread, in order."""
 
-    def __init__(self, opened: Opened, settings: ChannelSettings) -> None:
+    def __init__(self, opened: Opened, end: LaneEnd, settings: ChannelSettings) -> None:
         self.address = f"{opened.prefix}{opened.lane}"
         self.place, self._settings = opened.place, settings
         self._names = set(opened.input.names)
         self._schema = opened.input
         self._pick = Picker(opened.input, str(opened.place))
-        self._out, self._in = opened.end(), opened.end()
+        self._out, self._in = end, opened.end()
         self._sender = Sender(self._out, opened.place, opened.input)
         self._collector = Collector(self._in, opened.place, opened.output)
         self._window = settings.window or opened.place.window_frames

@@ -8,7 +8,6 @@ client.close()
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from udo_interface.channel import Channel, ChannelSettings, EventsLost, Listener
 from udo_interface.discovery import node_address
-from udo_interface.opening import Request, ask
+from udo_interface.opening import Request, reach
 from udo_protocol.errors import UdoError, UsageError
 
 __all__ = ["Client", "EventsLost", "connect"]
@@ -34,8 +33,7 @@ class Client:
 
     def request_operator(self, name: str, callback: Callable[[str], None] | None = None) -> str:
         """Make the operator reachable; answers its address, and hands it to `callback`. NotFound, Unavailable as it is."""
-        opened = ask(node_address(self._node), Request(name, window=self._settings.window))
-        channel = Channel(opened, self._settings)
+        channel = Channel(*reach(node_address(self._node), Request(name, window=self._settings.window)), self._settings)
         self._channels[channel.address] = channel
         if callback is not None:
             callback(channel.address)
@@ -62,10 +60,9 @@ class Client:
         self._channel(address).send_batch(batch)
 
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until all that was sent is answered and delivered; raises what went wrong."""
-        deadline = time.monotonic() + timeout_s
+        """Wait until all that was sent is answered and delivered, at most so long for each operator; raises what went wrong."""
         for channel in self._channels.values():
-            channel.flush(max(deadline - time.monotonic(), 0))
+            channel.flush(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Drain every operator's events, then leave; raises the first thing that went wrong."""

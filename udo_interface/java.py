@@ -112,6 +112,8 @@ def prepare(env: dict[str, str] | None = None) -> None:
 def spark_session(app: str, master: str = "local[2]", **conf: object) -> SparkSession:
     """A session on `master` (shared if one runs already) with SETTINGS, overridden by `conf` (`**{"spark.x.y": value}`)."""
     prepare()
+    if master.startswith("local"):  # whatever the host's name resolves to
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from udo_interface.lane import Collector, Place, Sender
+from udo_protocol.backoff import LinearBackoff
 from udo_protocol.connection import Connection
 from udo_protocol.errors import PeerError, ProtocolError, ServerLost
 from udo_protocol.limits import DEFAULT, Limits
@@ -20,6 +22,8 @@ from udo_protocol.slot import LaneEnd
 
 # An instance that is just being started (first deployment, crash, cold version pin) is worth this wait.
 OPEN_WAIT_MS = 30_000
+# A killed queue server is replaced within a second or so: ask again after 20, 40 ... 500 ms.
+REPLACED_INCREMENT_US, REPLACED_CEILING_US = 20_000, 500_000
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,24 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
     )
 
 
+def reach(address: str, request: Request, sent: pa.Schema | None = None) -> tuple[Opened, LaneEnd]:
+    """`ask`, then connect. While a lost queue server is being replaced it asks again: nothing was sent, so nothing is lost."""
+    backoff = LinearBackoff(REPLACED_INCREMENT_US, REPLACED_CEILING_US)
+    deadline = time.monotonic() + OPEN_WAIT_MS / 1000
+    while True:
+        opened = ask(address, request, sent)
+        try:
+            return opened, opened.end()
+        except ServerLost as e:
+            if time.monotonic() > deadline:
+                raise ServerLost(f"{opened.place}: {e}; it was not replaced within {OPEN_WAIT_MS / 1000:g} s") from e
+        backoff.pause()
+
+
 @contextmanager
 def conversation(address: str, request: Request, sent: pa.Schema, expected: pa.Schema) -> Iterator[tuple[Sender, Collector, Place]]:
     """A lane over one connection for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
-    opened = ask(address, request, sent)
-    end = opened.end()
+    opened, end = reach(address, request, sent)
     sender = Sender(end, opened.place, sent)
     try:
         sender.open()

@@ -20,7 +20,7 @@ from tests.conftest import require, wait_until
 from udo_cli.packing.image import assemble
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack
 from udo_cli.packing.upload import upload
-from udo_interface import java
+from udo_interface.java import java_home, spark_session
 from udo_protocol.errors import Unavailable
 from udo_protocol.manifest import parse
 from udo_protocol.node_api import connect_node
@@ -142,18 +142,23 @@ def platform() -> Iterator[Platform]:
 
 
 @pytest.fixture(scope="session")
-def spark(platform: Platform) -> Iterator[SparkSession]:
-    """One Spark session for the session; a failed task is tried once more, as on a cluster."""
+def java() -> None:
+    """There is a Java for Spark."""
     try:
-        java.java_home()
+        java_home()
     except Unavailable as e:
         require("java", str(e))
+
+
+@pytest.fixture(scope="session")
+def spark(platform: Platform, java: None) -> Iterator[SparkSession]:
+    """One Spark session for the session; a failed task is tried once more, as on a cluster."""
     conf = {
         "spark.udo.registry": platform.url,
         "spark.udo.node": platform.node,
         "spark.sql.warehouse.dir": str(platform.home / "warehouse"),
     }
-    session = java.spark_session("udo-tests", master="local[2,2]", **conf)
+    session = spark_session("udo-tests", master="local[2,2]", **conf)
     session.sparkContext.setLogLevel("OFF")
     try:
         yield session

@@ -1,0 +1,215 @@
+"""The engine-free client against a real node manager: the paper's four calls, Algorithm 1, and what happens when things break."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from tests.conftest import wait_until
+from udo_interface import connect
+from udo_interface.client import Client, EventsLost
+from udo_protocol.errors import NotFound, OperatorError, SchemaError, Unavailable, UsageError, WaitTimeout
+
+if TYPE_CHECKING:
+    from tests.udo_interface.conftest import Platform
+
+HOLDS = """
+import pathlib, time
+from udo_runtime import operator
+@operator
+def run(batch):
+    seen, go = pathlib.Path({seen!r}), pathlib.Path({go!r})
+    seen.touch()
+    while not go.exists():
+        time.sleep(0.005)
+    return batch
+"""
+THROWS = """
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        if event["id"] == 7:
+            raise ValueError("seven")
+        yield event
+"""
+
+
+@pytest.fixture(scope="module")
+def forward(platform: Platform) -> str:
+    return platform.operator()
+
+
+@pytest.fixture
+def gate(platform: Platform, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
+    """An operator that holds every frame until `go` exists: (deployment, seen, go)."""
+    seen, go = tmp_path / "seen", tmp_path / "go"
+    yield platform.operator(HOLDS.format(seen=str(seen), go=str(go))), seen, go
+    go.touch()
+
+
+def test_the_four_calls_of_the_paper(platform: Platform, forward: str) -> None:
+    client = Client(platform.node)
+    told: list[str] = []
+    address = client.request_operator(forward, told.append)
+    assert told == [address] and address.startswith(f"udo:{forward}:0:")
+    first: list[Any] = []
+    second: list[Any] = []
+    client.add_listener(first.append, address)
+    client.add_listener(second.append)
+    client.send_event(address, {"id": 1})
+    client.flush()
+    client.remove_listener(second.append)
+    client.send({"id": 2})
+    client.close()
+    assert (first, second) == ([{"id": 1}, {"id": 2}], [{"id": 1}])
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_events": 1}, {"linger_ms": 5.0}, {"buffer_events": 10, "window": 1}])
+def test_every_event_is_answered_once_in_order_whatever_the_batching(platform: Platform, forward: str, options: dict[str, Any]) -> None:
+    got: list[int] = []
+    with connect(forward, node=platform.node, **options) as client:
+        client.add_listener(lambda e: got.append(e["id"]))
+        for i in range(2000):
+            client.send({"id": i})
+    assert got == list(range(2000))
+
+
+def test_events_that_gather_travel_in_one_frame(platform: Platform, forward: str) -> None:
+    frames: list[int] = []
+    with connect(forward, node=platform.node, linger_ms=2000, batch_events=500) as client:
+        client.add_listener(lambda b: frames.append(b.num_rows), batches=True)
+        for i in range(1000):
+            client.send({"id": i})
+    assert frames == [500, 500]
+
+
+def test_record_batches_go_through_as_they_are(platform: Platform, forward: str) -> None:
+    got: list[pa.RecordBatch] = []
+    with connect(forward, node=platform.node) as client:
+        client.add_listener(got.append, batches=True)
+        client.send_batch(pa.RecordBatch.from_pydict({"x": ["a", "b"], "id": pa.array([1, 2], pa.int16())}))
+        with pytest.raises(SchemaError, match="lacks id; it has x"):
+            client.send_batch(pa.RecordBatch.from_pydict({"x": ["a"]}))
+    assert [b.to_pydict() for b in got] == [{"id": [1, 2]}]
+
+
+def test_many_threads_may_send(platform: Platform, forward: str) -> None:
+    got: list[int] = []
+    with connect(forward, node=platform.node) as client:
+        client.add_listener(lambda e: got.append(e["id"]))
+        threads = [threading.Thread(target=lambda k=k: [client.send({"id": 1000 * k + i}) for i in range(500)]) for k in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    for k in range(4):
+        assert [i for i in got if i // 1000 == k] == list(range(1000 * k, 1000 * k + 500))
+
+
+def test_the_buffer_is_bounded_and_sending_waits_for_room(platform: Platform, gate: tuple[str, Path, Path]) -> None:
+    name, seen, go = gate
+    got: list[Any] = []
+    client = connect(name, node=platform.node, batch_events=1, window=1, buffer_events=3)
+    client.add_listener(got.append)
+    client.send({"id": 0})
+    wait_until(seen.exists, 20, "the operator to hold the frame")
+    sender = threading.Thread(target=lambda: [client.send({"id": i}) for i in range(1, 11)])
+    sender.start()
+    with pytest.raises(WaitTimeout, match="waited 0.05 s for answers to all events"):
+        client.flush(0.05)
+    assert sender.is_alive()
+    go.touch()
+    sender.join(20)
+    client.close()
+    assert [e["id"] for e in got] == list(range(11))
+
+
+def test_close_drains_what_was_sent(platform: Platform, gate: tuple[str, Path, Path]) -> None:
+    name, seen, go = gate
+    got: list[Any] = []
+    client = connect(name, node=platform.node)
+    client.add_listener(got.append)
+    for i in range(100):
+        client.send({"id": i})
+    wait_until(seen.exists, 20, "the operator to hold a frame")
+    threading.Timer(0.05, go.touch).start()
+    client.close()
+    assert len(got) == 100
+    with pytest.raises(UsageError, match="closed"):
+        client.send({"id": 1})
+    client.close()
+
+
+def test_an_operator_error_reaches_the_next_call_with_traceback_and_event(platform: Platform) -> None:
+    client = connect(platform.operator(THROWS), node=platform.node)
+    client.send({"id": 7})
+    with pytest.raises(OperatorError, match="ValueError: seven") as caught:
+        client.flush(20)
+    assert '"id": 7' in str(caught.value) and "Traceback" in str(caught.value)
+    with pytest.raises(OperatorError):
+        client.send({"id": 8})
+    with pytest.raises(OperatorError):
+        client.close()
+
+
+def test_an_event_that_does_not_fit_is_told_with_the_event(platform: Platform, forward: str) -> None:
+    client = connect(forward, node=platform.node)
+    with pytest.raises(SchemaError, match="the event lacks id; expected id, got nr"):
+        client.send({"nr": 1})
+    client.send({"id": "seven"})
+    with pytest.raises(SchemaError, match="column 'id' expects int64.*the event: {'id': 'seven'}"):
+        client.flush(20)
+    with pytest.raises(SchemaError):
+        client.close()
+
+
+def test_a_listener_that_fails_does_not_keep_answers_from_others(platform: Platform, forward: str) -> None:
+    got: list[Any] = []
+    with connect(forward, node=platform.node) as client:
+        client.add_listener(lambda e: 1 // 0)
+        client.add_listener(got.append)
+        client.send({"id": 1})
+    assert got == [{"id": 1}]
+
+
+def test_an_unknown_operator_and_a_missing_node_manager_are_told_at_once(platform: Platform, tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        connect("no-such-operator", node=platform.node)
+    with pytest.raises(Unavailable, match="none.sock"):
+        connect("x", node=str(tmp_path / "none.sock"))
+
+
+def test_a_lost_queue_server_names_what_was_lost(platform: Platform, gate: tuple[str, Path, Path]) -> None:
+    name, seen, go = gate
+    client = connect(name, node=platform.node, batch_events=4, window=2)
+    for i in range(20):
+        client.send({"id": i})
+    wait_until(seen.exists, 20, "the operator to hold a frame")
+    platform.kill_queue_server()
+    with pytest.raises(EventsLost) as caught:
+        client.flush(20)
+    lost = caught.value
+    rows = [r["id"] for b in lost.unanswered for r in b.to_pylist()]
+    assert rows == list(range(len(rows))) and len(rows) + lost.unsent == 20
+    assert f"events 1 to {len(rows)}" in str(lost) and f"{lost.unsent} more were buffered" in str(lost)
+    with pytest.raises(EventsLost):
+        client.close()
+    go.touch()
+    got: list[Any] = []
+    with connect(name, node=platform.node) as again:  # waits until the node manager has replaced the server
+        again.add_listener(got.append)
+        for b in lost.unanswered:
+            again.send_batch(b)
+    assert [e["id"] for e in got] == rows
+
+
+def test_the_client_needs_no_spark() -> None:
+    code = "import sys; from udo_interface import connect; connect; assert 'pyspark' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,43 @@
+"""Where registry and node manager are looked for, in which order, and what is said when there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from udo_interface.discovery import NODE_SOCKET, node_address, registry_url
+from udo_protocol.errors import Unavailable
+
+
+def up(home: Path) -> dict[str, str]:
+    """What `udo up` leaves behind."""
+    (home / "node").mkdir()
+    (home / "node" / "node.sock").touch()
+    (home / "registry").mkdir()
+    (home / "registry" / "address").write_text("http://127.0.0.1:5000\n")
+    return {"UDO_HOME": str(home)}
+
+
+def test_the_setting_comes_before_the_variable_before_the_home(tmp_path: Path) -> None:
+    env = up(tmp_path)
+    assert node_address(None, env) == str(tmp_path / "node" / "node.sock")
+    assert node_address(None, {**env, "UDO_NODE": "/b"}) == "/b"
+    assert node_address("/a", {**env, "UDO_NODE": "/b"}) == "/a"
+    assert registry_url(None, env) == "http://127.0.0.1:5000"
+    assert registry_url("", {**env, "UDO_REGISTRY": "http://b"}) == "http://b"
+    assert registry_url("http://a", {**env, "UDO_REGISTRY": "http://b"}) == "http://a"
+
+
+def test_no_node_manager_names_every_place_that_was_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable) as caught:
+        node_address(None, {"UDO_HOME": str(tmp_path)})
+    for place in ("spark.udo.node", "UDO_NODE", str(tmp_path / "node" / "node.sock"), str(NODE_SOCKET), "udo up"):
+        assert place in str(caught.value)
+
+
+def test_no_registry_names_every_place_that_was_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable) as caught:
+        registry_url(None, {"UDO_HOME": str(tmp_path)})
+    for place in ("spark.udo.registry", "UDO_REGISTRY", str(tmp_path / "registry" / "address"), "absent", "udo up"):
+        assert place in str(caught.value)
