@@ -20,8 +20,13 @@
 | `ready:{inst}`   | queue        | list   | one JSON report of an instance that loaded, or failed to        |
 | `stats:{inst}`   | queue        | hash   | counters of an instance (see udo_runtime.stats)                 |
 | `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
-| `ckpt`           | state        | int    | sequence number the durable state covers                        |
-| `state`          | state        | hash   | durable values by field                                         |
+| `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
+| `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
+| `sessions`       | state        | hash   | session -> its record (udo_runtime.durable)                     |
+| `runs:{session}` | state        | hash   | run id -> ordinal, in order of first sight                      |
+| `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate                   |
+| `g:{session}:{n}`| state        | string | values of key group n at its last compaction                    |
+| `d:{session}:{n}`| state        | list   | changes of key group n since then                               |
 
 Node-wide on the queue server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
 `udo:warm:{inst}` (list: hands a warm instance its assignment).

@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from udo_protocol.errors import SchemaError
 
+# Keyed events carry their key group in one more column of this name (int32).
+GROUP_COLUMN = "__udo_group"
 _SIMPLE = re.compile(r"^[a-z0-9_]+(\[[^\]]*\])?$")
 _DECIMAL = re.compile(r"^decimal(?:128)?\(\s*(\d+)\s*,\s*(-?\d+)\s*\)$")
 _TIMESTAMP = re.compile(r"^timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]$")

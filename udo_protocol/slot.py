@@ -47,7 +47,6 @@ class Emit(StrEnum):
     STORED = "STORED"
     TRIMMED = "TRIMMED"
     AHEAD = "AHEAD"  # beyond the last emitted frame
-    OLD = "OLD"  # an older checkpoint than the stored one
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,30 +256,73 @@ class SlotReader:
         return lane, int(number)
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What durable state covers: frames up to `seq` of the queue server's run `incarnation`, and answers not yet emitted.
+
+    `riding` are the answers, as (lane, frame), to the last frames of the range: they were made durable with the state and
+    are emitted from here if their instance died before it could.
+    """
+
+    seq: int = 0
+    incarnation: str = ""
+    riding: Sequence[tuple[str, bytes | bytearray]] = ()
+
+
 def checkpoint(
-    state: Connection, prefix: str, token: int, seq: int, emitted: int, values: Mapping[str, bytes], deleted: Sequence[str] = ()
+    state: Connection,
+    prefix: str,
+    token: int,
+    covers: Checkpoint,
+    emitted: int,
+    writes: Sequence[Sequence[Arg]],
+    wait_ms: int = 10_000,
 ) -> Emit:
-    """Store values and the sequence number they cover in one durable step; AHEAD if seq > emitted."""
-    args: list[Arg] = [token, seq, emitted, len(values)]
-    for key, value in values.items():
-        args += [key, value]
-    state.send([("FCALL", "udo_checkpoint", 1, prefix, *args, *deleted), ("WAITAOF", 1, 0, 10_000)])
-    reply, durable = state.receive(), state.receive()
-    for r in (reply, durable):
+    """Make `writes` (commands on the slot's keys) and what they cover durable in one step; AHEAD beyond emitted + riding.
+
+    Fenced by WATCH: sound here, since nothing is sent behind the transaction before its outcome is known, and payload may
+    be large. Returns when it is on disk (WAITAOF on the same connection); ServerLost if that takes longer than `wait_ms`.
+    """
+    if covers.seq > emitted + len(covers.riding):
+        return Emit.AHEAD
+    state.send([("WATCH", f"{prefix}owner"), ("GET", f"{prefix}owner")])
+    state.receive()
+    owner = state.receive()
+    if _int(owner) != token:
+        state.call("UNWATCH")
+        raise Fenced(f"token {token} is not the owner of {prefix} any more, {_int(owner)} is")
+    riding: list[Arg] = [part for lane, frame in covers.riding for part in (lane, frame)]
+    commands: list[Sequence[Arg]] = [
+        *writes,
+        ("SET", f"{prefix}ckpt", f"{covers.seq} {covers.incarnation}"),
+        ("DEL", f"{prefix}riding"),
+    ]
+    if riding:
+        commands.append(("RPUSH", f"{prefix}riding", *riding))
+    state.send([("MULTI",), *commands, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
+    replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(commands) + 3)]
+    for r in (*replies, *(replies[-2] or ())):
         if isinstance(r, Exception):
             raise r
-    status = Emit(reply[0].decode())
-    if status is Emit.FENCED:
-        raise Fenced(f"token {token} is not the owner of {prefix} any more, {reply[1]} is")
-    if status is Emit.STORED and durable[0] < 1:
-        raise ServerLost(f"the state server on {state.path} did not make checkpoint {seq} of {prefix} durable within 10 s")
-    return status
+    if replies[-2] is None:
+        raise Fenced(f"token {token} lost {prefix} while it wrote a checkpoint")
+    if replies[-1][0] < 1:
+        raise ServerLost(f"the state server on {state.path} did not make checkpoint {covers.seq} of {prefix} durable within {wait_ms} ms")
+    return Emit.STORED
 
 
-def load_checkpoint(state: Connection, prefix: str) -> tuple[int, dict[bytes, bytes]]:
-    """(sequence number covered, values by field); (0, {}) if there is none."""
-    seq, flat = state.transaction([("GET", f"{prefix}ckpt"), ("HGETALL", f"{prefix}state")])
-    return _int(seq), {bytes(k): bytes(v) for k, v in zip(flat[::2], flat[1::2], strict=True)}
+def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
+    """What durable state covers; Checkpoint() if there is none."""
+    covers, riding = state.transaction([("GET", f"{prefix}ckpt"), ("LRANGE", f"{prefix}riding", 0, -1)])
+    if covers is None:
+        return Checkpoint()
+    seq, _, incarnation = bytes(covers).decode().partition(" ")
+    return Checkpoint(int(seq), incarnation, [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)])
+
+
+def run_ordinal(state: Connection, prefix: str, session: str, run: str) -> int:
+    """1, 2, 3 ...: the session's runs in the order in which they were first seen."""
+    return int(state.call("FCALL", "udo_run", 1, prefix, session, run))
 
 
 def next_token(state: Connection, prefix: str) -> int:

@@ -149,22 +149,14 @@ local function promote(keys, a)
   return {'OWNER', num(p .. 'emitted', 0)}
 end
 
--- State server: store values and the sequence number they cover in one step.
--- ARGV: token, seq, emitted (as its owner knows it), number of fields set, then field, value ..., then fields deleted.
-local function checkpoint(keys, a)
-  local p, seq = keys[1], tonumber(a[2])
-  local owner = redis.call('GET', p .. 'owner') or '0'
-  if owner ~= a[1] then return {'FENCED', tonumber(owner)} end
-  if seq > tonumber(a[3]) then return {'AHEAD', tonumber(a[3])} end
-  if seq < num(p .. 'ckpt', 0) then return {'OLD', num(p .. 'ckpt', 0)} end
-  local i = 5
-  for _ = 1, tonumber(a[4]) do
-    redis.call('HSET', p .. 'state', a[i], a[i + 1])
-    i = i + 2
-  end
-  for j = i, #a do redis.call('HDEL', p .. 'state', a[j]) end
-  redis.call('SET', p .. 'ckpt', seq)
-  return {'STORED', seq}
+-- State server: the ordinal of a session's run, numbered at first sight. ARGV: session, run.
+local function run(keys, a)
+  local key = keys[1] .. 'runs:' .. a[1]
+  local known = redis.call('HGET', key, a[2])
+  if known then return tonumber(known) end
+  local ordinal = redis.call('HLEN', key) + 1
+  redis.call('HSET', key, a[2], ordinal)
+  return ordinal
 end
 
 -- Arm a reader's doorbell, then look again, so that what came in between is not slept through.
@@ -234,7 +226,7 @@ redis.register_function('udo_emit', emit)
 redis.register_function('udo_trim', trim_covered)
 redis.register_function('udo_pin', pin)
 redis.register_function('udo_promote', promote)
-redis.register_function('udo_checkpoint', checkpoint)
+redis.register_function('udo_run', run)
 redis.register_function('udo_park', park)
 redis.register_function('udo_park_lane', park_lane)
 redis.register_function('udo_open', open)

@@ -125,8 +125,8 @@ class SlotMachine(RuleBasedStateMachine):
         self.instances[token] = self.load(Instance(reader, token))
 
     def load(self, instance: Instance) -> Instance:
-        seq, values = slot.load_checkpoint(self.state, P)
-        instance.cursor, instance.count, instance.pending = seq + 1, int(values.get(b"count", 0)), []
+        covered = slot.load_checkpoint(self.state, P).seq
+        instance.cursor, instance.count, instance.pending = covered + 1, int(self.state.call("GET", f"{P}count") or 0), []
         return instance
 
     def pick(self, choice: int) -> Instance | None:
@@ -235,7 +235,11 @@ class SlotMachine(RuleBasedStateMachine):
     def store(self, instance: Instance) -> slot.Emit:
         if instance.pending:
             return slot.Emit.AHEAD
-        return slot.checkpoint(self.state, P, instance.token, instance.cursor - 1, instance.emitted, {"count": b"%d" % instance.count})
+        return self.write(instance, instance.emitted)
+
+    def write(self, instance: Instance, emitted: int) -> slot.Emit:
+        covers = slot.Checkpoint(instance.cursor - 1)
+        return slot.checkpoint(self.state, P, instance.token, covers, emitted, [("SET", f"{P}count", instance.count)])
 
     @rule(choice=st.integers(0, 3), hold=st.booleans())
     def pin(self, choice: int, hold: bool) -> None:
@@ -298,7 +302,7 @@ class CheckpointAhead(SlotMachine):
 
     def store(self, instance: Instance) -> slot.Emit:
         seq = instance.cursor - 1
-        return slot.checkpoint(self.state, P, instance.token, seq, seq, {"count": b"%d" % instance.count})
+        return self.write(instance, seq)
 
 
 class EmitOverwrites(SlotMachine):

@@ -133,16 +133,18 @@ def test_checkpoint_and_trim_stay_behind_emitted(servers: Servers) -> None:
     for n in (1, 2):
         lane.push(n, n - 1, data("l", n))
     instance.emit(1, answer(instance.read(1))[:1], trim=False)
-    assert slot.checkpoint(state, P, instance.token, 2, 1, {}) is slot.Emit.AHEAD
+    assert slot.checkpoint(state, P, instance.token, slot.Checkpoint(2), 1, []) is slot.Emit.AHEAD
     assert instance.trim(2) is slot.Emit.AHEAD
-    assert slot.checkpoint(state, P, instance.token, 1, 1, {"g0": b"v", "g1": b"w"}) is slot.Emit.STORED
-    assert slot.checkpoint(state, P, instance.token, 1, 1, {}, ["g1"]) is slot.Emit.STORED
-    assert slot.load_checkpoint(state, P) == (1, {b"g0": b"v"})
+    riding = slot.Checkpoint(2, "run", [("l", b"answer")])
+    assert slot.checkpoint(state, P, instance.token, riding, 1, [("HSET", f"{P}m:s", 0, b"v")]) is slot.Emit.STORED
+    assert slot.load_checkpoint(state, P) == riding
+    assert slot.checkpoint(state, P, instance.token, slot.Checkpoint(1, "run"), 1, []) is slot.Emit.STORED
+    assert slot.load_checkpoint(state, P) == slot.Checkpoint(1, "run", [])
     assert instance.trim(1) is slot.Emit.TRIMMED
     assert instance.read(1).first == 2
     owner(servers)
     with pytest.raises(Fenced):
-        slot.checkpoint(state, P, instance.token, 1, 1, {})
+        slot.checkpoint(state, P, instance.token, slot.Checkpoint(1), 1, [])
 
 
 def test_a_pin_holds_the_trim_until_it_is_released(servers: Servers) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -52,6 +53,10 @@ class Operator:
     def process(self, event: dict[str, Any], ctx: Context) -> Iterable[dict[str, Any]] | None:
         """Answer one event with any number of events; called in order."""
         raise TypeError(f"{type(self).__name__} overrides neither process nor process_batch")
+
+    def on_timer(self, key: Any, at: datetime, ctx: Context) -> Iterable[dict[str, Any]] | None:
+        """Keyed operators: a timer set with `ctx.timer` is due; answer with any number of events."""
+        return None
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Context) -> Batches:
         """Answer one record batch of the input schema, like an `@operator` function."""

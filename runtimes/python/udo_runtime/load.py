@@ -128,10 +128,7 @@ class Processor:
             raise
         except Exception as e:
             raise ProcessingError(f"{type(e).__name__}: {e}", own_traceback(e), event_text(event)) from e
-        try:
-            return pa.RecordBatch.from_pylist(out, schema=self._output)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as e:
-            raise ProcessingError(*self._wrong_type(out, e), code=SchemaError.code) from e
+        return rows_to_batch(out, self._output)
 
     def _wrong_columns(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
         got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__
@@ -140,16 +137,25 @@ class Processor:
             f"expected an event with the columns {want}; the operator answered {got}", "", event_text(event), SchemaError.code
         )
 
-    def _wrong_type(self, out: list[dict[str, Any]], error: Exception) -> tuple[str, str, str]:
-        for answer in out:
-            for field in self._output:
-                try:
-                    pa.array([answer[field.name]], field.type)
-                except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as e:
-                    value = answer[field.name]
-                    wanted = f"column {field.name!r}: expected {type_text(field.type)}"
-                    return f"{wanted}, the operator answered {value!r:.200} ({type(value).__name__}): {e}", "", event_text(answer)
-        return str(error), "", ""
+
+def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Answered events as a record batch; ProcessingError names column, types and event that do not fit."""
+    try:
+        return pa.RecordBatch.from_pylist(rows, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as e:
+        raise ProcessingError(*_wrong_type(rows, schema, e), code=SchemaError.code) from e
+
+
+def _wrong_type(rows: list[dict[str, Any]], schema: pa.Schema, error: Exception) -> tuple[str, str, str]:
+    for row in rows:
+        for field in schema:
+            try:
+                pa.array([row[field.name]], field.type)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as e:
+                value = row[field.name]
+                wanted = f"column {field.name!r}: expected {type_text(field.type)}"
+                return f"{wanted}, the operator answered {value!r:.200} ({type(value).__name__}): {e}", "", event_text(row)
+    return str(error), "", ""
 
 
 def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Processor:

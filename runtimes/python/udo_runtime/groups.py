@@ -1,0 +1,224 @@
+"""One key group of one session: values, and what is needed to take an attempt back. No I/O.
+
+A label is (run ordinal, epoch, task attempt). A group holds the values of the newest attempt that touched it, `undo` to
+get from there to the values before the epoch (the base), whether that attempt was ENDed, and, when a newer attempt
+touched an ENDed group, the ENDed values as a `candidate`. Each rule closes a hole: tests/model shows the counterexample.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgpack
+
+from udo_protocol.errors import UsageError
+
+Delta = dict[bytes, bytes | None]
+# A value no MessagePack key can have: the group's own timers.
+TIMERS = b"\xc1"
+
+
+class Label(NamedTuple):
+    """Which attempt at which epoch a frame belongs to; attempts of one epoch compare by (run, attempt)."""
+
+    run: int
+    epoch: int
+    attempt: int
+
+
+class TwoProducers(UsageError):
+    """Two partitions of one run labelled the same key group in one epoch."""
+
+    code = "two_producers"
+
+
+# Extension types beside MessagePack's own timestamp (-1, for times with a zone).
+_NAIVE, _DATE, _DECIMAL = 1, 2, 3
+_EPOCH = dt.datetime(1970, 1, 1)
+
+
+def _extend(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is not None:
+            return msgpack.Timestamp.from_datetime(value)
+        return msgpack.ExtType(_NAIVE, ((value - _EPOCH) // dt.timedelta(microseconds=1)).to_bytes(8, "big", signed=True))
+    if isinstance(value, dt.date):
+        return msgpack.ExtType(_DATE, value.toordinal().to_bytes(4, "big"))
+    if isinstance(value, Decimal):
+        return msgpack.ExtType(_DECIMAL, str(value).encode())
+    raise TypeError(f"state holds a {type(value).__name__}: expected numbers, text, bytes, times, lists and dicts of these")
+
+
+def _extended(code: int, data: bytes) -> Any:
+    if code == _NAIVE:
+        return _EPOCH + dt.timedelta(microseconds=int.from_bytes(data, "big", signed=True))
+    if code == _DATE:
+        return dt.date.fromordinal(int.from_bytes(data, "big"))
+    if code == _DECIMAL:
+        return Decimal(data.decode())
+    return msgpack.ExtType(code, data)
+
+
+def pack(value: Any) -> bytes:
+    """MessagePack; what it lacks (times without zone, dates, decimals) as extension types, see docs/protocol.md."""
+    return msgpack.packb(value, default=_extend)  # type: ignore[no-any-return]
+
+
+def unpack(data: bytes) -> Any:
+    """Inverse of pack; times with a zone come back in UTC, tuples as lists."""
+    return msgpack.unpackb(data, timestamp=3, strict_map_key=False, ext_hook=_extended)
+
+
+class Group:
+    """See the module. Values stay bytes until a key is opened; an open key is a plain dict."""
+
+    __slots__ = ("_durable", "_values", "candidate", "dirty", "ended", "label", "live", "partition", "size", "stored", "touched", "undo")
+
+    def __init__(self) -> None:
+        self.label: Label | None = None
+        self.partition = -1
+        self.ended = False
+        self.undo: Delta = {}
+        self.candidate: Delta | None = None
+        self._values: dict[bytes, bytes] | None = {}
+        self._durable: tuple[bytes, list[bytes]] | None = None  # base and deltas, not yet decoded
+        self.live: dict[Any, dict[str, Any]] = {}
+        self.dirty: set[bytes] = set()  # keys whose durable value is out of date
+        self.touched = False  # label, flag or undo changed since the last checkpoint
+        self.size = 0  # bytes of keys and values
+        self.stored = [0, 0]  # bytes of the durable base and of the deltas behind it
+
+    # -- rules -------------------------------------------------------------------------------------------------------
+
+    def touch(self, label: Label, partition: int) -> bool:
+        """Make the group that of `label`, taking an older attempt back; False if the label is STALE."""
+        mine = self.label
+        if mine == label:
+            return True
+        if mine is not None:
+            if label.run < mine.run or label.epoch < mine.epoch:
+                return False
+            if label.epoch == mine.epoch:
+                if (label.run, label.attempt) < (mine.run, mine.attempt):
+                    return False
+                if label.run == mine.run and partition != self.partition:
+                    raise TwoProducers(
+                        f"partitions {self.partition} and {partition} both sent events of one key group in epoch {label.epoch}: a key must "
+                        "come from one partition. Let key= repartition, or name two calls of one deployment with uid="
+                    )
+                ended = self._taken_back()
+                if self.ended:
+                    self.candidate = ended
+            elif self.ended:
+                self.settle(close=True)
+                self.candidate = None
+            else:
+                self._taken_back()
+                if self.candidate is not None:
+                    self._apply(self.candidate)
+                self.candidate = None
+        self.label, self.partition, self.ended, self.undo = label, partition, False, {}
+        self.touched = True
+        return True
+
+    def end(self, *, void: bool = False) -> None:
+        """The attempt that touched last is complete; `void`: and is to leave no trace."""
+        if void:
+            self._taken_back()
+            self.undo = {}
+        if not self.ended or void:
+            self.ended, self.candidate, self.touched = True, None, True
+
+    def _taken_back(self) -> Delta:
+        """Restore the base; what the attempt had made of it."""
+        self.settle(close=True)
+        made: Delta = {k: self.values.get(k) for k in self.undo}
+        self._apply(self.undo)
+        return made
+
+    def _apply(self, delta: Delta) -> None:
+        for key, value in delta.items():
+            self._put(key, value)
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        old = self.values.get(key)
+        if value == old:
+            return
+        self.dirty.add(key)
+        if old is not None:
+            self.size -= len(key) + len(old)
+        if value is None:
+            del self.values[key]
+        else:
+            self.values[key] = value
+            self.size += len(key) + len(value)
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    @property
+    def values(self) -> dict[bytes, bytes]:
+        """Key to value, both packed; decoded from the durable form at first use."""
+        if self._values is None:
+            assert self._durable is not None
+            self._values = fold(*self._durable)
+            self._durable = None
+            self.size = sum(len(k) + len(v) for k, v in self._values.items())
+        return self._values
+
+    def open(self, key: Any) -> dict[str, Any]:
+        """The state of `key` as a dict to be changed in place; empty if it has none."""
+        packed = key if key is TIMERS else pack(key)
+        raw = self.values.get(packed)
+        state: dict[str, Any] = {} if raw is None else unpack(raw)
+        self.live[key] = state
+        self.undo.setdefault(packed, raw)
+        return state
+
+    def settle(self, *, close: bool = False) -> None:
+        """Pack what is open; with `close` forget it too: the next epoch opens its keys anew."""
+        for key, state in self.live.items():
+            self._put(key if key is TIMERS else pack(key), pack(state) if state else None)
+        if close:
+            self.live.clear()
+
+    # -- durable form ------------------------------------------------------------------------------------------------
+
+    def meta(self) -> bytes:
+        """Label, partition, flag, undo and candidate. Undo of keys that did not change is left out."""
+        undo = {k: v for k, v in self.undo.items() if self.values.get(k) != v} if self.undo else {}
+        return pack([list(self.label or ()), self.partition, self.ended, undo, self.candidate])
+
+    def delta(self) -> bytes:
+        """The values that changed since the last checkpoint; nil means gone."""
+        return pack({k: self.values.get(k) for k in self.dirty})
+
+    def snapshot(self) -> bytes:
+        """All values."""
+        return pack(self.values)
+
+    @classmethod
+    def restore(cls, meta: bytes | None, base: bytes | None, deltas: Iterable[bytes]) -> Group:
+        """From the durable form; values are decoded when the first key is opened."""
+        group = cls()
+        if meta is not None:
+            label, group.partition, group.ended, group.undo, group.candidate = unpack(meta)
+            group.label = Label(*label) if label else None
+        group._values, group._durable = None, (base or b"\x80", list(deltas))
+        group.stored = [len(base or b""), sum(map(len, group._durable[1]))]
+        group.size = sum(group.stored)
+        return group
+
+
+def fold(base: bytes, deltas: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Values of a durable base and the deltas after it."""
+    values: dict[bytes, bytes] = unpack(base)
+    for delta in deltas:
+        for key, value in unpack(delta).items():
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+    return values

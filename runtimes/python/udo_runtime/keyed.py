@@ -1,0 +1,199 @@
+"""Keyed, stateful processing of frames: touches the groups, runs the operator event by event, fires timers at END."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udo_protocol.errors import SchemaError
+from udo_protocol.frame import Header
+from udo_runtime.api import Context, Operator
+from udo_runtime.groups import TIMERS, Group, Label, pack, unpack
+from udo_runtime.load import ProcessingError, event_text, own_traceback, rows_to_batch
+from udo_runtime.session import Session, time_group
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EXPIRES = "\0expires"
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """How an operator is keyed: from its manifest."""
+
+    columns: tuple[str, ...]
+    time_column: str | None = None
+    delay_us: int = 0
+    state_bytes: int = 256 << 20
+
+
+def to_us(when: dt.datetime) -> int:
+    """µs since the epoch; a time without zone counts as UTC."""
+    when = when if when.tzinfo else when.replace(tzinfo=dt.UTC)
+    return (when - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+class KeyedContext(Context):
+    """The context of a keyed operator: the state of the event's key, timers, the watermark."""
+
+    key: Any = None
+    state: dict[str, Any]
+    _group: Group
+    _watermark_us: int | None = None
+
+    @property
+    def watermark(self) -> dt.datetime | None:
+        """Highest event time of the epochs before this one, minus the declared delay; None before the first."""
+        return None if self._watermark_us is None else _EPOCH + dt.timedelta(microseconds=self._watermark_us)
+
+    def timer(self, at: dt.datetime) -> None:
+        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
+        self._set(to_us(at))
+
+    def expire(self, at: dt.datetime) -> None:
+        """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
+        at_us = to_us(at)
+        if self.state.get(_EXPIRES) != at_us:
+            self.state[_EXPIRES] = at_us
+            self._set(at_us)
+
+    def _set(self, at_us: int) -> None:
+        group = self._group
+        timers = group.live.get(TIMERS)
+        if timers is None:
+            timers = group.open(TIMERS)
+        entry = [at_us, pack(self.key)]
+        due = timers.setdefault("t", [])
+        if entry not in due:
+            due.append(entry)
+
+
+class KeyedProcessor:
+    """Runs a per-event operator over keyed frames of any session."""
+
+    def __init__(self, target: Operator, keyed: Keyed, output: pa.Schema, ctx: Context) -> None:
+        self._operator, self._keyed, self._output = target, keyed, output
+        self._names = set(output.names)
+        self._ctx = KeyedContext(ctx.operator, ctx.version, ctx.instance, ctx.directory)
+        # The value of one column, or a tuple of several.
+        self._key: Callable[[dict[str, Any]], Any] = operator.itemgetter(*keyed.columns)
+
+    def events(self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch | None:
+        """Answer a DATA frame whose events lie in the key groups `numbers`; None: STALE, nothing has changed."""
+        label, partition = Label(header.label.run, header.label.epoch, header.label.attempt), header.partition
+        if not session.admit(label, start_empty=header.start_empty):
+            return None
+        column = numbers.to_pylist()
+        touched = set(column)
+        if self._keyed.time_column is not None:
+            touched.add(time_group(partition))
+        if not session.touch(touched, label, partition):
+            return None
+        ctx, key_of, process, names, groups = self._ctx, self._key, self._operator.process, self._names, session.groups
+        ctx._watermark_us = session.watermark_us(label.epoch, self._keyed.delay_us)
+        out: list[dict[str, Any]] = []
+        event: dict[str, Any] = {}
+        try:
+            for event, number in zip(batch.to_pylist(), column, strict=True):
+                ctx._group = group = groups[number]
+                ctx.key = key = key_of(event)
+                state = group.live.get(key)
+                ctx.state = group.open(key) if state is None else state
+                for answer in process(event, ctx) or ():
+                    if answer.keys() != names:
+                        raise self._wrong(answer, event)
+                    out.append(answer)
+        except ProcessingError:
+            raise
+        except Exception as e:
+            raise ProcessingError(f"{type(e).__name__}: {e}", own_traceback(e), event_text(event)) from e
+        if self._keyed.time_column is not None and batch.num_rows:
+            highest = pc.max(batch.column(self._keyed.time_column)).as_py()
+            if highest is not None:
+                session.saw(to_us(highest), partition)
+        return rows_to_batch(out, self._output)
+
+    def end(self, session: Session, header: Header) -> pa.RecordBatch | None:
+        """Answer an END frame: due timers of the lane's groups fire, then the groups are complete. None: STALE."""
+        label, partition = Label(header.label.run, header.label.epoch, header.label.attempt), header.partition
+        if not session.admit(label, start_empty=header.start_empty):
+            return None
+        numbers = list(header.groups)
+        if self._keyed.time_column is not None:
+            numbers.append(time_group(partition))
+        if not session.touch(numbers, label, partition):
+            return None
+        out: list[dict[str, Any]] = []
+        if not header.void:
+            watermark = session.watermark_us(label.epoch, self._keyed.delay_us)
+            if watermark is not None:
+                out = self._fire(session, header.groups, watermark)
+        session.end(numbers, label, void=header.void)
+        for n in numbers:
+            session.groups[n].settle(close=True)
+        self._check_size(session)
+        return rows_to_batch(out, self._output)
+
+    def _fire(self, session: Session, numbers: Iterable[int], watermark_us: int) -> list[dict[str, Any]]:
+        due: list[tuple[int, int, bytes]] = []
+        for n in numbers:
+            group = session.groups[n]
+            if TIMERS not in group.live and TIMERS not in group.values:
+                continue
+            timers = group.live.get(TIMERS)
+            if timers is None:
+                timers = group.open(TIMERS)
+            due += [(at, n, key) for at, key in timers.get("t", ()) if at <= watermark_us]
+            rest = [entry for entry in timers.get("t", ()) if entry[0] > watermark_us]
+            timers["t"] = rest
+            if not rest:
+                del timers["t"]
+        out: list[dict[str, Any]] = []
+        for at, n, packed in sorted(due):
+            out += self._on_timer(session.groups[n], at, packed, watermark_us)
+        return out
+
+    def _on_timer(self, group: Group, at_us: int, packed: bytes, watermark_us: int) -> Sequence[dict[str, Any]]:
+        ctx = self._ctx
+        ctx.key = unpack_key(packed)
+        state = group.live.get(ctx.key)
+        ctx._group, ctx._watermark_us = group, watermark_us
+        ctx.state = group.open(ctx.key) if state is None else state
+        if ctx.state.get(_EXPIRES) == at_us:
+            ctx.state.clear()
+            return ()
+        when = _EPOCH + dt.timedelta(microseconds=at_us)
+        try:
+            answers = list(self._operator.on_timer(ctx.key, when, ctx) or ())
+        except Exception as e:
+            raise ProcessingError(f"on_timer: {type(e).__name__}: {e}", own_traceback(e), event_text({"key": ctx.key, "at": when})) from e
+        for answer in answers:
+            if answer.keys() != self._names:
+                raise self._wrong(answer, {"key": ctx.key, "at": when})
+        return answers
+
+    def _wrong(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
+        got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__
+        message = f"expected an event with the columns {', '.join(self._output.names)}; the operator answered {got}"
+        return ProcessingError(message, "", event_text(event), SchemaError.code)
+
+    def _check_size(self, session: Session) -> None:
+        if session.size > self._keyed.state_bytes:
+            sizes = [(len(v), k) for g in session.groups.values() for k, v in g.values.items() if k is not TIMERS]
+            largest = ", ".join(f"{k!r} ({n} bytes)" for n, k in sorted(sizes, reverse=True)[:3])
+            ctx = self._ctx
+            raise ProcessingError(
+                f"state of {ctx.operator}@{ctx.version}, session {session.name}, takes {session.size} bytes; the bound is "
+                f"{self._keyed.state_bytes} (limits.state_mb). Largest keys: {largest}"
+            )
+
+
+def unpack_key(packed: bytes) -> Any:
+    """The key as events carry it: several columns make a tuple."""
+    key = unpack(packed)
+    return tuple(key) if isinstance(key, list) else key

@@ -1,0 +1,120 @@
+"""The keyed state of one session (a query, or a batch job): its groups, runs, epochs and watermark. No I/O.
+
+Watermark of epoch e = highest event time over the epochs before e, minus the declared delay; the same on a retry, since
+each partition's highest time is kept in a group of its own and taken back with the attempt that saw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from udo_protocol.errors import PeerError
+from udo_runtime.groups import Group, Label, pack, unpack
+
+# Partition p's highest event time lies in group -(p + 1), under this key.
+_HIGHEST = "highest"
+_PACKED = pack(_HIGHEST)
+
+
+class StateLost(PeerError):
+    """The durable state does not reach up to the epoch that the query continues with."""
+
+    code = "state_lost"
+
+
+class Session:
+    """Groups by number; restored from the durable form or new."""
+
+    def __init__(self, name: str, groups: dict[int, Group] | None = None, *, last_ended: int | None = None, run: int = 0) -> None:
+        self.name = name
+        self.groups = groups or {}
+        self.last_ended = last_ended  # highest epoch of which an END was answered
+        self.run = run
+        self.changed = groups is None  # its record is to be written with the next checkpoint
+        self._watermark: tuple[int, int | None] = (-1, None)
+
+    def admit(self, label: Label, *, start_empty: bool = False) -> bool:
+        """Whether frames of this label may be processed; False: STALE, a newer run is known. StateLost if epochs are missing."""
+        if label.run < self.run:
+            return False
+        if label.run > self.run:
+            self.run, self.changed = label.run, True
+        if self.last_ended is None:
+            if label.epoch > 0 and not start_empty:
+                raise StateLost(
+                    f"session {self.name} is at epoch {label.epoch}, and no state of it was ever kept here: expected state up to epoch "
+                    f"{label.epoch - 1}, found none. If the operator is new in this query, call it with start='empty'"
+                )
+        elif not self.last_ended <= label.epoch <= self.last_ended + 1 and not start_empty:
+            raise StateLost(
+                f"session {self.name} continues with epoch {label.epoch}, but its state reaches up to epoch {self.last_ended}: "
+                f"expected epoch {self.last_ended} (again) or {self.last_ended + 1}. The query's checkpoint and the operator's state "
+                "come from different times; restore the one that fits, or start='empty'"
+            )
+        return True
+
+    def touch(self, numbers: Iterable[int], label: Label, partition: int) -> bool:
+        """Touch these groups; False if any holds a newer label (then the frame is STALE and must change nothing)."""
+        groups = self.groups
+        wanted = [groups.get(n) or groups.setdefault(n, Group()) for n in numbers]
+        if any(g.label != label and _stale(g.label, label) for g in wanted):
+            return False
+        for g in wanted:
+            g.touch(label, partition)
+        return True
+
+    @property
+    def size(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(g.size for g in self.groups.values())
+
+    def end(self, numbers: Iterable[int], label: Label, *, void: bool = False) -> None:
+        """END: these groups, touched before, are complete."""
+        for n in numbers:
+            self.groups[n].end(void=void)
+        if self.last_ended is None or label.epoch > self.last_ended:
+            self.last_ended, self.changed = label.epoch, True
+
+    # -- event time --------------------------------------------------------------------------------------------------
+
+    def saw(self, highest_us: int, partition: int) -> None:
+        """The highest event time of a frame of that partition, µs since the epoch; its time group was touched before."""
+        group = self.groups[time_group(partition)]
+        state = group.live.get(_HIGHEST)
+        if state is None:
+            state = group.open(_HIGHEST)
+        if highest_us > state.get("t", highest_us - 1):
+            state["t"] = highest_us
+
+    def watermark_us(self, epoch: int, delay_us: int) -> int | None:
+        """µs since the epoch, None before any event time is known; fixed within an epoch."""
+        if self._watermark[0] != epoch:
+            seen = [t for n, g in self.groups.items() if n < 0 and (t := _before(g, epoch)) is not None]
+            self._watermark = (epoch, max(seen) - delay_us if seen else None)
+        return self._watermark[1]
+
+
+def _stale(mine: Label | None, label: Label) -> bool:
+    if mine is None:
+        return False
+    if label.run < mine.run or label.epoch < mine.epoch:
+        return True
+    return label.epoch == mine.epoch and (label.run, label.attempt) < (mine.run, mine.attempt)
+
+
+def time_group(partition: int) -> int:
+    """Number of the group that holds a partition's highest event time."""
+    return -(partition + 1)
+
+
+def _before(group: Group, epoch: int) -> int | None:
+    """A time group's value before `epoch`, whatever attempts of it have come since."""
+    if group.label is None:
+        return None
+    group.settle()
+    raw = group.values.get(_PACKED)
+    if group.label.epoch >= epoch or not group.ended:
+        raw = group.undo.get(_PACKED, raw)
+        if group.label.epoch < epoch and group.candidate is not None:
+            raw = group.candidate.get(_PACKED, raw)
+    return None if raw is None else int(unpack(raw)["t"])
