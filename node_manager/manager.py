@@ -246,7 +246,15 @@ class Manager:
             elif (deployment.operator, deployment.digest) != (operator, image.digest):
                 there = f"{deployment.operator}@{deployment.version} ({deployment.digest})"
                 raise Conflict(f"deployment {name!r} on node {self.settings.node} serves {there}; change it with: udo update {name}")
+            elif source == "local":
+                self._require_local(deployment, f"udo deploy {name}")
+            deployment.source = source
         return self.change(name, image.manifest.version, image.digest, config, wait_s)
+
+    def _require_local(self, deployment: Deployment, command: str) -> None:
+        """Conflict if the registry decides about it: what is done here would be undone."""
+        if deployment.source == "registry":
+            raise Conflict(f"deployment {deployment.name!r} is managed by the registry {self.settings.registry}; use: {command}")
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
         """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance."""
@@ -272,9 +280,11 @@ class Manager:
         instance = slot.wait_serving(wait_s)
         return instance.name if instance else ""
 
-    def undeploy(self, name: str) -> None:
+    def undeploy(self, name: str, source: str = "local") -> None:
         """Stop its instances and remove all its slots left behind."""
         deployment = self.find(name)
+        if source == "local":
+            self._require_local(deployment, f"udo undeploy {name}")
         with self._lock:
             self._deployments.pop(name, None)
             self._save()
@@ -323,10 +333,8 @@ class Manager:
 
         yield step("pulling")
         try:
-            if (deployment := self.find(name)).source == "registry":
-                raise Conflict(
-                    f"deployment {name!r} is managed by the registry {self.settings.registry}; update it there: udo update {name}"
-                )
+            deployment = self.find(name)
+            self._require_local(deployment, f"udo update {name}")
             image = self.images.get(deployment.operator, version, digest)
             yield step("starting", image.manifest.reference)
             self.prepare(name, image.manifest.version, image.digest, config)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import Any, Protocol
 
 import structlog
@@ -57,6 +56,7 @@ class Reconciler:
         self._stopping = Event()
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
         self._lock = Lock()
+        self._changed = Condition(self._lock)  # of _latest
         self._latest: dict[str, Mapping[str, Any]] = {}
         self._busy: set[str] = set()
         self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
@@ -70,6 +70,8 @@ class Reconciler:
     def stop(self) -> None:
         """No more steps are begun; tell the registry that nobody needs to wait for this node."""
         self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
         leaving = Thread(target=self._leave, name="leave", daemon=True)
         leaving.start()
@@ -125,13 +127,17 @@ class Reconciler:
     def _take(self, deployments: list[Mapping[str, Any]]) -> None:
         names = {d["name"] for d in deployments}
         for gone in [d.name for d in self._manager.deployments() if d.source == "registry" and d.name not in names]:
-            with self._lock:
-                self._latest[gone] = {"name": gone, "removed": True}
-            self._work(gone)
+            self._wish(gone, {"name": gone, "removed": True})
         for deployment in deployments:
-            with self._lock:
-                self._latest[deployment["name"]] = deployment
-            self._work(deployment["name"])
+            self._wish(deployment["name"], deployment)
+
+    def _wish(self, name: str, wish: Mapping[str, Any]) -> None:
+        with self._changed:
+            if self._latest.get(name) == wish:
+                return
+            self._latest[name] = wish
+            self._changed.notify_all()
+        self._work(name)
 
     def _work(self, name: str) -> None:
         with self._lock:
@@ -160,15 +166,14 @@ class Reconciler:
                 self._wait_for_other_wish(name, wish)
 
     def _wait_for_other_wish(self, name: str, wish: Mapping[str, Any]) -> None:
-        until = time.monotonic() + _AGAIN_S
-        while time.monotonic() < until and self._latest[name] is wish and not self._stopping.wait(0.5):
-            pass
+        with self._changed:
+            self._changed.wait_for(lambda: self._latest[name] is not wish or self._stopping.is_set(), _AGAIN_S)
 
     def _bring_about(self, wish: Mapping[str, Any]) -> bool:
         name, manager = wish["name"], self._manager
         if wish.get("removed"):
             with contextlib.suppress(NotFound):
-                manager.undeploy(name)
+                manager.undeploy(name, source="registry")
             return True
         if (update := wish.get("update")) is not None:
             return self._update(wish, update)
@@ -179,7 +184,7 @@ class Reconciler:
             except NotFound:
                 deployment = None
             if deployment is not None and deployment.operator != wish["operator"]:
-                manager.undeploy(name)
+                manager.undeploy(name, source="registry")
                 deployment = None
             if deployment is None:
                 manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")

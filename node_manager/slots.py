@@ -232,6 +232,8 @@ class Slot:
             load.done.add_done_callback(lambda f: self._promote_after(f, Future()))
             self._prepare(load, False)
             return
+        if wanted == self._wanted and "replace" in self._timers:
+            return  # it failed just now and is tried again in time
         if wanted != self._wanted:
             self._error, self._load_failures = None, 0
             self._cancel(lambda load: True)

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.registry.conftest import Running, image, start
-from udo_protocol.errors import NotFound, SchemaError
+from udo_protocol.errors import Conflict, NotFound, SchemaError
 from udo_protocol.registry_api import Registry
 
 SCHEMAS = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
@@ -184,3 +184,28 @@ def test_an_epoch_is_bound_by_the_registry(cluster: Cluster) -> None:
     later = cluster.node.api.open_lane("d", "c", session="s", epoch=2, pin_epoch=True)
 
     assert (first.version, again.version, later.version) == ("1", "1", "2")
+
+
+def test_what_the_registry_manages_is_not_changed_behind_its_back(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    api, digest = cluster.node.api, cluster.push("2", add(100))
+
+    with pytest.raises(Conflict, match="managed by the registry .*udo undeploy d"):
+        api.undeploy("d")
+    step = list(api.update("d", "2", digest))[-1]
+
+    assert (step.phase, step.error_code) == ("failed", "conflict")
+    assert cluster.lane().ask(1) == 2
+
+
+def test_an_operator_that_loads_at_a_later_try_is_reported_as_answering(cluster: Cluster) -> None:
+    flag = cluster.blobs / "model"
+    source = f"import pathlib\nassert pathlib.Path({str(flag)!r}).exists(), 'no model yet'\n" + add(1)
+    cluster.push("1", source)
+    cluster.client.deploy("d", "t", "1")
+    wait_until(lambda: cluster.state()[0] == "failed", 30, "failure report")
+
+    flag.touch()
+
+    wait_until(lambda: cluster.state()[0] == "answering", 40, "later report")
+    assert cluster.lane().ask(1) == 2
