@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import udo_runtime
 
 import udo_protocol
-import udo_runtime
 from tests.conftest import Servers
 from udo_protocol import keys, slot
 from udo_protocol.schema import to_ipc
@@ -43,7 +43,14 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
     queue.call("SET", keys.HEARTBEAT, 1, "PX", 60_000)
     started: list[Process] = []
 
-    def run(source: str, entry: str = "op:flag", promote: bool = True, output: pa.Schema = OUT, **limits: int) -> Process:
+    def run(
+        source: str,
+        entry: str = "op:flag",
+        promote: bool = True,
+        schemas: tuple[pa.Schema, pa.Schema] = (IN, OUT),
+        keyed: dict[str, Any] | None = None,
+        **limits: int,
+    ) -> Process:
         name = f"i{len(started)}"
         code = tmp_path / name
         code.mkdir()
@@ -70,8 +77,9 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
             "digest": "sha256:0",
             "entry": entry,
             "path": [str(code)],
-            "input": base64.b64encode(to_ipc(IN)).decode(),
-            "output": base64.b64encode(to_ipc(output)).decode(),
+            "input": base64.b64encode(to_ipc(schemas[0])).decode(),
+            "output": base64.b64encode(to_ipc(schemas[1])).decode(),
+            "keyed": keyed,
             "env": {"GREETING": "hello"},
             "secrets": {},
             "limits": limits,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -19,11 +20,13 @@ from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, Bytes, Failure
 from udo_protocol.keys import HEARTBEAT
 from udo_protocol.limits import Limits
 from udo_protocol.schema import conform, misfits, schema_id, to_ipc
-from udo_protocol.slot import Emit, SlotReader, store_schema, stored_schema
-from udo_runtime.load import ProcessingError, Processor
+from udo_protocol.slot import Emit, Read, SlotReader, store_schema, stored_schema
+from udo_runtime.failure import ProcessingError
+from udo_runtime.load import Processor
 from udo_runtime.stats import Stats
 
 Answer = tuple[str, list[Bytes]]
+Result = TypeVar("Result", bound="pa.RecordBatch | None")
 # Answers of at least this size are sent at once; smaller ones travel together.
 _GROUP_BYTES = 64 << 10
 # Failed lanes remembered; a lane lives for seconds, so this is far more than can be alive at once.
@@ -77,14 +80,18 @@ class Instance:
         while True:
             read = self._reader.read(1)
             if read.owner == self._reader.token:
-                return read.emitted + 1
+                return self._begin(read)
             if read.owner > self._reader.token:
                 raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
             self._park(read.emitted + 1, shadow=True)
 
+    def _begin(self, read: Read) -> int:
+        """Promoted: where to begin."""
+        return read.emitted + 1
+
     def _step(self, cursor: int) -> int:
         """Read once and answer what was there; the cursor after it."""
-        self._reader.send_read(cursor, base=cursor)
+        self._reader.send_read(cursor, base=self._expected_base(cursor))
         self._settle_emits()
         read = self._reader.receive_read(cursor) or self._reader.read(cursor)
         if read.owner != self._reader.token:
@@ -95,6 +102,10 @@ class Instance:
         self._backoff.reset()
         cursor = self._answer_all(read.first, read.frames)
         self._housekeeping()
+        return cursor
+
+    def _expected_base(self, cursor: int) -> int | None:
+        """What was answered is trimmed in the same step, so the log begins at the cursor."""
         return cursor
 
     def _answer_all(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
@@ -148,13 +159,20 @@ class Instance:
             if problems := misfits(batch.schema, self._input):
                 raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
             batch = conform(batch, self._input)
-            started = time.perf_counter()
-            answer = self._process(batch)
-            self._stats.record(batch.num_rows, answer.num_rows, time.perf_counter() - started)
+            answer = self._timed(batch.num_rows, lambda: self._process(batch))
         except ProcessingError as e:
             return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event))
         except ProtocolError as e:
             return self._error(header, Failure(code=e.code, message=str(e)))
+        return self._encoded(header, answer)
+
+    def _timed(self, rows: int, work: Callable[[], Result]) -> Result:
+        started = time.perf_counter()
+        answer = work()
+        self._stats.record(rows, 0 if answer is None else answer.num_rows, time.perf_counter() - started)
+        return answer
+
+    def _encoded(self, header: Header, answer: pa.RecordBatch) -> Answer:
         reply = self._reply(header, ANSWER)
         reply.rows = answer.num_rows
         reply.schema = self._output_id

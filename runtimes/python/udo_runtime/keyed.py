@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from udo_protocol.errors import SchemaError
 from udo_protocol.frame import Header
 from udo_runtime.api import Context, Operator
+from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch
 from udo_runtime.groups import TIMERS, Group, Label, pack, unpack
-from udo_runtime.load import ProcessingError, event_text, own_traceback, rows_to_batch
 from udo_runtime.session import Session, time_group
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

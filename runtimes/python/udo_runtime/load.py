@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-import traceback
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.errors import OperatorError, SchemaError
-from udo_protocol.schema import conform, misfits, type_text
+from udo_protocol.errors import SchemaError
+from udo_protocol.schema import conform, misfits
 from udo_runtime.api import Context, Operator
+from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch
 
 Batchwise = Callable[[pa.RecordBatch], Any]
-
-
-class ProcessingError(OperatorError):
-    """User code failed on a batch; `traceback` is its own, `event` the offending one as JSON where it is known."""
-
-    def __init__(self, message: str, traceback_text: str = "", event: str = "", code: str = "operator") -> None:
-        super().__init__(message)
-        self.traceback, self.event, self.wire_code = traceback_text, event, code
-
-
-def own_traceback(e: BaseException) -> str:
-    """The traceback as the operator's author would see it: without the runtime's own frames."""
-    tb: TracebackType | None = e.__traceback__
-    while tb is not None and tb.tb_frame.f_globals.get("__name__", "").startswith(("udo_runtime.", "importlib.", "importlib")):
-        tb = tb.tb_next
-    return "".join(traceback.format_exception(type(e), e, tb)).rstrip()
-
-
-def event_text(event: dict[str, Any]) -> str:
-    """An event as JSON for messages, at most 2,000 characters."""
-    return json.dumps(event, default=str, ensure_ascii=False)[:2000]
 
 
 class Processor:
@@ -48,6 +25,13 @@ class Processor:
         self._names = set(output.names)
         self._operator = target if isinstance(target, Operator) else None
         self._per_event = self._operator is not None and type(self._operator).process_batch is Operator.process_batch
+
+    @property
+    def per_event(self) -> Operator:
+        """The operator, if it works event by event; ProcessingError if not: only such a one can be keyed."""
+        if self._operator is None or not self._per_event:
+            raise ProcessingError(f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx)")
+        return self._operator
 
     def open(self) -> None:
         """Run the operator's own open."""
@@ -136,26 +120,6 @@ class Processor:
         return ProcessingError(
             f"expected an event with the columns {want}; the operator answered {got}", "", event_text(event), SchemaError.code
         )
-
-
-def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Answered events as a record batch; ProcessingError names column, types and event that do not fit."""
-    try:
-        return pa.RecordBatch.from_pylist(rows, schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as e:
-        raise ProcessingError(*_wrong_type(rows, schema, e), code=SchemaError.code) from e
-
-
-def _wrong_type(rows: list[dict[str, Any]], schema: pa.Schema, error: Exception) -> tuple[str, str, str]:
-    for row in rows:
-        for field in schema:
-            try:
-                pa.array([row[field.name]], field.type)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as e:
-                value = row[field.name]
-                wanted = f"column {field.name!r}: expected {type_text(field.type)}"
-                return f"{wanted}, the operator answered {value!r:.200} ({type(value).__name__}): {e}", "", event_text(row)
-    return str(error), "", ""
 
 
 def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Processor:

@@ -20,8 +20,12 @@ from udo_protocol.limits import DEFAULT, Limits
 from udo_protocol.schema import from_ipc
 from udo_protocol.slot import SlotReader, report_ready
 from udo_runtime.api import Context
+from udo_runtime.durable import Durable
+from udo_runtime.failure import ProcessingError, own_traceback
 from udo_runtime.instance import Instance, Stopped
-from udo_runtime.load import ProcessingError, load, own_traceback
+from udo_runtime.keyed import Keyed, KeyedProcessor
+from udo_runtime.keyed_instance import KeyedInstance
+from udo_runtime.load import Processor, load
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
 # How often a waiting warm instance looks whether its node manager still lives.
@@ -42,6 +46,18 @@ def _limits(overrides: dict[str, Any]) -> Limits:
     return replace(DEFAULT, **{k: v for k, v in overrides.items() if k in known})
 
 
+def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Any, ctx: Context, limits: Limits) -> Instance:
+    reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
+    arguments = (conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
+    if not a.get("keyed"):
+        return Instance(*arguments)
+    instance = KeyedInstance(*arguments)
+    keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
+    instance.keyed = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
+    instance.durable = Durable(Connection(a["state_socket"]), a["prefix"], a["token"], conn.run_id)
+    return instance
+
+
 def _serve(conn: Connection, a: dict[str, Any]) -> int:
     limits = _limits(a.get("limits", {}))
     schemas = from_ipc(base64.b64decode(a["input"])), from_ipc(base64.b64decode(a["output"]))
@@ -51,6 +67,8 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
     started = time.perf_counter()
     try:
         processor = load(a["entry"], a["path"], schemas[1], ctx)
+        if a.get("keyed"):
+            processor.per_event  # noqa: B018 (says now that it cannot be keyed)
         imported = time.perf_counter()
         try:
             processor.open()
@@ -62,8 +80,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
             conn, a["prefix"], a["instance"], {"ok": False, "error": {"code": e.code, "message": str(e), "traceback": e.traceback}}
         )
         return EXIT_LOAD_FAILED
-    reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
-    instance = Instance(conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
+    instance = _instance(conn, a, processor, schemas, ctx, limits)
 
     def stop(*_: object) -> None:
         instance.stopping = True

@@ -1,0 +1,100 @@
+"""Sessions on the state server: loaded when first seen, written with each checkpoint, only what changed.
+
+A group's values lie there as a base and the changes since; the changes are folded into a new base when they outgrow it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from udo_protocol.connection import Arg, Connection
+from udo_protocol.errors import ProtocolError
+from udo_protocol.slot import Checkpoint, Emit, checkpoint, load_checkpoint
+from udo_runtime.groups import Group
+from udo_runtime.session import Session
+
+# Changes below this are not worth folding, however small the base.
+_FOLD_BYTES = 64 << 10
+
+
+class Durable:
+    """The state server as one slot's owner sees it; `incarnation` is the queue server's run id."""
+
+    def __init__(self, state: Connection, prefix: str, token: int, incarnation: str) -> None:
+        self._state, self._prefix, self._token, self._incarnation = state, prefix, token, incarnation
+
+    def covered(self) -> Checkpoint:
+        """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
+        covers = load_checkpoint(self._state, self._prefix)
+        return covers if covers.incarnation == self._incarnation else Checkpoint()
+
+    def load(self, name: str) -> Session:
+        """The session as the last checkpoint left it; a new one if it has none."""
+        return load_session(self._state, self._prefix, name)
+
+    def save(self, sessions: Iterable[Session], dropped: dict[str, set[int]], seq: int, emitted: int, riding: Sequence[Any] = ()) -> None:
+        """One checkpoint covering `seq`; Fenced if another instance owns the slot."""
+        writes: list[Sequence[Arg]] = []
+        written: list[Group] = []
+        for name, numbers in dropped.items():
+            writes += self._removal(name, numbers)
+        for session in sessions:
+            for number, group in session.groups.items():
+                if writes_of_group := self._changes(session.name, number, group):
+                    writes += writes_of_group
+                    written.append(group)
+            if session.changed:
+                record = {"last_ended": session.last_ended, "run": session.run, "bytes": session.size, "at": time.time()}
+                writes.append(("HSET", f"{self._prefix}sessions", session.name, json.dumps(record)))
+        covers = Checkpoint(seq, self._incarnation, riding)
+        if checkpoint(self._state, self._prefix, self._token, covers, emitted, writes) is not Emit.STORED:
+            raise ProtocolError(f"a checkpoint of {self._prefix} at {seq} is ahead of the answers emitted ({emitted})")
+        for group in written:
+            group.dirty.clear()
+            group.touched = False
+        for session in sessions:
+            session.changed = False
+
+    def _changes(self, name: str, number: int, group: Group) -> list[Sequence[Arg]]:
+        group.settle()
+        if not (group.dirty or group.touched):
+            return []
+        p = self._prefix
+        writes: list[Sequence[Arg]] = [("HSET", f"{p}m:{name}", number, group.meta())]
+        if group.dirty:
+            delta = group.delta()
+            base, deltas = group.stored
+            if deltas + len(delta) > max(base, _FOLD_BYTES):
+                snapshot = group.snapshot()
+                group.stored = [len(snapshot), 0]
+                writes += [("SET", f"{p}g:{name}:{number}", snapshot), ("DEL", f"{p}d:{name}:{number}")]
+            else:
+                group.stored[1] += len(delta)
+                writes.append(("RPUSH", f"{p}d:{name}:{number}", delta))
+        return writes
+
+    def _removal(self, name: str, numbers: set[int]) -> list[Sequence[Arg]]:
+        p = self._prefix
+        keys = [f"{p}{kind}:{name}:{n}" for n in sorted(numbers) for kind in "gd"]
+        return [("UNLINK", *keys), ("HDEL", f"{p}m:{name}", *sorted(numbers)), ("HDEL", f"{p}sessions", name)] if keys else []
+
+
+def load_session(state: Connection, prefix: str, name: str) -> Session:
+    """Read a session; its values are decoded when their group's first key is opened."""
+    record, flat = state.transaction([("HGET", f"{prefix}sessions", name), ("HGETALL", f"{prefix}m:{name}")])
+    metas = dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
+    groups: dict[int, Group] = {}
+    for number, meta in metas.items():
+        state.send([("GET", f"{prefix}g:{name}:{number}"), ("LRANGE", f"{prefix}d:{name}:{number}", 0, -1)])
+        base, deltas = state.receive(), state.receive()
+        for r in (base, deltas):
+            if isinstance(r, Exception):
+                raise r
+        groups[number] = Group.restore(meta, base, deltas)
+    if record is None:
+        return Session(name)
+    known = json.loads(bytes(record))
+    return Session(name, groups, last_ended=known["last_ended"], run=known["run"])

@@ -1,0 +1,132 @@
+"""The loop of a keyed instance: restores the checkpoint, replays what was answered, answers, checkpoints at END.
+
+An END is answered only when all the epoch did to its groups is durable. The checkpoint that makes it so covers the END
+frame itself and carries its answer, so that an instance that dies in between neither loses nor repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from udo_protocol.errors import ProtocolError
+from udo_protocol.frame import DATA, END, SKIPPED, STALE, Failure, Frame, decode, encode
+from udo_protocol.schema import GROUP_COLUMN, conform, misfits
+from udo_protocol.slot import Emit, Read
+from udo_runtime.durable import Durable
+from udo_runtime.failure import ProcessingError
+from udo_runtime.groups import TwoProducers
+from udo_runtime.instance import Answer, Instance
+from udo_runtime.keyed import KeyedProcessor
+from udo_runtime.session import Session, StateLost
+
+# A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
+_CHECKPOINT_SHARE = 4
+
+
+class KeyedInstance(Instance):
+    """An instance whose answers depend on durable state."""
+
+    keyed: KeyedProcessor
+    durable: Durable
+
+    def _begin(self, read: Read) -> int:
+        """Promoted: the newest checkpoint, its riding answers, and from where to replay."""
+        covers = self.durable.covered()
+        self._sessions: dict[str, Session] = {}
+        self._dropped: dict[str, set[int]] = {}
+        self._uncovered = 0
+        self._emitted = read.emitted
+        first = covers.seq - len(covers.riding) + 1
+        due: list[Answer] = [(lane, [frame]) for seq, (lane, frame) in enumerate(covers.riding, first) if seq > read.emitted]
+        if due:
+            self._emit(read.emitted + 1, due)
+            self._reader.trim(covers.seq)
+        return covers.seq + 1
+
+    def _expected_base(self, cursor: int) -> int | None:
+        """The log begins where the last checkpoint ends; the reader knows."""
+        return None
+
+    def _answer_all(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
+        waiting: list[Answer] = []
+        for at, data in enumerate(frames, seq):
+            answer, complete = self._keyed_answer(at, data)
+            self._uncovered += len(data)
+            if at <= self._emitted:  # replayed: its answer is out already
+                continue
+            if complete:
+                self._emit(at - len(waiting), waiting)
+                waiting = []
+                self._checkpoint(at, [(answer[0], b"".join(map(bytes, answer[1])))])
+                self._emit(at, [answer])
+                self._reader.trim(at)
+            else:
+                waiting.append(answer)
+        end = seq + len(frames)
+        self._emit(end - len(waiting), waiting)
+        if self._uncovered > self._limits.retained_bytes // _CHECKPOINT_SHARE and self._emitted >= end - 1:
+            self._checkpoint(end - 1, [])
+            self._reader.trim(end - 1)
+        return end
+
+    def _emit(self, first: int, answers: Sequence[Answer]) -> None:
+        if not answers:
+            return
+        outcome = self._reader.emit(first, answers, trim=False)
+        if outcome is not Emit.EMITTED:
+            raise ProtocolError(f"instance {self._reader.name} answered out of turn: {outcome}")
+        self._emitted = first + len(answers) - 1
+
+    def _checkpoint(self, seq: int, riding: Sequence[tuple[str, bytes]]) -> None:
+        self.durable.save(list(self._sessions.values()), self._dropped, seq, self._emitted, riding)
+        self._dropped, self._uncovered = {}, 0
+
+    def _keyed_answer(self, seq: int, data: bytes | bytearray) -> tuple[Answer, bool]:
+        """The answer to one frame, and whether it completes a lane's epoch."""
+        try:
+            frame = decode(data)
+        except ProtocolError:
+            return self._answer(seq, data), False
+        header = frame.header
+        if header.lane in self._failed:
+            return (header.lane, encode(self._reply(header, SKIPPED))), False
+        try:
+            if header.kind not in (DATA, END):
+                raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
+            session = self._session(header.session)
+            answer = self.keyed.end(session, header) if header.kind == END else self._events(session, frame)
+        except ProcessingError as e:
+            return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event)), False
+        except (ProtocolError, StateLost, TwoProducers) as e:
+            return self._error(header, Failure(code=e.code, message=str(e))), False
+        if answer is None:
+            return (header.lane, encode(self._reply(header, STALE))), False
+        if header.kind == END and header.job:
+            self._drop(session, list(header.groups))
+        return self._encoded(header, answer), header.kind == END
+
+    def _events(self, session: Session, frame: Frame) -> pa.RecordBatch | None:
+        batch = frame.batch(self._schema(frame.header.schema))
+        if problems := misfits(batch.schema, self._input):
+            raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
+        if GROUP_COLUMN not in batch.schema.names:
+            raise ProtocolError("a keyed operator was sent events without their key groups; call it with key=")
+        events, numbers = conform(batch, self._input), batch.column(GROUP_COLUMN)
+        return self._timed(batch.num_rows, lambda: self.keyed.events(session, frame.header, events, numbers))
+
+    def _session(self, name: str) -> Session:
+        found = self._sessions.get(name)
+        if found is None:
+            found = self._sessions[name] = self.durable.load(name)
+        return found
+
+    def _drop(self, session: Session, numbers: list[int]) -> None:
+        """A batch job's groups end with its lane."""
+        for n in numbers:
+            session.groups.pop(n, None)
+        self._dropped.setdefault(session.name, set()).update(numbers)
+        if not any(n >= 0 for n in session.groups):
+            self._dropped[session.name].update(session.groups)
+            del self._sessions[session.name]

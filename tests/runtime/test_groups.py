@@ -1,0 +1,208 @@
+"""The rules of a key group and of a session, one by one; tests/model checks their combinations."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from udo_runtime.groups import Group, Label, TwoProducers, fold, pack, unpack
+from udo_runtime.session import Session, StateLost, time_group
+
+
+def count(group: Group, label: Label, times: int = 1, partition: int = 0) -> int:
+    """A counting operator: touch, then add."""
+    assert group.touch(label, partition)
+    state = group.live.get("k")
+    if state is None:
+        state = group.open("k")
+    state["n"] = state.get("n", 0) + times
+    return int(state["n"])
+
+
+def test_a_later_epoch_continues_with_what_was_ended() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10), 3)
+    g.end()
+    assert count(g, Label(1, 1, 11)) == 4
+
+
+def test_a_later_epoch_takes_back_what_was_never_ended() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10), 3)
+    g.end()
+    count(g, Label(1, 1, 11), 100)
+    assert count(g, Label(1, 2, 12)) == 4
+
+
+def test_a_newer_attempt_starts_from_before_the_epoch_and_an_older_one_is_stale() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10), 3)
+    g.end()
+    count(g, Label(1, 1, 11), 5)
+    assert count(g, Label(1, 1, 12)) == 4
+    assert not g.touch(Label(1, 1, 11), 0)
+    assert not g.touch(Label(1, 0, 99), 0)
+
+
+def test_an_ended_attempt_stays_the_answer_if_the_newer_one_never_ends() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10), 3)
+    g.end()
+    count(g, Label(1, 0, 11), 100)
+    assert count(g, Label(1, 1, 12)) == 4
+
+
+def test_a_newer_attempt_that_ends_replaces_the_candidate() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10), 3)
+    g.end()
+    count(g, Label(1, 0, 11), 7)
+    g.end()
+    assert count(g, Label(1, 1, 12)) == 8
+
+
+def test_a_new_run_replays_an_ended_epoch_and_the_old_run_is_stale_for_ever() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10), 3)
+    g.end()
+    assert count(g, Label(2, 0, 1), 5) == 5
+    assert not g.touch(Label(1, 0, 99), 0)
+    assert not g.touch(Label(1, 1, 99), 0)
+
+
+def test_a_void_end_leaves_no_trace_and_completes_the_epoch() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10), 3)
+    g.end()
+    count(g, Label(1, 1, 11), 5)
+    g.end(void=True)
+    assert count(g, Label(1, 2, 12)) == 4
+
+
+def test_two_partitions_for_one_group_in_one_epoch_are_an_error() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10), partition=0)
+    with pytest.raises(TwoProducers, match="partitions 0 and 1"):
+        g.touch(Label(1, 0, 11), 1)
+    assert g.touch(Label(2, 0, 1), 1)
+
+
+def test_an_empty_state_is_no_state() -> None:
+    g = Group()
+    count(g, Label(1, 0, 10))
+    g.live["k"].clear()
+    g.end()
+    g.settle(close=True)
+    assert (g.values, g.size) == ({}, 0)
+
+
+Steps = st.lists(
+    st.tuples(st.sampled_from(["count", "newer", "epoch", "end", "void", "save", "crash", "fold"]), st.integers(0, 2), st.integers(1, 9)),
+    max_size=40,
+)
+
+
+@given(Steps)
+def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_stopped(steps: list[tuple[str, int, int]]) -> None:
+    """Two groups take the same steps; one is stored in deltas and restored at random."""
+    mirror, stored = Group(), Group()
+    base, deltas, meta = b"\x80", list[bytes](), None
+    label = Label(1, 0, 0)
+
+    def save(folding: bool) -> None:
+        nonlocal base, meta
+        stored.settle()
+        meta = stored.meta()
+        if folding:
+            base = stored.snapshot()
+            deltas.clear()
+        elif stored.dirty:
+            deltas.append(stored.delta())
+        stored.dirty.clear()
+
+    for step, key, times in steps:
+        if step == "newer":
+            label = label._replace(attempt=label.attempt + 1)
+        elif step == "epoch":
+            label = Label(label.run, label.epoch + 1, label.attempt + 1)
+        for g in (mirror, stored):
+            if step == "count":
+                g.touch(label, 0)
+                state = g.live[key] if key in g.live else g.open(key)
+                if times == 9:
+                    state.clear()
+                else:
+                    state["n"] = state.get("n", 0) + times
+            elif step in ("end", "void") and g.label == label:
+                g.end(void=step == "void")
+                g.settle(close=True)
+        if step in ("save", "fold"):
+            save(step == "fold")
+        elif step == "crash":
+            save(False)
+            stored = Group.restore(meta, base, deltas)
+    mirror.settle()
+    stored.settle()
+    assert stored.values == mirror.values
+    final = Label(1, label.epoch + 1, label.attempt + 1)
+    mirror.touch(final, 0)
+    stored.touch(final, 0)
+    assert stored.values == mirror.values
+    assert stored.size == mirror.size == sum(len(k) + len(v) for k, v in mirror.values.items())
+    assert fold(mirror.snapshot(), []) == mirror.values
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, 1.5, "x", b"y", None, [1, [2]], {"a": {"b": 1}}, dt.datetime(2020, 1, 2, 3, 4, 5, 6), dt.date(1999, 12, 31), Decimal("1.10")],
+)
+def test_state_values_read_back(value: Any) -> None:
+    assert unpack(pack(value)) == value
+
+
+def test_a_time_with_zone_reads_back_in_utc_and_an_unknown_type_is_refused() -> None:
+    zone = dt.timezone(dt.timedelta(hours=2))
+    assert unpack(pack(dt.datetime(2020, 1, 1, 2, tzinfo=zone))) == dt.datetime(2020, 1, 1, 0, tzinfo=dt.UTC)
+    with pytest.raises(TypeError, match="state holds a object"):
+        pack(object())
+
+
+def test_a_session_names_both_epochs_when_state_is_missing() -> None:
+    with pytest.raises(StateLost, match="epoch 4, found none"):
+        Session("s").admit(Label(1, 5, 1))
+    assert Session("s").admit(Label(1, 5, 1), start_empty=True)
+    s = Session("s", {}, last_ended=5, run=1)
+    assert s.admit(Label(1, 5, 9))
+    assert s.admit(Label(1, 6, 9))
+    for epoch in (4, 7):
+        with pytest.raises(StateLost, match=f"epoch {epoch}, but its state reaches up to epoch 5"):
+            s.admit(Label(1, epoch, 9))
+    assert s.admit(Label(2, 5, 1))
+    assert not s.admit(Label(1, 6, 99))
+
+
+def test_the_watermark_is_the_highest_time_of_ended_epochs_and_the_same_on_a_retry() -> None:
+    s = Session("s")
+
+    def epoch(label: Label, partition: int, highest: int, end: bool = True) -> int | None:
+        assert s.admit(label)
+        assert s.touch([time_group(partition)], label, partition)
+        mark = s.watermark_us(label.epoch, 10)
+        s.saw(highest, partition)
+        if end:
+            s.end([time_group(partition)], label)
+            s.groups[time_group(partition)].settle(close=True)
+        return mark
+
+    assert epoch(Label(1, 0, 1), 0, 100) is None
+    assert epoch(Label(1, 0, 2), 1, 300) is None
+    assert epoch(Label(1, 1, 3), 0, 900, end=False) == 290
+    assert epoch(Label(1, 1, 4), 0, 500) == 290
+    assert epoch(Label(1, 1, 5), 1, 50) == 290
+    assert epoch(Label(2, 1, 1), 0, 500) == 290
+    assert epoch(Label(2, 1, 2), 1, 50) == 290
+    assert epoch(Label(2, 2, 3), 0, 1) == 490
