@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from udo_cli.settings import Settings
-from udo_protocol.errors import OperatorError, UsageError, WaitTimeout, by_code
+from udo_protocol.errors import Conflict, OperatorError, UsageError, WaitTimeout, by_code
 from udo_protocol.node_api import Node, connect_node
 from udo_protocol.registry_api import Registry
 
@@ -63,14 +63,14 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
 
 
 def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:
-    """Tell the events of an update as they come; the last one, `done`. Raises why the update did not happen."""
+    """Tell the events of an update as they come; the last one, `done`. OperatorError why the new version did not get ready."""
     last: Json = {}
     for last in events:
         where = f" {last['node']}" if last.get("node") else ""
-        detail = f": {last['detail']}" if last.get("detail") else ""
+        detail = str(last.get("detail") or "").partition("\n")[0]
         if last["phase"] not in ("refused", "failed"):
-            say(f"{last['at_ms']:8.1f} ms  {last['phase']}{where}{detail}")
+            say(f"{last['at_ms']:8.1f} ms  {last['phase']}{where}{detail and ': '}{detail}")
     if last.get("phase") != "done":
-        why = last.get("detail") or "the stream of events ended without a reason"
-        raise by_code(last.get("error_code") or "conflict", f"{why}. The former version goes on answering")
+        why = last.get("detail") or "the stream of events ended without a reason; see: udo status"
+        raise (Conflict if last.get("phase") == "refused" else OperatorError)(str(why))
     return last

@@ -1,0 +1,96 @@
+"""`udo demo` itself: the main job with real Spark, registry and node; exact, and gone without a trace, also on Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import require
+from udo_interface.java import java_home
+from udo_protocol.errors import Unavailable
+
+DEMO_TIMEOUT_S = 240
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A short temporary folder that the demo uses for everything; it must be empty afterwards."""
+    try:
+        java_home()
+    except Unavailable as e:
+        require("Java", str(e))
+    with tempfile.TemporaryDirectory(prefix="udo-d-") as name:
+        yield Path(name)
+
+
+def start(scratch: Path, *args: str) -> subprocess.Popen[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("UDO_")} | {"TMPDIR": str(scratch)}
+    command = [sys.executable, "-m", "udo_cli", "demo", *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
+
+
+def left(scratch: Path) -> list[str]:
+    """Processes and files of the demo that are still there."""
+    found = [str(p) for p in scratch.iterdir() if p.name.startswith("udo-")]
+    for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+        words = [*(process.info["cmdline"] or ()), process.info["cwd"] or ""]
+        if process.info["status"] != "zombie" and any(str(scratch) in w for w in words):
+            found.append(" ".join(words))
+    return found
+
+
+@pytest.mark.timeout(DEMO_TIMEOUT_S + 60)
+def test_every_event_is_answered_once_and_in_order_through_a_live_update(scratch: Path) -> None:
+    demo = start(scratch, "--rows", "30000", "--rate", "3000", "--update-at", "12000", "--json")
+    out, err = demo.communicate(timeout=DEMO_TIMEOUT_S)
+    assert demo.returncode == 0, err
+    report = json.loads(out)
+    assert (report["events_in"], report["events_out"]) == (30_000, 30_000)
+    assert [report[k] for k in ("lost", "duplicated", "reordered", "unknown", "mixed_rows")] == [0] * 5
+    assert report["micro_batches"] >= 50
+    assert 12_000 <= report["update"]["requested_row"] <= report["update"]["first_row"] < 30_000
+    assert 0 < report["update"]["took_ms"] < 10_000
+    assert report["round_trip_ms"]["samples"] > 100
+    before, after = report["quality"]["v1"], report["quality"]["v2"]
+    assert before["rows"] + after["rows"] == 30_000
+    assert after["recall"] > before["recall"] + 0.2
+    assert left(scratch) == []
+
+
+@pytest.mark.parametrize("stage", ["starting the node manager", "pushed", "starting Spark", "computing", "streaming"])
+def test_ctrl_c_leaves_nothing_running_and_no_file(scratch: Path, stage: str) -> None:
+    demo = start(scratch, "--rows", "30000")
+    watchdog = threading.Timer(DEMO_TIMEOUT_S, demo.kill)
+    watchdog.start()
+    try:
+        assert demo.stderr is not None
+        seen = next((line for line in demo.stderr if line.startswith(stage)), None)
+        assert seen, f"the demo ended before {stage!r}"
+        os.killpg(demo.pid, signal.SIGINT)
+        _, err = demo.communicate(timeout=60)
+    finally:
+        watchdog.cancel()
+        demo.kill()
+        demo.communicate()
+    assert demo.returncode == 130
+    assert "Traceback" not in err
+    assert err.rstrip().endswith("interrupted")
+    assert left(scratch) == []
+
+
+def test_a_demo_that_cannot_start_says_why_and_leaves_nothing(scratch: Path) -> None:
+    demo = start(scratch, "--data", str(scratch / "none.parquet"))
+    _, err = demo.communicate(timeout=60)
+    assert demo.returncode == 3
+    assert "there is no file" in err
+    assert left(scratch) == []

@@ -1,0 +1,83 @@
+"""Help: quick, complete, with examples and exit codes; nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from udo_cli.exits import MEANING, Exit, exit_for
+from udo_cli.main import COMMANDS, cli
+from udo_protocol import errors
+
+HELP_BOUND_S = 0.3
+
+
+def test_help_answers_within_300_ms() -> None:
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "udo_cli", "--help"], check=True, capture_output=True, timeout=10)
+        took.append(time.perf_counter() - began)
+    assert min(took) < HELP_BOUND_S
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = "{'pyspark', 'pyarrow', 'grpc', 'rich', 'httpx', 'pydantic', 'numpy', 'flask', 'sqlalchemy'}"
+    code = f"import sys, udo_cli.main; found = {heavy} & set(sys.modules); sys.exit(', '.join(found) or 0)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=10)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_ends_with_examples(name: str) -> None:
+    shown = CliRunner().invoke(cli, [name, "--help"])
+    assert shown.exit_code == Exit.OK
+    _, _, examples = shown.output.partition("Examples:")
+    assert f"udo {name}" in examples
+
+
+def test_help_names_every_command_and_exit_code() -> None:
+    shown = CliRunner().invoke(cli, ["--help"]).output
+    assert all(name in shown for name in COMMANDS)
+    assert all(f"{code.value} " in shown and text in shown for code, text in MEANING.items())
+
+
+def test_a_mistyped_command_gets_the_near_one() -> None:
+    shown = CliRunner().invoke(cli, ["depoly"])
+    assert shown.exit_code == Exit.USAGE
+    assert "deploy" in shown.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_that_calls_back(shell: str) -> None:
+    shown = CliRunner().invoke(cli, ["completion", shell])
+    assert shown.exit_code == Exit.OK
+    assert "_UDO_COMPLETE" in shown.output
+
+
+def test_completion_completes_commands() -> None:
+    env = {"_UDO_COMPLETE": "bash_complete", "COMP_WORDS": "udo und", "COMP_CWORD": "1"}
+    code = "from udo_cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=10)
+    assert "undeploy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NotFound, Exit.NOT_FOUND),
+        (errors.Conflict, Exit.REFUSED),
+        (errors.SchemaError, Exit.REFUSED),
+        (errors.ManifestError, Exit.USAGE),
+        (errors.Unavailable, Exit.UNAVAILABLE),
+        (errors.WaitTimeout, Exit.UNAVAILABLE),
+        (errors.OperatorError, Exit.OPERATOR),
+        (errors.Unauthorized, Exit.UNAUTHORIZED),
+        (errors.ProtocolError, Exit.INTERNAL),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error: type[errors.UdoError], code: Exit) -> None:
+    assert exit_for(error("x")) is code

@@ -1,0 +1,151 @@
+"""`udo init` and `udo test`: from nothing to a tested operator, and what is said when it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.conftest import Shell
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
+
+
+@pytest.mark.parametrize("style", ["batch", "event"])
+def test_a_fresh_skeleton_passes_its_own_test(udo: Shell, tmp_path: Path, style: str) -> None:
+    folder = tmp_path / "my-op"
+    written = udo("init", folder, "--style", style, "--json").json["written"]
+    assert {Path(p).name for p in written} == {"operator.toml", "my_op.py", "events.json", "test_operator.py"}
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)], check=True, timeout=60, cwd=folder)
+
+
+def test_init_overwrites_nothing(udo: Shell, tmp_path: Path) -> None:
+    udo("init", tmp_path / "x1")
+    before = (tmp_path / "x1" / "x1.py").read_bytes()
+    (tmp_path / "x1" / "events.json").unlink()
+    assert "already there" in udo("init", tmp_path / "x1", "--style", "event", code=4).err
+    assert (tmp_path / "x1" / "x1.py").read_bytes() == before
+    assert not (tmp_path / "x1" / "events.json").exists()
+
+
+def test_init_refuses_a_name_an_operator_cannot_have(udo: Shell, tmp_path: Path) -> None:
+    assert "--name" in udo("init", tmp_path / "My Operator", code=2).err
+
+
+def test_a_skeleton_never_hides_a_module_of_python(udo: Shell, tmp_path: Path) -> None:
+    udo("init", tmp_path / "json")
+    udo("test", tmp_path / "json")
+
+
+@pytest.mark.parametrize("example", sorted(p.name for p in EXAMPLES.iterdir() if p.is_dir()))
+def test_every_example_answers_its_sample_events(udo: Shell, example: str) -> None:
+    done = udo("test", EXAMPLES / example, "--json").json
+    assert done["events"] == len(done["answers"]) > 0
+
+
+def test_fraud_v2_catches_what_v1_misses(udo: Shell) -> None:
+    flagged = [[a["flagged"] for a in udo("test", EXAMPLES / f"fraud_v{v}", "--json").json["answers"]] for v in (1, 2)]
+    assert flagged == [[False, False, False, True], [False, True, True, True]]
+
+
+def test_events_may_be_csv_parquet_or_json_lines(udo: Shell, tmp_path: Path, operator: Callable[..., Path]) -> None:
+    folder = operator()
+    (tmp_path / "e.csv").write_text("other,a\nx,1\ny,\n")
+    (tmp_path / "e.jsonl").write_text('{"a": 1}\n{"a": 5}\n')
+    pq.write_table(pa.table({"a": pa.array([1, 2, 3], pa.int16())}), tmp_path / "e.parquet")
+    assert udo("test", folder, "--events", tmp_path / "e.jsonl", "--json").json["answers"] == [{"b": 2}, {"b": 6}]
+    assert udo("test", folder, "--events", tmp_path / "e.parquet", "--batch-rows", "2", "--json").json["answers"] == [
+        {"b": 2},
+        {"b": 3},
+        {"b": 4},
+    ]
+    assert "NoneType" in udo("test", folder, "--events", tmp_path / "e.csv", code=6).err
+
+
+def test_events_that_do_not_fit_are_named(udo: Shell, tmp_path: Path, operator: Callable[..., Path]) -> None:
+    (tmp_path / "e.json").write_text('[{"z": 1}]')
+    assert "column 'a' (int64) is missing; there are: z" in udo("test", operator(), "--events", tmp_path / "e.json", code=4).err
+    (tmp_path / "e.json").write_text('[{"a": "many"}]')
+    assert "column 'a': expected int64, got string" in udo("test", operator(), "--events", tmp_path / "e.json", code=4).err
+    (tmp_path / "e.json").write_text("[{")
+    assert "cannot be read" in udo("test", operator(), "--events", tmp_path / "e.json", code=2).err
+    assert "no file" in udo("test", operator(), "--events", tmp_path / "none.json", code=3).err
+
+
+def test_a_throwing_operator_shows_its_traceback_and_the_event(udo: Shell, operator: Callable[..., Path]) -> None:
+    err = udo("test", operator(body="assert 2 not in batch.column('a').to_pylist(), 'two'"), code=6).err
+    assert "AssertionError: two" in err
+    assert "op.py" in err
+    assert 'the event: {"a": 2}' in err
+    assert "udo_runtime/load.py" not in err
+
+
+def test_an_operator_that_answers_other_columns_is_told_which(udo: Shell, operator: Callable[..., Path]) -> None:
+    source = "from udo_runtime import operator\n@operator\ndef run(batch):\n    return {'c': batch.column('a')}\n"
+    assert "column 'b' (int64) is missing; there are: c" in udo("test", operator(source=source), code=4).err
+
+
+def test_a_hanging_operator_is_ended(udo: Shell, operator: Callable[..., Path]) -> None:
+    folder = operator(body="import time; time.sleep(600)")
+    manifest = folder / "operator.toml"
+    manifest.write_text(
+        manifest.read_text().replace("open_timeout_s = 20", "open_timeout_s = 1").replace("answer_timeout_s = 2", "answer_timeout_s = 0.5")
+    )
+    assert "did not finish within" in udo("test", folder, code=6).err
+
+
+def test_an_operator_that_exits_is_told_with_its_status(udo: Shell, operator: Callable[..., Path]) -> None:
+    assert "exit status 7" in udo("test", operator(body="os._exit(7)"), code=6).err
+    assert "SystemExit" in udo("test", operator(source="import sys; sys.exit(3)"), code=6).err
+
+
+def test_what_an_operator_prints_does_not_mix_with_the_answers(udo: Shell, operator: Callable[..., Path]) -> None:
+    done = udo("test", operator(body="print('noise')"), "--json")
+    assert done.json["answers"] == [{"b": 2}, {"b": 3}]
+    assert "noise" in done.err
+
+
+def test_environment_secrets_and_files_reach_the_operator(udo: Shell, tmp_path: Path, operator: Callable[..., Path]) -> None:
+    (tmp_path / "model.bin").write_text("7")
+    folder = operator(
+        body="assert (os.environ['E'], os.environ['S'], os.environ['T'], open('m').read()) == ('1', 'fromenv', 'fromstdin', '7')"
+    )
+    udo(
+        "test",
+        folder,
+        "--env",
+        "E=1",
+        "--secret",
+        "S",
+        "--secret",
+        "T",
+        "--file",
+        f"{tmp_path / 'model.bin'}:m",
+        stdin="fromstdin\n",
+        S="fromenv",
+    )
+
+
+def test_a_secret_with_its_value_on_the_command_line_is_refused_and_not_repeated(udo: Shell, operator: Callable[..., Path]) -> None:
+    err = udo("test", operator(), "--secret", "S=hunter2", code=2).err
+    assert "hunter2" not in err
+    assert "environment" in err
+
+
+def test_an_error_is_json_when_json_is_asked_for(udo: Shell, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    error = json.loads(udo("test", tmp_path / "empty", "--json", code=2).err)["error"]
+    assert error["code"] == "manifest"
+    assert "udo init" in error["message"]
+
+
+def test_debug_shows_where_an_error_comes_from(udo: Shell, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "Traceback" in udo("test", tmp_path / "empty", "--debug", code=2).err
+    assert "Traceback" in udo("--debug", "test", tmp_path / "empty", code=2).err

@@ -1,0 +1,112 @@
+"""What `udo push` packs: the same bytes for the same files, dependencies as a layer of their own, and clear refusals."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+
+def digest(udo: Shell, folder: Path) -> str:
+    return str(udo("push", folder, "--dry-run", "--json").json["digest"])
+
+
+def wheel(folder: Path, name: str, value: int) -> Path:
+    """A wheel with one module that holds VALUE."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr(f"{name}.py", f"VALUE = {value}\n")
+        z.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        z.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        z.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    return path
+
+
+def test_the_same_files_give_the_same_digest_wherever_and_whenever(udo: Shell, operator: Callable[..., Path]) -> None:
+    first, second = operator(), operator()
+    os.utime(second / "op.py", (1, 1))
+    (second / "__pycache__").mkdir()
+    (second / "__pycache__" / "op.cpython-311.pyc").write_bytes(b"x")
+    (second / ".hidden").write_text("x")
+    assert digest(udo, first) == digest(udo, second)
+
+
+def test_another_line_of_code_gives_another_digest(udo: Shell, operator: Callable[..., Path]) -> None:
+    assert digest(udo, operator(plus=1)) != digest(udo, operator(plus=2))
+
+
+def test_dependencies_become_a_layer_of_their_own_that_the_operator_can_import(
+    udo: Shell, operator: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = wheel(tmp_path, "udo_sample_dep", 41)
+    answer = "@operator\ndef run(b):\n    return {'b': [udo_sample_dep.VALUE] * b.num_rows}\n"
+    source = "import udo_sample_dep\nfrom udo_runtime import operator\n" + answer
+    folder = operator(source=source, requirements=f'["udo_sample_dep @ file://{path}"]')
+    assert udo("test", folder, "--json").json["answers"] == [{"b": 41}, {"b": 41}]
+    layers = udo("push", folder, "--dry-run", "--json").json["layers"]
+    assert [la["kind"] for la in layers] == ["dependencies", "code"]
+    stored = [p for p in (udo.home / "cache" / "dependencies").glob("*.tar.gz")]
+    with tarfile.open(stored[0]) as tar:
+        names = tar.getnames()
+        assert all(m.mtime == 0 and m.uid == 0 for m in tar)
+    assert "opt/udo/deps/udo_sample_dep.py" in names
+    assert not any(n.endswith(("RECORD", "direct_url.json", ".lock")) for n in names)
+    wheel(tmp_path, "udo_sample_dep", 42)  # a local file may change under its name
+    assert udo("test", folder, "--json").json["answers"] == [{"b": 42}, {"b": 42}]
+
+
+def test_requirements_that_cannot_be_met_are_told_in_uvs_words(udo: Shell, operator: Callable[..., Path]) -> None:
+    err = udo("push", operator(requirements='["./nowhere-1.0-py3-none-any.whl"]'), "--dry-run", code=2).err
+    assert "operator.toml" in err
+    assert "nowhere" in err
+
+
+def test_an_operator_that_cannot_be_imported_is_not_packed(udo: Shell, operator: Callable[..., Path]) -> None:
+    err = udo("push", operator(source="import no_such_package"), "--dry-run", code=6).err
+    assert "No module named 'no_such_package'" in err
+    assert "has no 'run'" in udo("push", operator(source="x = 1"), "--dry-run", code=6).err
+
+
+def test_a_package_of_this_environment_is_not_the_operators(udo: Shell, operator: Callable[..., Path]) -> None:
+    assert "No module named 'pyspark'" in udo("push", operator(source="import pyspark"), "--dry-run", code=6).err
+
+
+def test_packaging_for_another_platform_is_not_checked_here(udo: Shell, operator: Callable[..., Path]) -> None:
+    done = udo("push", operator(), "--python", "3.13", "--platform", "linux_aarch64", "--dry-run", "--json")
+    assert "not checked" in done.err
+    assert "3.x" in udo("push", operator(), "--python", "3.x", "--dry-run", code=2).err
+
+
+def test_a_link_out_of_the_folder_is_refused(udo: Shell, operator: Callable[..., Path], tmp_path: Path) -> None:
+    folder = operator()
+    (tmp_path / "secret").write_text("x")
+    (folder / "leak").symlink_to(tmp_path / "secret")
+    assert "points outside" in udo("push", folder, "--dry-run", code=2).err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name = "t"', 'name = "Bad Name"', "name: String should match"),
+        ('a = "int64"', 'a = "int65"', "unknown column type 'int65'"),
+        ('entry = "op:run"', 'entry = "other:run"', "names the module other.py; there are: op.py"),
+        ('entry = "op:run"', "entry = 7", "entry: "),
+        ('version = "1"', "version = ", "is not valid TOML"),
+        ("[limits]", "[limitz]", "limitz"),
+        ('[output]\nb = "int64"', "[output]", "output: "),
+    ],
+)
+def test_a_malformed_manifest_is_told_by_file_and_field(udo: Shell, operator: Callable[..., Path], old: str, new: str, said: str) -> None:
+    folder = operator()
+    manifest = folder / "operator.toml"
+    assert old in manifest.read_text()
+    manifest.write_text(manifest.read_text().replace(old, new))
+    err = udo("push", folder, "--dry-run", code=2).err
+    assert said in err
+    assert "operator.toml" in err

@@ -1,0 +1,238 @@
+"""The command line against a real registry and a real node manager: push, deploy, update, roll back, look, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.conftest import Shell
+from tests.conftest import wait_until
+from udo_interface import connect
+
+Operators = Callable[..., Path]
+
+
+def ask(platform: Shell, deployment: str, a: int) -> int:
+    """What the deployment answers to one event."""
+    answers: list[dict[str, int]] = []
+    came = threading.Event()
+    with connect(deployment, node=str(platform.home / "node" / "node.sock")) as client:
+        client.add_listener(lambda answer: (answers.append(answer), came.set()))
+        client.send({"a": a})
+        client.flush(30)
+    return answers[0]["b"]
+
+
+def test_up_again_starts_nothing(platform: Shell) -> None:
+    again = platform("up", "--json").json
+    assert again["started"] == []
+    assert again["registry"].startswith("http://127.0.0.1:")
+
+
+def test_an_operator_is_pushed_deployed_updated_and_rolled_back(platform: Shell, operator: Operators) -> None:
+    first = platform("push", operator("main", "1", plus=1), "--json").json
+    platform("push", operator("main", "2", plus=100))
+    assert platform("deploy", "main@1", "--json").json["digest"] == first["digest"]
+    assert ask(platform, "main", 1) == 2
+
+    updated = platform("update", "main", "2", "--json")
+    assert updated.json["version"] == "2"
+    assert updated.json["took_ms"] > 0
+    assert "ready" in updated.err
+    assert ask(platform, "main", 1) == 101
+
+    assert platform("rollback", "main", "--json").json["digest"] == first["digest"]
+    assert ask(platform, "main", 1) == 2
+
+    actions = [e["action"] for e in platform("registry", "audit", "--deployment", "main", "--json").json]
+    assert {"deploy", "update", "rollback"} <= {a.partition(".")[0] for a in actions}
+    platform("undeploy", "main")
+    assert platform("inspect", "main", "--json").json["version"] == "2"  # the operator is still there
+    assert "main" not in [d["name"] for d in platform("ls", "deployments", "--json").json["deployments"]]
+
+
+def test_the_same_version_again_is_fine_and_other_content_is_refused(platform: Shell, operator: Operators) -> None:
+    first = platform("push", operator("twice", "1", plus=1), "--json")
+    again = platform("push", operator("twice", "1", plus=1), "--json")
+    assert again.json["digest"] == first.json["digest"]
+    assert "is there already" in again.err
+    assert "twice" in platform("push", operator("twice", "1", plus=2), code=4).err
+
+
+def test_a_push_needs_the_token(platform: Shell, operator: Operators) -> None:
+    url = platform("up", "--json").json["registry"]
+    folder = operator("open", "1")
+    assert "token" in platform("push", folder, code=7, UDO_REGISTRY=url, UDO_TOKEN="wrong").err
+    elsewhere = {"UDO_HOME": str(folder), "UDO_REGISTRY": url}
+    assert "token" in platform("push", folder, code=7, **elsewhere).err
+    assert "does not exist" in platform("push", folder, code=7, **elsewhere, UDO_TOKEN_FILE=str(folder / "none")).err
+    platform("push", folder, **elsewhere, UDO_TOKEN_FILE=str(platform.home / "registry" / "token"))
+
+
+def test_configuration_reaches_the_operator_and_a_secret_is_shown_nowhere(platform: Shell, operator: Operators, tmp_path: Path) -> None:
+    (tmp_path / "plus.txt").write_text("40")
+    source = (
+        "import os, logging\nfrom udo_runtime import operator\nlogging.getLogger('t').info('loaded with %s', os.environ['E'])\n"
+        "@operator\ndef run(b):\n    n = int(open('plus').read()) + int(os.environ['E']) + (os.environ['S'] == 'hunter2')\n"
+        "    return {'b': [a + n for a in b.column('a').to_pylist()]}\n"
+    )
+    folder = operator("conf", "1", source="import os\nos.environ.setdefault('E', '0')\n" + source)
+    platform("push", folder)
+    given = ("--env", "E=100", "--secret", "S", "--file", f"{tmp_path / 'plus.txt'}:plus")
+    shown = [platform("deploy", "conf", *given, stdin="hunter2\n", code=0)]
+    assert ask(platform, "conf", 1) == 142
+    shown += [
+        platform(*words) for words in (("inspect", "conf"), ("status", "--json"), ("ls", "--json"), ("logs", "conf"), ("registry", "audit"))
+    ]
+    assert not any("hunter2" in done.out + done.err for done in shown)
+    assert json.loads(shown[1].out)["secrets"] == ["S"]
+    assert "loaded with 100" in platform("logs", "conf").out
+    for log in platform.home.rglob("log"):
+        assert not log.is_file() or b"hunter2" not in log.read_bytes()
+    platform("undeploy", "conf")
+
+
+def test_a_version_that_does_not_fit_is_refused_and_the_old_one_answers_on(platform: Shell, operator: Operators) -> None:
+    platform("push", operator("fit", "1"))
+    platform("push", operator("fit", "2", output="string"))
+    platform("push", operator("fit", "3", source="import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('not here')\n" + _RUN))
+    platform("deploy", "fit@1")
+    assert "column 'b': expected int64, got string" in platform("update", "fit", "2", code=4).err
+    failed = platform("update", "fit", "3", code=None)
+    assert failed.code == 6, failed.err
+    assert "not here" in failed.err
+    assert ask(platform, "fit", 1) == 2
+    platform("undeploy", "fit")
+
+
+_RUN = "from udo_runtime import operator\n@operator\ndef run(b):\n    return {'b': b.column('a')}\n"
+
+
+def test_a_deployment_that_cannot_load_is_told_at_once_with_its_traceback(platform: Shell, operator: Operators) -> None:
+    platform("push", operator("unfit", "1", source="import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('no luck')\n" + _RUN))
+    done = platform("deploy", "unfit", code=6)
+    assert "no luck" in done.err
+    platform("undeploy", "unfit")
+
+
+def test_unknown_names_are_not_found(platform: Shell) -> None:
+    for words in (
+        ("deploy", "nobody"),
+        ("update", "nobody", "2"),
+        ("rollback", "nobody"),
+        ("undeploy", "nobody"),
+        ("inspect", "nobody"),
+        ("logs", "nobody"),
+    ):
+        assert "nobody" in platform(*words, code=3).err
+    assert "NAME@VERSION" in platform("inspect", "x@", code=2).err
+
+
+def test_everything_a_script_reads_is_json(platform: Shell, operator: Operators) -> None:
+    platform("push", operator("seen", "1"))
+    platform("deploy", "seen")
+    ask(platform, "seen", 1)
+    status = platform("status", "--json").json
+    assert status["registry"]["live_nodes"] == 1
+    assert [s["state"] for s in status["node"]["slots"] if s["deployment"] == "seen"] == ["owner"]
+    listed = platform("ls", "--json").json
+    assert "seen" in [o["name"] for o in listed["operators"]]
+    slot = next(s for s in platform("top", "--once", "--json").json["slots"] if s["deployment"] == "seen")
+    assert slot["events_in"] == 1
+    assert platform("node", "ls", "--json").json[0]["live"]
+    for words in (("status",), ("ls",), ("top", "--once"), ("node", "ls"), ("registry", "audit")):
+        assert "seen" in platform(*words).out or words == ("node", "ls")
+    platform("undeploy", "seen")
+
+
+def test_logs_follow_until_ctrl_c(platform: Shell, operator: Operators) -> None:
+    platform("push", operator("chatty", "1", body="print('seen', batch.num_rows, flush=True)"))
+    platform("deploy", "chatty")
+    command = platform.command("logs", "-f", "chatty")
+    follower = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=platform.environment(PYTHONUNBUFFERED="1")
+    )
+    try:
+        ask(platform, "chatty", 1)
+        assert follower.stdout is not None
+        assert "seen 1" in follower.stdout.readline()
+        follower.send_signal(signal.SIGINT)
+        _, err = follower.communicate(timeout=20)
+        assert follower.returncode == 130
+        assert "Traceback" not in err
+    finally:
+        follower.kill()
+        follower.communicate()
+    platform("undeploy", "chatty")
+
+
+@pytest.mark.parametrize("words", [("registry",), ("node",)])
+def test_daemons_run_in_the_foreground_until_ctrl_c(platform: Shell, words: tuple[str, ...], tmp_path: Path) -> None:
+    other = Shell(platform.home / f"own-{words[0]}", {"UDO_REGISTRY": platform("up", "--json").json["registry"]})
+    other.home.mkdir()
+    extra = () if words == ("registry",) else ("--name", "second", "--token-file", str(platform.home / "registry" / "token"))
+    log = (tmp_path / "log").open("wb")
+    daemon = subprocess.Popen(other.command(*words, *extra), env=other.environment(), stdout=log, stderr=log, start_new_session=True)
+    ready = other.home / ("registry/address" if words == ("registry",) else "node/node.sock")
+    try:
+        wait_until(ready.exists, 60, f"{words} ready")
+        os.killpg(daemon.pid, signal.SIGINT)
+        assert daemon.wait(30) == 0, (tmp_path / "log").read_text()
+    finally:
+        daemon.kill()
+        daemon.wait()
+        log.close()
+    wait_until(lambda: not other.running(), 20, "the end of what the daemon had started")
+
+
+def test_without_a_platform_every_command_says_how_to_start_one(tmp_path: Path, operator: Operators) -> None:
+    away = Shell(tmp_path / "nothing")
+    folder = operator()
+    for words in (("ls",), ("push", folder), ("deploy", "x"), ("logs", "x"), ("top", "--once"), ("status",), ("node", "ls")):
+        assert "udo up" in away(*words, code=5).err
+    assert "nothing was running" in away("down").out
+    assert "udo up" in away("ls", code=5, UDO_REGISTRY="http://127.0.0.1:9").err
+
+
+def test_down_leaves_nothing_running_even_after_the_node_manager_was_killed(operator: Operators, udo: Shell) -> None:
+    own = Shell(udo.home / "own")
+    own("up")
+    own("push", operator("t", "1"))
+    own("deploy", "t")
+    pid = json.loads((own.home / "node" / "process.json").read_text())["pid"]
+    psutil.Process(pid).kill()
+    wait_until(lambda: not psutil.pid_exists(pid), 10, "end of the node manager")
+    assert own.running()
+    assert "registry" in own("down", "--json").json["stopped"]
+    assert own.running() == []
+    assert own("up", "--json").json["started"] == ["registry", "node"]  # what was deployed comes back
+    wait_until(lambda: own("ls", "deployments", "--json").json["deployments"][0]["nodes"][0]["state"] == "answering", 60, "t answering")
+    own("down")
+    assert own.running() == []
+
+
+def test_ctrl_c_during_up_leaves_nothing_running(udo: Shell) -> None:
+    own = Shell(udo.home / "interrupted")
+    starting = subprocess.Popen(own.command("up"), env=own.environment(), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert starting.stderr is not None
+    while "node manager" not in starting.stderr.readline():
+        pass
+    os.killpg(starting.pid, signal.SIGINT)
+    assert starting.wait(60) == 130
+    assert "interrupted" in starting.stderr.read()
+    starting.stderr.close()
+    assert own.running() == []
+
+
+def test_a_home_too_deep_for_sockets_is_told(udo: Shell) -> None:
+    deep = Shell(udo.home / ("x" * 100))
+    assert "too long for a Unix socket" in deep("up", code=None).err
+    assert deep.running() == []
