@@ -171,6 +171,7 @@ class Instances:
             "output": base64.b64encode(to_ipc(manifest.output_schema)).decode(),
             "env": dict(config.env),
             "secrets": dict(config.secrets),
+            "keyed": manifest.keyed,
             "limits": dict(config.limits),
         }
         with contextlib.closing(self._servers.connect("queue")) as conn:

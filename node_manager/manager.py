@@ -368,6 +368,8 @@ class Manager:
         assert slot is not None
         slot.wait_serving(wait_s)
         wanted = slot.wanted
+        if wanted is not None and wanted.image.manifest.key and pin:
+            raise UsageError(f"{name!r} keeps state, and a pinned version would have a state of its own; call it as udo({base!r})")
         if wanted is None:
             raise Unavailable(f"deployment {name!r} is still starting on node {self.settings.node}")
         manifest = wanted.image.manifest
@@ -380,6 +382,11 @@ class Manager:
                 f"Select or cast the columns so that they fit; see: udo inspect {deployment.operator}",
             )
         return Lane(wanted.image, slot, self.servers.run_id("queue"))
+
+    def run_ordinal(self, lane: Lane, session: str, run: str) -> int:
+        """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came."""
+        with contextlib.closing(self.servers.connect("state")) as state:
+            return log.run_ordinal(state, lane.slot.prefix, session, run)
 
     def _epoch(self, deployment: Deployment, session: str, epoch: int) -> str:
         if deployment.source == "registry" and self.catalogue is not None:

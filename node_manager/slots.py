@@ -27,7 +27,7 @@ from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
 from udo_protocol.frame import Failure
 from udo_protocol.lifecycle import INSTANCE
-from udo_protocol.schema import update_misfits
+from udo_protocol.manifest import update_refusals
 
 _log = structlog.get_logger()
 # A load that fails so often in a row after the slot has served is no passing trouble: callers are told.
@@ -349,7 +349,7 @@ class Slot:
 
     def _prepare(self, load: Load, check: bool) -> None:
         new, old = load.wanted.image.manifest, self._wanted.image.manifest if self._wanted else None
-        if check and old and (why := update_misfits(old.input_schema, old.output_schema, new.input_schema, new.output_schema)):
+        if check and old and (why := update_refusals(old, new)):
             load.done.set_exception(
                 SchemaError(
                     f"{new.reference} cannot replace {old.reference} under running queries: {'; '.join(why)}. Deploy it under another name."
@@ -440,7 +440,8 @@ class Slot:
         failure = Failure(
             code=OperatorError.code, message=message, traceback=self._last_log.strip(), operator=reference, instance=instance.name
         )
-        slot.fail_head(self._conn("state"), self._conn("queue"), self.prefix, failure, instance.record["version"])
+        keyed = self._wanted is not None and bool(self._wanted.image.manifest.key)
+        slot.fail_head(self._conn("state"), self._conn("queue"), self.prefix, failure, instance.record["version"], keyed=keyed)
 
     def _start_over(self) -> None:
         self._disconnect()

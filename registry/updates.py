@@ -18,8 +18,7 @@ from registry.models import Deployment, Event, Participant, Update, Version
 from registry.store import bump
 from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError
 from udo_protocol.lifecycle import UPDATE, Lifecycle
-from udo_protocol.manifest import parse
-from udo_protocol.schema import update_misfits
+from udo_protocol.manifest import parse, update_refusals
 
 OPEN = ("preparing", "promoting")
 # What nodes report of an update; only ready, answering and failed move it on, the others are shown to its watchers.
@@ -58,7 +57,7 @@ def events(session: Session, update_id: str, after: int) -> list[dict[str, Any]]
 def misfits(old: Version, new: Version) -> list[str]:
     """Why a query built for `old` could not go on with `new`."""
     a, b = parse(old.manifest, "stored manifest"), parse(new.manifest, "stored manifest")
-    return update_misfits(a.input_schema, a.output_schema, b.input_schema, b.output_schema)
+    return update_refusals(a, b)
 
 
 def target(session: Session, deployment: Deployment, action: str, ref: str | None) -> tuple[Version, str]:

@@ -15,6 +15,7 @@
 | `bell:{reader}`  | queue        | list   | doorbell of one reader, length <= 1                             |
 | `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits   |
 | `out:{lane}`     | queue        | list   | answers for that lane, in order                                 |
+| `failed`         | queue        | set    | keyed: lanes that the node manager failed; replay skips them    |
 | `newest:{part}`  | queue        | string | newest label seen of (session, call, partition), keyed only     |
 | `schema:{id}`    | queue        | string | Arrow IPC schema of that id                                     |
 | `ready:{inst}`   | queue        | list   | one JSON report of an instance that loaded, or failed to        |

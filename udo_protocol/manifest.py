@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from udo_protocol.errors import ManifestError, SchemaError
-from udo_protocol.schema import parse_schema, parse_type, schema_text
+from udo_protocol.schema import parse_schema, parse_type, schema_text, update_misfits
 
 FILE_NAME = "operator.toml"
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
@@ -26,6 +26,17 @@ class OperatorLimits(BaseModel):
     answer_timeout_s: float = Field(default=60.0, gt=0)
     open_timeout_s: float = Field(default=60.0, gt=0)
     open_files: int = Field(default=1024, ge=32)
+    # Keyed state of one session; above it the operator is refused further events, with the largest keys named.
+    state_mb: int = Field(default=256, ge=1)
+
+
+class EventTime(BaseModel):
+    """The input column that holds event time, and how late events may come: what watermark and timers go by."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    column: str
+    delay_s: float = Field(default=0.0, ge=0)
 
 
 class Manifest(BaseModel):
@@ -40,7 +51,9 @@ class Manifest(BaseModel):
     entry: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
     input: dict[str, str] = Field(min_length=1)
     output: dict[str, str] = Field(min_length=1)
-    key: str | None = None
+    # Columns whose values the state belongs to; empty for a stateless operator.
+    key: tuple[str, ...] = ()
+    event_time: EventTime | None = None
     state_version: int = Field(default=0, ge=0)
     requirements: list[str] = []
     # Filled in by `udo push`: what the dependencies were resolved for, e.g. "cp311" and "linux_x86_64".
@@ -58,6 +71,39 @@ class Manifest(BaseModel):
                 raise ValueError(f"column {name!r}: {e}") from e
         return schema_text(parse_schema(columns))
 
+    @field_validator("key", mode="before")
+    @classmethod
+    def _one_key_or_several(cls, key: object) -> object:
+        return (key,) if isinstance(key, str) else key
+
+    @model_validator(mode="after")
+    def _keys_and_times_are_columns(self) -> Manifest:
+        there = ", ".join(self.input)
+        for name in self.key:
+            if name not in self.input:
+                raise ValueError(f"key: {name!r} is no input column; there are: {there}")
+        if self.event_time is not None:
+            if not self.key:
+                raise ValueError("event_time: only a keyed operator has timers; add key =")
+            if self.event_time.column not in self.input:
+                raise ValueError(f"event_time.column: {self.event_time.column!r} is no input column; there are: {there}")
+            if not pa.types.is_timestamp(parse_type(self.input[self.event_time.column])):
+                raise ValueError(f"event_time.column: {self.event_time.column!r} is no timestamp")
+        return self
+
+    @property
+    def keyed(self) -> dict[str, Any] | None:
+        """How an instance is to key its state (udo_runtime.keyed.Keyed); None for a stateless operator."""
+        if not self.key:
+            return None
+        time = self.event_time
+        return {
+            "columns": list(self.key),
+            "time_column": time.column if time else None,
+            "delay_us": round(time.delay_s * 1e6) if time else 0,
+            "state_bytes": self.limits.state_mb << 20,
+        }
+
     @property
     def input_schema(self) -> pa.Schema:
         """Arrow schema of the events the operator takes."""
@@ -72,6 +118,18 @@ class Manifest(BaseModel):
     def reference(self) -> str:
         """`name@version`."""
         return f"{self.name}@{self.version}"
+
+
+def update_refusals(old: Manifest, new: Manifest) -> list[str]:
+    """Why queries that run with `old` could not go on with `new`; empty when they can."""
+    reasons = update_misfits(old.input_schema, old.output_schema, new.input_schema, new.output_schema)
+    if old.key != new.key:
+        reasons.append(
+            f"key: the state is kept by {', '.join(old.key) or 'nothing'}, the new version keeps it by {', '.join(new.key) or 'nothing'}"
+        )
+    if old.key and old.state_version != new.state_version:
+        reasons.append(f"state_version: the state is of version {old.state_version}, the new version reads {new.state_version}")
+    return reasons
 
 
 def parse(data: dict[str, Any], where: str) -> Manifest:

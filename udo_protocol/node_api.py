@@ -105,10 +105,18 @@ class Node:
         pin_epoch: bool = False,
         input_schema: bytes = b"",
         wait_ms: int = 30_000,
+        run: str = "",
     ) -> pb.OpenLaneReply:
         """The slots of `name`, `name@version` or `name@sha256:...`; waits `wait_ms` for an instance that is starting."""
         request = pb.OpenLaneRequest(
-            deployment=deployment, lane=lane, session=session, epoch=epoch, pin_epoch=pin_epoch, input_schema=input_schema, wait_ms=wait_ms
+            deployment=deployment,
+            lane=lane,
+            session=session,
+            epoch=epoch,
+            pin_epoch=pin_epoch,
+            input_schema=input_schema,
+            wait_ms=wait_ms,
+            run=run,
         )
         return self._call("OpenLane", request, wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
 

@@ -360,8 +360,11 @@ def slot_status(queue: Connection, prefix: str) -> dict[str, Any] | None:
     return None if text is None else json.loads(bytes(text))
 
 
-def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failure, version: str) -> bool:
-    """Answer the first unanswered frame with `failure`, as its owner, for an operator that dies of it or hangs on it."""
+def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failure, version: str, *, keyed: bool = False) -> bool:
+    """Answer the first unanswered frame with `failure`, as its owner, for an operator that dies of it or hangs on it.
+
+    `keyed`: the frame stays in the log until a checkpoint covers it, and who replays it is told to skip its lane.
+    """
     token = next_token(state, prefix)
     emitted = promote(state, queue, prefix, token)
     reader = SlotReader(queue, prefix, "node-manager", token)
@@ -370,7 +373,16 @@ def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failur
         return False
     lane, number = reader.sender(emitted + 1)
     header = Header(lane=lane, number=number, kind=ERROR, version=version, failure=failure)
-    return reader.emit(emitted + 1, [(lane, encode(header))]) is Emit.EMITTED
+    if reader.emit(emitted + 1, [(lane, encode(header))], trim=not keyed) is not Emit.EMITTED:
+        return False
+    if keyed:
+        queue.transaction([("SADD", f"{prefix}failed", lane), ("PEXPIRE", f"{prefix}failed", DEFAULT.lane_ttl_ms)])
+    return True
+
+
+def failed_lanes(queue: Connection, prefix: str) -> set[str]:
+    """Lanes a frame of which was answered with an error in a keyed operator's stead."""
+    return {bytes(lane).decode() for lane in queue.call("SMEMBERS", f"{prefix}failed")}
 
 
 def store_schema(queue: Connection, prefix: str, schema_ipc: bytes) -> bytes:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenLaneRequest(_message.Message):
-    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms")
+    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class OpenLaneRequest(_message.Message):
     PIN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     INPUT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     lane: str
     session: str
@@ -22,10 +23,11 @@ class OpenLaneRequest(_message.Message):
     pin_epoch: bool
     input_schema: bytes
     wait_ms: int
-    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    run: str
+    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
 
 class OpenLaneReply(_message.Message):
-    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms")
+    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key")
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +41,8 @@ class OpenLaneReply(_message.Message):
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     RETAINED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LANE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     operator: str
     version: str
     digest: str
@@ -52,7 +56,9 @@ class OpenLaneReply(_message.Message):
     frame_bytes: int
     retained_bytes: int
     lane_ttl_ms: int
-    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ...) -> None: ...
+    run: int
+    key: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SlotAddress(_message.Message):
     __slots__ = ("prefix", "queue_socket", "run_id")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from udo_protocol.errors import ProtocolError
 from udo_protocol.frame import DATA, END, SKIPPED, STALE, Failure, Frame, decode, encode
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
-from udo_protocol.slot import Emit, Read
+from udo_protocol.slot import Emit, Read, failed_lanes
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
 from udo_runtime.groups import TwoProducers
@@ -38,6 +38,7 @@ class KeyedInstance(Instance):
         self._dropped: dict[str, set[int]] = {}
         self._uncovered = 0
         self._emitted = read.emitted
+        self._failed.update(dict.fromkeys(failed_lanes(self._conn, self._reader.prefix)))
         first = covers.seq - len(covers.riding) + 1
         due: list[Answer] = [(lane, [frame]) for seq, (lane, frame) in enumerate(covers.riding, first) if seq > read.emitted]
         if due:
