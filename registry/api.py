@@ -8,7 +8,7 @@ import re
 from flask import Blueprint, Response, request
 from pydantic import BaseModel, ConfigDict, Field
 
-from registry import audit, catalogue, deployments, nodes, updates
+from registry import audit, catalogue, deployments, nodes, repositories, updates
 from registry.stream import stream
 from registry.web import body, caller, number, reply, services
 from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError
@@ -36,6 +36,15 @@ class EpochBody(BaseModel):
     epoch: int = Field(ge=-1)
 
 
+class GcBody(BaseModel):
+    """Body of POST /api/v1/gc. With `unused_s` shorter than a push takes, one under way may have to start again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    unused_s: float | None = Field(default=None, ge=0, le=10 * 365 * 86400)
+    untagged: bool = False
+
+
 @routes.get("/operators")
 def list_operators() -> Response:
     with services().store.read() as session:
@@ -50,14 +59,18 @@ def get_version(name: str, ref: str) -> Response:
 
 @routes.delete("/operators/<name>/versions/<ref>")
 def delete_version(name: str, ref: str) -> Response:
-    s = services()
-    with s.store.write() as session:
-        unused = catalogue.delete(session, s.blobs, caller(), name, ref)
-        session.commit()
-        # Still the only writer: no manifest can come to refer to these blobs between the commit and here.
-        for digest in unused:
-            s.blobs.remove(digest)
+    with services().store.write(durable=True) as session:
+        repositories.delete_manifest(session, caller(), name, catalogue.find(session, name, ref).digest)
     return reply({})
+
+
+@routes.post("/gc")
+def collect_garbage() -> Response:
+    """What the registry does every few minutes by itself, with other bounds if wished."""
+    wish = body(GcBody)
+    unused_s = services().config.unused_kept_s if wish.unused_s is None else wish.unused_s
+    blobs, uploads = services().collect(unused_s, untagged=wish.untagged)
+    return reply({"blobs": blobs, "uploads": uploads})
 
 
 @routes.get("/deployments")

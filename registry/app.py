@@ -10,21 +10,23 @@ from registry import api, auth, oci
 from registry.blobs import Blobs
 from registry.config import Config
 from registry.hub import Hub
-from registry.store import Store, open_engine
+from registry.store import Store
 from registry.stream import keep_time
+from registry.uploads import Uploads
 from registry.web import Services, authorise, on_error, reply, services
 
 
 def create_app(config: Config) -> Flask:
     """The application, with the thread that keeps the updates' deadlines."""
     hub = Hub(config.threads - config.reserved_threads)
-    store = Store(open_engine(config.database), hub)
-    parts = Services(config, store, hub, Blobs(config.data / "blobs"), auth.load_tokens(config.token_file))
+    blobs = Blobs(config.data / "blobs")
+    parts = Services(config, Store(config.database, hub), hub, blobs, Uploads(blobs), auth.load_tokens(config.token_file))
     app = Flask("registry", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = config.body_bytes
     app.extensions["registry"] = parts
     app.register_error_handler(Exception, on_error)
     app.before_request(authorise)
+    app.after_request(oci.mark)
     app.register_blueprint(oci.routes)
     app.register_blueprint(api.routes)
     app.add_url_rule("/healthz", view_func=healthz)

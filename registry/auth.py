@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from udo_protocol.errors import Unauthorized, UsageError
 
+# What the token service gives to those who only read.
+ANONYMOUS = "anonymous"
+
 if TYPE_CHECKING:
     from werkzeug.datastructures import Authorization
 
@@ -37,3 +40,19 @@ def check(authorization: Authorization | None, tokens: tuple[str, ...]) -> None:
     # A list, not a generator: the time must not tell which token was close.
     if not any([hmac.compare_digest((given or "").encode(), token.encode()) for token in tokens]):
         raise Unauthorized("the token sent is not a write token of this registry")
+
+
+def is_valid(authorization: Authorization | None, tokens: tuple[str, ...]) -> bool:
+    """Whether `check` would pass."""
+    try:
+        check(authorization, tokens)
+    except Unauthorized:
+        return False
+    return True
+
+
+def challenges(base: str, *, oci_base: bool) -> list[str]:
+    """How to authenticate. `docker` asks /v2/ first and with a Basic challenge there it could not pull without a password, so
+    there only the token service is named: with the token as password it hands out that token, without one a token that reads."""
+    service = f'Bearer realm="{base.rstrip("/")}/v2/token",service="udo registry"'
+    return [service] if oci_base else [service, 'Basic realm="udo registry"']

@@ -1,4 +1,7 @@
-"""Content-addressed files: what stands under a digest has that digest, or is not there. Knows nothing of operators."""
+"""Content-addressed files: what stands under a digest has that digest, or is not there. Knows no repository and no operator.
+
+What `keep` and `write` have put in place is on the disk, its directory entry too, before they return.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,43 @@ import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
-from udo_protocol.errors import NotFound, UsageError
+from registry.oci_errors import BlobUnknown, DigestInvalid
 
-_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
-_CHUNK = 1 << 20
+# Digest algorithm -> its hexadecimal digits.
+ALGORITHMS = {"sha256": 64, "sha512": 128}
+_HEX = re.compile(r"[0-9a-f]+")
 
 
 def check_digest(digest: str) -> str:
-    """The digest itself, or UsageError if it is not one."""
-    if not _DIGEST.match(digest):
-        raise UsageError(f"expected a digest 'sha256:' with 64 hexadecimal digits, got {digest!r:.100}")
+    """The digest itself, or DigestInvalid if it is not one."""
+    algorithm, _, hexadecimal = digest.partition(":")
+    if ALGORITHMS.get(algorithm) != len(hexadecimal) or not _HEX.fullmatch(hexadecimal):
+        raise DigestInvalid(f"expected a digest 'sha256:' with 64 or 'sha512:' with 128 hexadecimal digits, got {digest!r:.100}")
     return digest
 
 
+def digest_of(data: bytes, algorithm: str = "sha256") -> str:
+    """The digest of these bytes."""
+    return f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}"
+
+
 class Blobs:
-    """`<root>/sha256/<hex>`; a file appears there whole or not at all."""
+    """`<root>/<algorithm>/<hex>`; a file appears there whole or not at all. `<root>/incoming` holds what is not whole yet."""
 
     def __init__(self, root: Path) -> None:
-        self._dir = root / "sha256"
-        self._incoming = root / "incoming"
-        self._dir.mkdir(parents=True, exist_ok=True)
-        self._incoming.mkdir(exist_ok=True)
-        for left_over in self._incoming.iterdir():  # of a registry that was killed during an upload
-            left_over.unlink(missing_ok=True)
+        self._root = root
+        self.incoming = root / "incoming"
+        for name in ("incoming", *ALGORITHMS):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        _sync(root)
 
     def path(self, digest: str) -> Path:
         """Where the blob of that digest stands or would stand."""
-        return self._dir / check_digest(digest).removeprefix("sha256:")
+        algorithm, _, hexadecimal = check_digest(digest).partition(":")
+        return self._root / algorithm / hexadecimal
 
     def size(self, digest: str) -> int | None:
         """Bytes of the blob, None if it is not stored."""
@@ -45,41 +55,44 @@ class Blobs:
             return None
 
     def require(self, digest: str) -> Path:
-        """Path of a stored blob; NotFound otherwise."""
+        """Path of a stored blob; BlobUnknown otherwise."""
         if self.size(digest) is None:
-            raise NotFound(f"no blob {digest} is stored")
+            raise BlobUnknown(f"no blob {digest} is stored")
         return self.path(digest)
 
-    def write(self, digest: str, source: IO[bytes], expected_bytes: int | None = None) -> int:
-        """Store what `source` yields, if it has that digest; bytes stored. UsageError stores nothing."""
+    def keep(self, file: Path, digest: str) -> None:
+        """Take over a file that has this digest and is on the disk already."""
         path = self.path(digest)
-        with tempfile.NamedTemporaryFile(dir=self._incoming, delete=False) as file:
+        os.replace(file, path)
+        _sync(path.parent)
+
+    def write(self, digest: str, data: bytes) -> None:
+        """Store a small blob, such as a manifest, whose digest has been checked."""
+        if self.size(digest) == len(data):
+            return
+        with tempfile.NamedTemporaryFile(dir=self.incoming, delete=False) as file:
             try:
-                sha, size = hashlib.sha256(), 0
-                while chunk := source.read(_CHUNK):
-                    sha.update(chunk)
-                    size += len(chunk)
-                    file.write(chunk)
-                came = f"sha256:{sha.hexdigest()}"
-                if came != digest:
-                    of = "" if expected_bytes is None else f" of {expected_bytes} announced"
-                    raise UsageError(f"expected blob {digest}, got {came} from {size} bytes{of}: truncated or garbled, refused; push again")
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-                os.replace(file.name, path)
+                self.keep(Path(file.name), digest)
             except BaseException:
-                os.unlink(file.name)
+                Path(file.name).unlink(missing_ok=True)
                 raise
-        _sync_directory(self._dir)
-        return size
+
+    def everything(self) -> Iterator[str]:
+        """The digests of all that is stored."""
+        for algorithm in ALGORITHMS:
+            for entry in os.scandir(self._root / algorithm):
+                yield f"{algorithm}:{entry.name}"
 
     def remove(self, digest: str) -> None:
         """Forget a blob that nothing refers to any more."""
         self.path(digest).unlink(missing_ok=True)
 
 
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

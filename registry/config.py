@@ -27,6 +27,11 @@ class Config:
     poll_max_s: float = 55.0
     # A stream says something at least this often, so that a vanished reader is noticed.
     stream_beat_s: float = 10.0
+    # A blob that no manifest refers to is kept this long after a push sent or saw it: no push takes longer. So are
+    # broken uploads after their last byte, to be resumed.
+    unused_kept_s: float = 86400.0
+    # A client that neither sends nor takes a byte for this long is gone.
+    silence_s: float = 60.0
     # One layer: a Python environment with a model in it is a few GB.
     blob_bytes: int = 8 << 30
     # What the OCI distribution specification asks every registry to accept.

@@ -26,9 +26,42 @@ class Version(Base):
     digest: Mapped[str] = mapped_column(unique=True)
     manifest: Mapped[dict[str, Any]]
     layers: Mapped[list[Any]]  # [{digest, size, kind}]
-    blobs: Mapped[list[Any]]  # every digest it needs, its own manifest's included
     created_at: Mapped[float]
     pushed_by: Mapped[str]
+
+
+class Holding(Base):
+    """A blob that a repository holds; its file is shared by all repositories."""
+
+    __tablename__ = "repository_blobs"
+
+    repository: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True, index=True)
+    touched_at: Mapped[float]  # when a push last sent it or was told that it is there
+
+
+class Stored(Base):
+    """An image manifest or index in a repository; its bytes are the blob of its digest."""
+
+    __tablename__ = "manifests"
+
+    repository: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    media_type: Mapped[str]
+    subject: Mapped[str] = mapped_column(index=True)  # digest of the manifest it is attached to, or empty
+    needs: Mapped[list[Any]]  # digests of the blobs and manifests it refers to
+    pushed_at: Mapped[float]
+    pushed_by: Mapped[str]
+
+
+class Tag(Base):
+    """A name of a manifest. That of an operator version never moves."""
+
+    __tablename__ = "tags"
+
+    repository: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str]
 
 
 class Deployment(Base):

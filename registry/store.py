@@ -1,7 +1,8 @@
 """The database: engine, migrations, and the rule that one writer at a time commits and then wakes who waits.
 
 SQLite runs with a write-ahead log and `synchronous=NORMAL`: a killed registry loses nothing, a power cut may lose the
-last commits but never the file. One process serves a database, so the writer's lock is an ordinary lock.
+last commits but never the file. Commits about content are `durable`, on the disk before anybody is told or a file is
+removed. One process serves a database, so the writer's lock is an ordinary lock.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from registry.models import Setting
 from udo_protocol.errors import UsageError
 
 
-def open_engine(url: str) -> Engine:
-    """The engine of this database URL."""
+def open_engine(url: str, *, durable: bool = False) -> Engine:
+    """The engine of this database URL; with `durable` a commit is on the disk when it returns."""
     sqlite = url.startswith("sqlite")
     # Values never stand in error texts, for they may be secrets.
     try:
@@ -36,7 +37,7 @@ def open_engine(url: str) -> Engine:
 
         @event.listens_for(engine, "connect")
         def _prepare(connection: Any, _record: Any) -> None:
-            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000", "foreign_keys=ON"):
+            for pragma in ("journal_mode=WAL", f"synchronous={'FULL' if durable else 'NORMAL'}", "busy_timeout=10000", "foreign_keys=ON"):
                 connection.execute(f"PRAGMA {pragma}")
 
     return engine
@@ -54,10 +55,11 @@ def migrate(engine: Engine) -> None:
 class Store:
     """Short sessions: many readers, one writer at a time."""
 
-    def __init__(self, engine: Engine, hub: Hub) -> None:
+    def __init__(self, url: str, hub: Hub) -> None:
+        self._engines = engine, durable = open_engine(url), open_engine(url, durable=True)
         migrate(engine)
-        self._engine = engine
         self._sessions = sessionmaker(engine, expire_on_commit=False)
+        self._durable = sessionmaker(durable, expire_on_commit=False)
         self._writing = threading.Lock()
         self._hub = hub
         with self.read() as session:
@@ -66,7 +68,8 @@ class Store:
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        for engine in self._engines:
+            engine.dispose()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -75,10 +78,10 @@ class Store:
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, *, durable: bool = False) -> Iterator[Session]:
         """The one session that writes: committed at the end, rolled back on an error, watchers woken after it."""
         with self._writing:
-            with self._sessions.begin() as session:
+            with (self._durable if durable else self._sessions).begin() as session:
                 yield session
             self._hub.publish(session.info.get("generation"))
 

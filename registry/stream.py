@@ -54,6 +54,7 @@ def keep_time(s: Services) -> None:
                 with s.store.write() as session:
                     updates.prune(session)
                     nodes.forget(session, s.clock() - s.config.node_kept_s)
+                s.collect(s.config.unused_kept_s)
             with s.store.read() as session:
                 if not updates.overdue(session, s.live(session), s.clock()):
                     continue

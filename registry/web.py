@@ -1,11 +1,14 @@
 """What all routes share: the services, who asks, request bodies checked, answers and errors as JSON.
 
-Errors are `{"error": {code, message, retry}}` with the codes of udo_protocol.errors. Writes and node endpoints need the token.
+Errors are `{"error": {code, message, retry}}` with the codes of udo_protocol.errors, below /v2 in the form of the OCI
+distribution specification. Writes and node endpoints need the token.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +19,13 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from registry import auth, nodes
+from registry import auth, nodes, oci_errors, repositories
 from registry.audit import Caller
 from registry.blobs import Blobs
 from registry.config import Config
 from registry.hub import Hub
 from registry.store import Store
+from registry.uploads import Uploads
 from udo_protocol import errors
 from udo_protocol.errors import UdoError, UsageError
 
@@ -45,6 +49,7 @@ class Services:
     store: Store
     hub: Hub
     blobs: Blobs
+    uploads: Uploads
     tokens: tuple[str, ...]
     clock: Callable[[], float] = time.time
     polled: dict[str, float] = field(default_factory=dict)  # node -> when its last long poll began or ended
@@ -54,6 +59,17 @@ class Services:
         """Nodes heard of lately."""
         return nodes.live(session, self.clock() - self.config.node_live_s, self.polled)
 
+    def collect(self, unused_s: float, *, untagged: bool = False) -> tuple[int, int]:
+        """Remove blobs and uploads nobody used for that long; how many of each."""
+        before = self.clock() - unused_s
+        with self.store.write(durable=True) as session:
+            unused = repositories.collect(session, self.blobs, before, untagged=untagged)
+            session.commit()
+            # Still the only writer: no manifest can come to refer to these blobs between the commit and here.
+            for digest in unused:
+                self.blobs.remove(digest)
+        return len(unused), self.uploads.expire(before)
+
 
 def services() -> Services:
     """Those of the application that serves this request."""
@@ -61,25 +77,38 @@ def services() -> Services:
 
 
 def authorise() -> None:
-    """Before every request: Unauthorized for a write, or what only nodes may read, without a token."""
-    if request.method not in ("GET", "HEAD") or request.path.endswith("/wanted"):
+    """Before every request: Unauthorized for a write, or what only nodes and pushers may read, without a token."""
+    if "gunicorn.socket" in request.environ:  # no peer holds a thread by silence
+        request.environ["gunicorn.socket"].settimeout(services().config.silence_s)
+    reads = request.method in ("GET", "HEAD", "OPTIONS")
+    if request.routing_exception is None and (not reads or request.path.endswith("/wanted") or request.endpoint == "oci.upload_status"):
         auth.check(request.authorization, services().tokens)
 
 
 def on_error(e: Exception) -> Response:
     """Any exception as its status and JSON; what nobody foresaw is logged and told without its text."""
     if isinstance(e, UdoError):
-        status = next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
+        status = getattr(e, "status", None) or next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
         code, message, retry = e.code, str(e), e.retry
+    elif isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+        status, code, message, retry = 507, "unavailable", "the registry's disk is full; remove versions and run: udo registry gc", True
     elif isinstance(e, HTTPException):
+        if e.response is not None or e.code in (301, 308):
+            return cast(Response, e.get_response())
         status = e.code or 500
         code, message, retry = "not_found" if status == 404 else "usage", f"{request.method} {request.path}: {e.description}", False
     else:
         current_app.logger.error("%s %s failed", request.method, request.path, exc_info=e)
         status, code, message, retry = 500, "error", f"the registry failed inside ({type(e).__name__}); its log says where", False
-    response = reply({"error": {"code": code, "message": message, "retry": retry}}, status)
+    oci = request.path.startswith("/v2/")
+    told = oci_errors.form(e, status, code, message, retry) if oci else {"error": {"code": code, "message": message, "retry": retry}}
+    response = reply(told, status)
+    if isinstance(e, HTTPException):
+        kept = ("allow", "content-range")
+        response.headers.extend((k, v) for k, v in e.get_headers(request.environ) if k.lower() in kept)
     if status == 401:
-        response.headers["WWW-Authenticate"] = 'Basic realm="udo registry"'
+        for challenge in auth.challenges(request.host_url, oci_base=request.path == "/v2/"):
+            response.headers.add("WWW-Authenticate", challenge)
     return response
 
 
@@ -107,6 +136,9 @@ def number(name: str, default: float, ceiling: float) -> float:
     """A number of the query string, cut off at `ceiling`."""
     text = request.args.get(name, str(default))
     try:
-        return min(max(float(text), 0.0), ceiling)
+        value = float(text)
     except ValueError:
-        raise UsageError(f"?{name}=: expected a number, got {text!r:.50}") from None
+        value = math.nan
+    if math.isnan(value):
+        raise UsageError(f"?{name}=: expected a number, got {text!r:.50}")
+    return min(max(value, 0.0), ceiling)

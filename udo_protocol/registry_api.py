@@ -39,16 +39,34 @@ class Registry(Transport):
         return True
 
     def push_blob(self, operator: str, digest: str, path: Path) -> None:
-        """Upload the file at `path` as `digest`, unless it is there already."""
+        """Upload the file at `path` as `digest`, unless the registry has it; what broke off is resumed where it broke."""
+        if self.has_blob(operator, digest):
+            return
+        # Without `from` the registry looks into all its repositories: a base layer is sent once.
+        begun = self._send("POST", f"/v2/{_q(operator)}/blobs/uploads/?mount={_q(digest)}", retry_s=BRIEFLY_S)
+        if begun.status_code == 201:
+            return
+        location, offset = begun.headers["Location"], 0
 
         def upload() -> None:
             with path.open("rb") as file:
-                headers = {"Content-Length": str(os.fstat(file.fileno()).st_size), "Content-Type": "application/octet-stream"}
+                rest = os.fstat(file.fileno()).st_size - file.seek(offset)
+                headers = {"Content-Length": str(rest), "Content-Type": "application/octet-stream"}
                 content = iter(lambda: file.read(_CHUNK), b"")
-                self._send("POST", f"/v2/{_q(operator)}/blobs/uploads/?digest={_q(digest)}", content=content, headers=headers)
+                self._send("PUT", f"{location}?digest={_q(digest)}", content=content, headers=headers)
 
-        if not self.has_blob(operator, digest):
-            retrying(upload)
+        def resume() -> None:
+            nonlocal offset
+            try:
+                upload()
+            except Unavailable:
+                if self.has_blob(operator, digest):
+                    return
+                standing = self._send("GET", location).headers["Range"]
+                offset = int(standing.partition("-")[2]) + 1 if standing != "0-0" else 0
+                raise
+
+        retrying(resume, RESTART_S)
 
     def put_manifest(self, operator: str, version: str, manifest: bytes) -> str:
         """Make a version of an OCI manifest whose blobs are pushed; its digest. Conflict if that version has other content."""
@@ -89,6 +107,11 @@ class Registry(Transport):
     def version(self, operator: str, ref: str = "latest") -> Json:
         """{name, version, digest, manifest, layers: [{digest, size, kind}], created_at, pushed_by}; ref: version, digest or `latest`."""
         return self._json("GET", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}")
+
+    def collect_garbage(self, unused_s: float | None = None, *, untagged: bool = False) -> Json:
+        """{blobs, uploads} removed: what no manifest needs and no push has touched for `unused_s` (default: the registry's day).
+        With `untagged` also images that old which have no tag, belong to no index and are attached to nothing."""
+        return self._json("POST", "/api/v1/gc", {"untagged": untagged} | ({} if unused_s is None else {"unused_s": unused_s}))
 
     def delete_version(self, operator: str, ref: str) -> None:
         """Forget a version; Conflict while a deployment uses it."""

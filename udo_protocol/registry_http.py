@@ -116,9 +116,10 @@ class Transport:
         if response.is_success:
             return response
         try:
-            error = response.json()["error"]
+            said = response.json()
+            error = said["error"] if "error" in said else {"message": said["errors"][0]["message"], **said["errors"][0]["detail"]}
             raise errors.by_code(error["code"], error["message"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, IndexError):
             pass
         if response.status_code == 404:
             raise errors.NotFound(f"{response.request.method} {response.request.url}: not found")
