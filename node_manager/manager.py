@@ -383,10 +383,10 @@ class Manager:
             )
         return Lane(wanted.image, slot, self.servers.run_id("queue"))
 
-    def run_ordinal(self, lane: Lane, session: str, run: str) -> int:
+    def run_ordinal(self, lane: Lane, session: str, run: str, call: str) -> int:
         """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came."""
         with contextlib.closing(self.servers.connect("state")) as state:
-            return log.run_ordinal(state, lane.slot.prefix, session, run)
+            return log.run_ordinal(state, lane.slot.prefix, session, run, call)
 
     def _epoch(self, deployment: Deployment, session: str, epoch: int) -> str:
         if deployment.source == "registry" and self.catalogue is not None:

@@ -47,7 +47,7 @@ class NodeService(rpc.NodeManagerServicer):
             schema=request.input_schema,
             wait_s=request.wait_ms / 1000,
         )
-        run = self._manager.run_ordinal(lane, request.session, request.run) if request.run else 0
+        run = self._manager.run_ordinal(lane, request.session, request.run, request.call) if request.run else 0
         manifest, wanted = lane.image.manifest, lane.slot.wanted
         limits = wanted.config.limits if wanted else {}
         address = pb.SlotAddress(prefix=lane.slot.prefix, queue_socket=str(self._manager.servers.socket("queue")), run_id=lane.run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,10 +17,11 @@ from pyspark.sql.functions import col
 from udo_interface import settings
 from udo_interface.deployed import Deployed, fetch
 from udo_interface.discovery import NODE_SETTING, REGISTRY_SETTING, registry_url
+from udo_interface.key_groups import by_key_group
 from udo_interface.spark_types import delivered, output_fields, require_input
-from udo_interface.task import Task
+from udo_interface.task import Keys, Task
 from udo_protocol.errors import SchemaError, UsageError
-from udo_protocol.schema import to_ipc
+from udo_protocol.schema import GROUP_COLUMN, to_ipc
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,11 +37,14 @@ class Options:
     uid: str = ""
     pin: str | None = None
     window: int | None = None
-    key: str | None = None
+    key: tuple[str, ...] = ()
+    start: str | None = None
 
     def __post_init__(self) -> None:
-        if self.key is not None:
-            raise UsageError("key= (keyed, stateful operators) is not supported by this version of udo-spark; call the operator without it")
+        if self.start not in (None, "empty"):
+            raise UsageError(f"start= expects 'empty' or None, got {self.start!r}")
+        if self.key and self.pin:
+            raise UsageError("key= and pin= exclude each other: each version would have a state of its own")
         if self.pin not in (None, "epoch"):
             raise UsageError(f"pin= expects 'epoch' or None, got {self.pin!r}; a fixed version is called by name: udo('fraud@2')")
         if self.window is not None and (isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1):
@@ -69,22 +74,32 @@ class Operator:
         require_input(df.schema, deployed.input, deployed.what)
         fields = output_fields(deployed.output, df.schema, _zoneless(conf))
         settings.check(conf, df.isStreaming)
-        task = self._task(deployed, chosen, conf, delivered(fields))
+        keys = None
         wanted = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
+        if _require_key(deployed, chosen.key):
+            settings.check_keyed(conf)
+            df, partitions = by_key_group(df, deployed.key, deployed.input)
+            keys = Keys(partitions, _call_id(df), chosen.start == "empty")
+            wanted.append(GROUP_COLUMN)
+        task = self._task(deployed, chosen, conf, delivered(fields), keys)
         schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])
         return df.select([col("`" + n.replace("`", "``") + "`") for n in wanted]).mapInArrow(task.arrow, schema)
 
     @property
     def map_partitions(self) -> Callable[[Iterable[Any]], Iterator[Row]]:
-        """For rdd.mapPartitions: Rows (or dicts) in, Rows out; the operator is looked up when this is taken."""
+        """For rdd.mapPartitions: Rows (or dicts) in, Rows out; the operator is looked up when this is taken.
+
+        A keyed operator takes an RDD that is partitioned by its key already (partitionBy); its state lives for the job.
+        """
         conf = _active_conf()
         deployed = self._fetch(conf)
-        return self._task(deployed, self.options, conf, deployed.output).rows
+        keys = Keys(0, secrets.token_hex(4)) if _require_key(deployed, self.options.key) else None
+        return self._task(deployed, self.options, conf, deployed.output, keys).rows
 
     def _fetch(self, conf: Conf) -> Deployed:
         return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")))
 
-    def _task(self, deployed: Deployed, options: Options, conf: Conf, back: pa.Schema) -> Task:
+    def _task(self, deployed: Deployed, options: Options, conf: Conf, back: pa.Schema, keys: Keys | None) -> Task:
         if clash := [n for n in options.keep if n in deployed.output.names]:
             raise SchemaError(
                 f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first"
@@ -98,6 +113,7 @@ class Operator:
             pin_epoch=options.pin == "epoch",
             window=options.window,
             keep=options.keep,
+            keyed=keys,
             input=to_ipc(deployed.input),
             output=to_ipc(deployed.output),
             delivered=to_ipc(back),
@@ -111,7 +127,8 @@ def udo(
     uid: str = "",
     pin: Literal["epoch"] | None = None,
     window: int | None = None,
-    key: str | None = None,
+    key: str | Sequence[str] = (),
+    start: Literal["empty"] | None = None,
     registry: str | None = None,
 ) -> Operator:
     """The operator deployed as `name` (`name@version` or `name@sha256:...` pins a version).
@@ -119,11 +136,15 @@ def udo(
     keep: columns carried along beside the answers; needs exactly one answer per event.
     uid: names this call when one stateful deployment is called twice in a query.
     pin: "epoch" answers a whole micro-batch (or batch job) with one version, even while an update happens.
+    key: the columns a keyed operator keeps its state by; the DataFrame is repartitioned by them.
+    start: "empty" lets a keyed operator join a query that has run without it.
     window: frames sent ahead of their answers, instead of the deployment's bound.
     registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
     Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
     """
-    return Operator(name, _merged(Options(), {"keep": keep, "uid": uid, "pin": pin, "window": window, "key": key}), registry)
+    return Operator(
+        name, _merged(Options(), {"keep": keep, "uid": uid, "pin": pin, "window": window, "key": key, "start": start}), registry
+    )
 
 
 def _merged(options: Options, changes: dict[str, Any]) -> Options:
@@ -133,7 +154,37 @@ def _merged(options: Options, changes: dict[str, Any]) -> Options:
     if "keep" in changes:
         keep = changes["keep"]
         changes = {**changes, "keep": (keep,) if isinstance(keep, str) else tuple(dict.fromkeys(keep or ()))}
+    if "key" in changes:
+        key = changes["key"]
+        changes = {**changes, "key": (key,) if isinstance(key, str) else tuple(key or ())}
     return replace(options, **changes)
+
+
+def _require_key(deployed: Deployed, key: tuple[str, ...]) -> bool:
+    """Whether the operator is keyed; UsageError unless the call says the same."""
+    if deployed.key == key:
+        return bool(key)
+    if not deployed.key:
+        raise UsageError(f"{deployed.what} keeps no state; call it without key= (a keyed operator declares key = in operator.toml)")
+    wanted = deployed.key[0] if len(deployed.key) == 1 else list(deployed.key)
+    raise UsageError(f"{deployed.what} keeps state by {', '.join(deployed.key)}; call it with key={wanted!r}, got key={list(key)!r}")
+
+
+_foreach_batch: dict[str, tuple[str, int]] = {}  # query -> (its batch, keyed calls made in it)
+
+
+def _call_id(df: DataFrame) -> str:
+    """Which call in the query this is: the same when its plan is evaluated again, and from batch to batch in foreachBatch."""
+    try:
+        local = df.sparkSession.sparkContext.getLocalProperty
+        query, batch = local("sql.streaming.queryId"), local("streaming.sql.batchId")
+    except Exception:  # Spark Connect has no context on this side
+        query = None
+    if not query:
+        return secrets.token_hex(4)
+    before, count = _foreach_batch.get(query, ("", 0))
+    _foreach_batch[query] = (batch or "", count + 1 if before == batch else 1)
+    return f"foreachBatch.{_foreach_batch[query][1]}"
 
 
 def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:

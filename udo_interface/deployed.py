@@ -19,6 +19,7 @@ class Deployed:
     what: str
     input: pa.Schema
     output: pa.Schema
+    key: tuple[str, ...] = ()
 
 
 def fetch(reference: str, url: str) -> Deployed:
@@ -28,8 +29,7 @@ def fetch(reference: str, url: str) -> Deployed:
         found = registry.deployment(name)
         version = found if not pin else registry.version(found["operator"], pin)
     manifest: Manifest = parse(version["manifest"], f"the manifest of {reference} in {url}")
-    if manifest.key:
-        raise UsageError(
-            f"{manifest.reference} keeps state by {manifest.key!r}; keyed operators are not supported by this version of udo-spark"
-        )
-    return Deployed(reference, f"operator {manifest.reference} (deployment {reference})", manifest.input_schema, manifest.output_schema)
+    what = f"operator {manifest.reference} (deployment {reference})"
+    if manifest.key and pin:
+        raise UsageError(f"{what} keeps state, and a pinned version would have a state of its own; call it as udo({name!r})")
+    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key)

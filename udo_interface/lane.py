@@ -16,7 +16,7 @@ import pyarrow as pa
 from udo_protocol import frame
 from udo_protocol.backoff import LinearBackoff
 from udo_protocol.clock import Clock, SystemClock
-from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout, by_code
+from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, WaitTimeout, by_code
 from udo_protocol.frame import Bytes, Frame, Header
 from udo_protocol.schema import conform, misfits, schema_id, to_ipc
 from udo_protocol.slot import LaneEnd, Push, slot_stats
@@ -51,6 +51,27 @@ class Place:
         epoch = "" if self.epoch is None else f", epoch {self.epoch}"
         where = f"node {self.node}, slot {self.slot}{epoch}, partition {self.partition}"
         return f"operator {self.operator}@{self.version} (deployment {self.deployment}, {where})"
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What marks the frames of a keyed attempt: which try of which epoch, and the key groups it answers for."""
+
+    run: int
+    epoch: int
+    attempt: int
+    groups: tuple[int, ...]
+    start_empty: bool = False
+    job: bool = False
+
+    def header(self) -> dict[str, Any]:
+        """Header fields of every frame."""
+        label = frame.Label(run=self.run, epoch=self.epoch, attempt=self.attempt)
+        return {"label": label, "start_empty": self.start_empty, "job": self.job}
+
+    def order(self) -> str:
+        """By which the slot refuses older attempts early; compares as text."""
+        return f"{self.run:010d}:{self.epoch:019d}:{self.attempt:019d}"
 
 
 @dataclass
@@ -98,8 +119,10 @@ class Patience:
 class Sender:
     """Numbers, encodes and pushes batches; a push's outcome is read before the next use of the connection."""
 
-    def __init__(self, end: LaneEnd, place: Place, schema: pa.Schema, clock: Clock | None = None) -> None:
-        self._end, self._place = end, place
+    def __init__(self, end: LaneEnd, place: Place, schema: pa.Schema, clock: Clock | None = None, stamp: Stamp | None = None) -> None:
+        self._end, self._place, self.stamp = end, place, stamp
+        self._marks = stamp.header() if stamp else {}
+        self._part, self._label = (f"{place.session}:{place.partition}", stamp.order()) if stamp else ("", "")
         self._ipc = to_ipc(schema)
         self._schema = schema_id(self._ipc)
         self._clock = clock or SystemClock()
@@ -121,6 +144,7 @@ class Sender:
             schema=self._schema,
             partition=place.partition,
             session=place.session,
+            **self._marks,
         )
         pieces = frame.encode(header, batch)
         size = sum(map(len, pieces))
@@ -135,12 +159,28 @@ class Sender:
                 f"{place}: one event takes {size} bytes; the bound is {place.frame_bytes} (limit frame_bytes of the deployment)"
             )
 
-    def push(self, pieces: list[Bytes]) -> None:
+    def push(self, pieces: list[Bytes], *, control: bool = False) -> None:
         """Send the frame that `encode` made; its outcome is read by `settle`."""
         self.settle()
         self.number += 1
-        self._end.send_push(self.number, self.number - 1, pieces)
+        self._end.send_push(self.number, self.number - 1, pieces, control=control, part=self._part, label=self._label)
         self._unsettled = (self.number, pieces)
+
+    def push_end(self, *, void: bool = False) -> None:
+        """The attempt has sent all its events; `void`: its input was cut short, it is to leave no trace."""
+        assert self.stamp is not None
+        place = self._place
+        header = Header(
+            lane=self._end.lane,
+            number=self.number + 1,
+            kind=frame.END,
+            partition=place.partition,
+            session=place.session,
+            groups=self.stamp.groups,
+            void=void,
+            **self._marks,
+        )
+        self.push(frame.encode(header), control=True)
 
     def settle(self) -> None:
         """Read the outcome of the last push; waits while the log is full."""
@@ -157,6 +197,8 @@ class Sender:
             raise LaneExpired(
                 f"{self._place}: lane {self._end.lane} was idle for more than {self._end.limits.lane_ttl_ms / 1000:g} s and was removed"
             )
+        if reply.status is Push.STALE:
+            raise Stale(f"{self._place}: a newer attempt at this epoch is known ({bytes(reply.value or b'').decode()}); this one gives up")
         if reply.status is not Push.ACCEPTED:
             raise ProtocolError(f"{self._place}: frame {number} of lane {self._end.lane} was refused: {reply.status} {reply.value or ''}")
 
@@ -171,7 +213,7 @@ class Sender:
         patience = Patience(self._end, self._place, self._clock)
         while True:
             backoff.pause()
-            reply = self._end.push(number, number - 1, pieces)
+            reply = self._end.push(number, number - 1, pieces, part=self._part, label=self._label)
             if reply.status is not Push.BUSY:
                 return reply
             patience.check(f"room for frame {number} ({reply.value} bytes retained)")
@@ -213,6 +255,8 @@ class Collector:
             )
         if header.kind == frame.ERROR:
             self._failed(header)
+        if header.kind == frame.STALE:
+            raise Stale(f"{self._place}: a newer attempt at this epoch was processed; the answers of this one do not count")
         if header.kind != frame.ANSWER:
             raise OperatorError(f"{self._place} did not process frame {self.number}: an earlier frame of this attempt failed")
         schema = self._schemas.get(header.schema)
@@ -259,7 +303,8 @@ def exchange(
     """Answers to the batches of `items` = (batch, kept), sent up to `window` frames ahead; both ends share one connection.
 
     With `interleave` (Spark takes answers while input still comes) an input that kept us waiting counts as slow: what is in
-    flight is then collected before asking for more, so that no answer waits for an event that may be long in coming.
+    flight is then collected before asking for more, so that no answer waits for an event that may be long in coming. The
+    attempt of a keyed operator closes with END, whose answer (of 0 asked rows) holds what its timers had to say.
     """
     clock = clock or SystemClock()
     asked: deque[Asked] = deque()
@@ -271,20 +316,36 @@ def exchange(
             for answer in collector.wait():
                 yield asked.popleft(), answer
 
-    while True:
-        before = clock.monotonic()
-        item = next(items, None)
-        if item is None:
-            break
-        slow = interleave and clock.monotonic() - before > SLOW_INPUT_S
-        at = 0
-        for rows, pieces in sender.encode(item[0]):
-            if not asked:
-                collector.due()
-            sender.push(pieces)
-            asked.append(Asked(item[1], at, rows))
-            at += rows
-            yield from drain(window - 1)
-        if slow:
-            yield from drain(0)
-    yield from drain(0)
+    try:
+        while True:
+            before = clock.monotonic()
+            item = next(items, None)
+            if item is None:
+                break
+            slow = interleave and clock.monotonic() - before > SLOW_INPUT_S
+            at = 0
+            for rows, pieces in sender.encode(item[0]):
+                if not asked:
+                    collector.due()
+                sender.push(pieces)
+                asked.append(Asked(item[1], at, rows))
+                at += rows
+                yield from drain(window - 1)
+            if slow:
+                yield from drain(0)
+        if sender.stamp is not None:
+            sender.push_end()
+            asked.append(Asked(None, 0, 0))
+        yield from drain(0)
+    except GeneratorExit:
+        if sender.stamp is not None:
+            _cut_short(sender, collector)
+        raise
+
+
+def _cut_short(sender: Sender, collector: Collector) -> None:
+    """Spark wants no more answers (a limit): the epoch is complete, and this attempt's events leave no trace in the state."""
+    sender.push_end(void=True)
+    sender.settle()
+    while collector.number < sender.number:
+        collector.wait()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from udo_interface.lane import Collector, Place, Sender
+from udo_interface.lane import Collector, Place, Sender, Stamp
 from udo_protocol.backoff import LinearBackoff
 from udo_protocol.connection import Connection
 from udo_protocol.errors import PeerError, ProtocolError, ServerLost
@@ -27,6 +27,16 @@ REPLACED_INCREMENT_US, REPLACED_CEILING_US = 20_000, 500_000
 
 
 @dataclass(frozen=True)
+class Keyed:
+    """A keyed attempt: the run of the query it belongs to (empty: a batch job) and the key groups it answers for."""
+
+    run: str
+    call: str
+    groups: tuple[int, ...]
+    start_empty: bool = False
+
+
+@dataclass(frozen=True)
 class Request:
     """Who asks for a lane, and to what."""
 
@@ -38,6 +48,7 @@ class Request:
     pin_epoch: bool = False
     uid: str = ""
     window: int | None = None
+    keyed: Keyed | None = None
 
     def lane(self) -> str:
         """A lane id unique to this attempt, readable in `udo status` and in logs."""
@@ -57,6 +68,7 @@ class Opened:
     prefix: str
     queue_socket: str
     run_id: str
+    stamp: Stamp | None = None
 
     def end(self) -> LaneEnd:
         """A connection of its own to the lane; one per thread."""
@@ -74,6 +86,8 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
         pin_epoch=request.pin_epoch,
         input_schema=b"" if sent is None else to_ipc(sent),
         wait_ms=OPEN_WAIT_MS,
+        run=request.keyed.run if request.keyed else "",
+        call=request.keyed.call if request.keyed else "",
     )
     if len(reply.slots) != 1:
         raise ProtocolError(
@@ -100,8 +114,24 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
         frame_bytes=limits.frame_bytes,
     )
     return Opened(
-        lane, place, limits, from_ipc(reply.input_schema), from_ipc(reply.output_schema), slot.prefix, slot.queue_socket, slot.run_id
+        lane,
+        place,
+        limits,
+        from_ipc(reply.input_schema),
+        from_ipc(reply.output_schema),
+        slot.prefix,
+        slot.queue_socket,
+        slot.run_id,
+        _stamp(request, reply.run),
     )
+
+
+def _stamp(request: Request, run: int) -> Stamp | None:
+    keyed = request.keyed
+    if keyed is None:
+        return None
+    # A batch job is the only run of a session of its own.
+    return Stamp(run or 1, request.epoch or 0, request.attempt, keyed.groups, keyed.start_empty, job=not keyed.run)
 
 
 def reach(address: str, request: Request, sent: pa.Schema | None = None) -> tuple[Opened, LaneEnd]:
@@ -122,7 +152,7 @@ def reach(address: str, request: Request, sent: pa.Schema | None = None) -> tupl
 def conversation(address: str, request: Request, sent: pa.Schema, expected: pa.Schema) -> Iterator[tuple[Sender, Collector, Place]]:
     """A lane over one connection for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
     opened, end = reach(address, request, sent)
-    sender = Sender(end, opened.place, sent)
+    sender = Sender(end, opened.place, sent, stamp=opened.stamp)
     try:
         sender.open()
         yield sender, Collector(end, opened.place, expected), opened.place

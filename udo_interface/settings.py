@@ -6,6 +6,8 @@ import functools
 import warnings
 from collections.abc import Callable
 
+from udo_protocol.errors import UsageError
+
 PIPELINED = "spark.python.udf.pipelined.enabled"
 BUFFER = "spark.buffer.size"
 # Real-time mode takes Python operators only with its allow list off: the sign that low latency is wanted.
@@ -29,6 +31,12 @@ def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
         _warn(app, f"Spark reads an operator's answers only once its input has ended; start the session with {PIPELINED}=true")
     if _bytes(conf(BUFFER, "65536") or "65536") > LOW_LATENCY_BYTES:
         _warn(app, f"batches below {BUFFER} wait in a buffer on their way to the operator; start the session with {BUFFER}=64")
+
+
+def check_keyed(conf: Callable[[str, str], str | None]) -> None:
+    """UsageError for settings under which state could not be kept exactly once."""
+    if conf("spark.speculation", "false") == "true":
+        raise UsageError("key= needs spark.speculation=false: two live attempts would take each other's state back")
 
 
 def _bytes(text: str) -> int:

@@ -17,13 +17,24 @@ from pyspark.sql import Row
 
 from udo_interface.columns import Picker, kept
 from udo_interface.discovery import node_address
+from udo_interface.key_groups import groups_of
 from udo_interface.lane import Asked, Place, exchange
-from udo_interface.opening import Request, conversation
+from udo_interface.opening import Keyed, Request, conversation
 from udo_protocol.errors import OperatorError, SchemaError, UsageError
-from udo_protocol.schema import from_ipc
+from udo_protocol.schema import GROUP_COLUMN, from_ipc
 
 # Rows gathered into one frame where Spark hands over single rows; Spark's own default for Arrow batches.
 ROWS_PER_FRAME = 10_000
+_GROUP = pa.field(GROUP_COLUMN, pa.int32())
+
+
+@dataclass(frozen=True)
+class Keys:
+    """How a keyed call is laid out: over how many partitions, and which call in the query's plan it is."""
+
+    partitions: int
+    call: str
+    start_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class Task:
     pin_epoch: bool
     window: int | None
     keep: tuple[str, ...]
+    keyed: Keys | None
     input: bytes
     output: bytes
     delivered: bytes
@@ -45,10 +57,12 @@ class Task:
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
         sent = from_ipc(self.input)
+        if self.keyed:
+            sent = sent.append(_GROUP)
         pick, deliver = Picker(sent, self.what), Picker(from_ipc(self.delivered), self.what)
         items = ((pick(b), b if self.keep else None) for b in batches if b.num_rows)
         for asked, answer, place in self._exchange(items, sent, os.environ.get("SPARK_PIPELINED_UDF") == "1"):
-            if self.keep:
+            if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
                 part = asked.kept.slice(asked.at, asked.rows)
                 own = deliver(answer)
@@ -61,9 +75,10 @@ class Task:
         """The function for rdd.mapPartitions: Rows (or dicts) in, Rows of the output and kept columns out."""
         sent, output = from_ipc(self.input), from_ipc(self.output)
         make = Row(*output.names, *self.keep)
-        for asked, answer, place in self._exchange(self._chunks(rows, sent), sent, False):
+        travels = sent.append(_GROUP) if self.keyed else sent
+        for asked, answer, place in self._exchange(self._chunks(rows, sent), travels, False):
             columns = [c.to_pylist() for c in answer.columns]
-            if self.keep:
+            if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
                 columns += [c[asked.at : asked.at + asked.rows] for c in asked.kept]
             yield from itertools.starmap(make, zip(*columns, strict=True))
@@ -72,11 +87,12 @@ class Task:
         self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, interleave: bool
     ) -> Iterator[tuple[Asked, pa.RecordBatch, Place]]:
         first = next(items, None)
-        if first is None:  # nothing to ask in this partition
+        if first is None and not self.keyed:  # nothing to ask in this partition
             return
+        given = items if first is None else itertools.chain([first], items)
         request = self.request()
         with conversation(node_address(self.node), request, sent, from_ipc(self.output)) as (sender, collector, place):
-            for asked, answer in exchange(sender, collector, itertools.chain([first], items), place.window_frames, interleave=interleave):
+            for asked, answer in exchange(sender, collector, given, place.window_frames, interleave=interleave):
                 yield asked, answer, place
 
     def request(self) -> Request:
@@ -90,6 +106,14 @@ class Task:
         else:  # a batch job is one epoch of a session of its own
             job = context.getLocalProperty("spark.sql.execution.id") or f"stage{context.stageId()}"
             session, epoch = f"{self.app}/{job}", 0
+        keyed = None
+        if self.keyed:
+            session = f"{session}.{self.uid}" if self.uid else session
+            run = (context.getLocalProperty("spark.jobGroup.id") or "") if query else ""
+            # An RDD's partition is one group by itself: its keys come from nowhere else.
+            here, count = context.partitionId(), self.keyed.partitions
+            groups = groups_of(here, count) if count else [here]
+            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty)
         return Request(
             self.deployment,
             session,
@@ -99,14 +123,19 @@ class Task:
             self.pin_epoch,
             self.uid,
             self.window,
+            keyed,
         )
 
     def _chunks(self, rows: Iterable[Any], sent: pa.Schema) -> Iterator[tuple[pa.RecordBatch, list[list[Any]]]]:
         source = iter(rows)
+        partition = context.partitionId() if (context := TaskContext.get()) else 0
         while chunk := list(itertools.islice(source, ROWS_PER_FRAME)):
             columns = self._columns(chunk, [*sent.names, *self.keep])
             arrays = [self._array(values, f) for values, f in zip(columns, sent, strict=False)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=sent), columns[len(sent) :]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=sent)
+            if self.keyed:
+                batch = batch.append_column(_GROUP, pa.array([partition] * len(chunk), _GROUP.type))
+            yield batch, columns[len(sent) :]
 
     def _columns(self, chunk: list[Any], names: list[str]) -> list[list[Any]]:
         if isinstance(chunk[0], dict):

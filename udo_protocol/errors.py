@@ -89,6 +89,24 @@ class ProtocolError(PeerError):
     code = "protocol"
 
 
+class StateLost(PeerError):
+    """Durable state does not reach up to the epoch that a query continues with; names both epochs."""
+
+    code = "state_lost"
+
+
+class TwoProducers(UsageError):
+    """Two partitions of one run sent events of the same key group in one epoch, or two calls share one session."""
+
+    code = "two_producers"
+
+
+class Stale(PeerError):
+    """A newer attempt at the same work is known; this one's answers do not count."""
+
+    code = "stale"
+
+
 class Fenced(PeerError):
     """This instance is no longer the owner of its slot and must leave."""
 

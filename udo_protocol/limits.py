@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Units of state, routing and migration of a keyed deployment: many more than slots ever will be, few enough that END can
+# name them. Fixed for ever, since keys would change their groups.
+KEY_GROUPS = 128
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -106,6 +106,7 @@ class Node:
         input_schema: bytes = b"",
         wait_ms: int = 30_000,
         run: str = "",
+        call: str = "",
     ) -> pb.OpenLaneReply:
         """The slots of `name`, `name@version` or `name@sha256:...`; waits `wait_ms` for an instance that is starting."""
         request = pb.OpenLaneRequest(
@@ -117,6 +118,7 @@ class Node:
             input_schema=input_schema,
             wait_ms=wait_ms,
             run=run,
+            call=call,
         )
         return self._call("OpenLane", request, wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
 

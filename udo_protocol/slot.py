@@ -19,7 +19,7 @@ import pyarrow as pa
 from udo_protocol.backoff import LinearBackoff
 from udo_protocol.clock import Clock
 from udo_protocol.connection import Arg, Connection
-from udo_protocol.errors import Conflict, Fenced, LaneExpired, ProtocolError, ServerLost
+from udo_protocol.errors import Conflict, Fenced, LaneExpired, ProtocolError, ServerLost, TwoProducers
 from udo_protocol.frame import ERROR, Bytes, Failure, Frame, Header, decode, encode
 from udo_protocol.limits import DEFAULT, Limits
 from udo_protocol.schema import from_ipc, schema_id
@@ -320,9 +320,14 @@ def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
     return Checkpoint(int(seq), incarnation, [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)])
 
 
-def run_ordinal(state: Connection, prefix: str, session: str, run: str) -> int:
-    """1, 2, 3 ...: the session's runs in the order in which they were first seen."""
-    return int(state.call("FCALL", "udo_run", 1, prefix, session, run))
+def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: str = "") -> int:
+    """1, 2, 3 ...: the session's runs in the order in which they were first seen; TwoProducers for a second call in one."""
+    ordinal, known = state.call("FCALL", "udo_run", 1, prefix, session, run, call)
+    if bytes(known).decode() != call:
+        raise TwoProducers(
+            f"session {session} of {prefix.split(':')[1]} is used by two calls in one query; give each a name: udo(..., uid='first')"
+        )
+    return int(ordinal)
 
 
 def next_token(state: Connection, prefix: str) -> int:

@@ -149,14 +149,17 @@ local function promote(keys, a)
   return {'OWNER', num(p .. 'emitted', 0)}
 end
 
--- State server: the ordinal of a session's run, numbered at first sight. ARGV: session, run.
+-- State server: the ordinal of a session's run, numbered at first sight, and the call that uses it. ARGV: session, run,
+-- call.
 local function run(keys, a)
   local key = keys[1] .. 'runs:' .. a[1]
   local known = redis.call('HGET', key, a[2])
-  if known then return tonumber(known) end
-  local ordinal = redis.call('HLEN', key) + 1
-  redis.call('HSET', key, a[2], ordinal)
-  return ordinal
+  if not known then
+    known = (redis.call('HLEN', key) + 1) .. ' ' .. a[3]
+    redis.call('HSET', key, a[2], known)
+  end
+  local ordinal, call = known:match('^(%d+) (.*)$')
+  return {tonumber(ordinal), call}
 end
 
 -- Arm a reader's doorbell, then look again, so that what came in between is not slept through.

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from udo_runtime.groups import Group, Label, TwoProducers, fold, pack, unpack
-from udo_runtime.session import Session, StateLost, time_group
+from udo_runtime.groups import Group, Label, fold, pack, unpack
+from udo_runtime.session import Session, time_group
+
+from udo_protocol.errors import StateLost, TwoProducers
 
 
 def count(group: Group, label: Label, times: int = 1, partition: int = 0) -> int:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%udo_protocol/proto/node_manager.proto\x12\x06udo.v1\"\x9a\x01\n\x0fOpenLaneRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x11\n\tpin_epoch\x18\x05 \x01(\x08\x12\x14\n\x0cinput_schema\x18\x06 \x01(\x0c\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x0b\n\x03run\x18\x08 \x01(\t\"\xbe\x02\n\rOpenLaneReply\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x14\n\x0cinput_schema\x18\x04 \x01(\x0c\x12\x15\n\routput_schema\x18\x05 \x01(\x0c\x12\"\n\x05slots\x18\x06 \x03(\x0b\x32\x13.udo.v1.SlotAddress\x12\r\n\x05route\x18\x07 \x01(\x04\x12\x0c\n\x04node\x18\x08 \x01(\t\x12\x15\n\rwindow_frames\x18\t \x01(\r\x12\x19\n\x11\x61nswer_timeout_ms\x18\n \x01(\r\x12\x13\n\x0b\x66rame_bytes\x18\x0b \x01(\x04\x12\x16\n\x0eretained_bytes\x18\x0c \x01(\x04\x12\x13\n\x0blane_ttl_ms\x18\r \x01(\r\x12\x0b\n\x03run\x18\x0e \x01(\x04\x12\x0b\n\x03key\x18\x0f \x03(\t\"C\n\x0bSlotAddress\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x14\n\x0cqueue_socket\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\"v\n\rDeployRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x05 \x01(\t\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\"\x1f\n\x0b\x44\x65ployReply\x12\x10\n\x08instance\x18\x01 \x01(\t\"\x1f\n\x0fUndeployRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x0f\n\rUndeployReply\"S\n\rUpdateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x04 \x01(\t\"O\n\x0bUpdateEvent\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x01\x12\x12\n\nerror_code\x18\x04 \x01(\t\"\x0f\n\rStatusRequest\"\xa2\x01\n\x0bStatusReply\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06\x64river\x18\x02 \x01(\t\x12\x12\n\nstarted_at\x18\x03 \x01(\t\x12!\n\x05slots\x18\x04 \x03(\x0b\x32\x12.udo.v1.SlotStatus\x12\x17\n\x0fmetrics_address\x18\x05 \x01(\t\x12%\n\x07servers\x18\x06 \x03(\x0b\x32\x14.udo.v1.ServerStatus\"n\n\x0cServerStatus\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0e\n\x06socket\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x12\n\nused_bytes\x18\x06 \x01(\x04\"\x97\x02\n\nSlotStatus\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x10\n\x08operator\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\x10\n\x08instance\x18\x07 \x01(\t\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x10\n\x08restarts\x18\t \x01(\r\x12\x14\n\x0c\x64\x65pth_frames\x18\n \x01(\x04\x12\x16\n\x0eretained_bytes\x18\x0b \x01(\x04\x12\x0f\n\x07\x65mitted\x18\x0c \x01(\x04\x12\x11\n\trss_bytes\x18\r \x01(\x04\x12\x12\n\nlast_error\x18\x0e \x01(\t\x12\x0e\n\x06pinned\x18\x0f \x01(\t\"E\n\x0bLogsRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\x12\x12\n\ntail_lines\x18\x03 \x01(\r\"V\n\x07LogLine\x12\n\n\x02\x61t\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06stream\x18\x04 \x01(\t\x12\x0c\n\x04text\x18\x05 \x01(\t\"\"\n\x0cStatsRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\".\n\nStatsReply\x12 \n\x05slots\x18\x01 \x03(\x0b\x32\x11.udo.v1.SlotStats\"\x9d\x02\n\tSlotStats\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x11\n\tevents_in\x18\x04 \x01(\x04\x12\x12\n\nevents_out\x18\x05 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x06 \x01(\x04\x12\x0e\n\x06\x65rrors\x18\x07 \x01(\x04\x12\x0e\n\x06\x62usy_s\x18\x08 \x01(\x01\x12\x0e\n\x06p50_ms\x18\t \x01(\x01\x12\x0e\n\x06p99_ms\x18\n \x01(\x01\x12\x13\n\x0b\x63pu_percent\x18\x0b \x01(\x01\x12\x11\n\trss_bytes\x18\x0c \x01(\x04\x12\x14\n\x0c\x64\x65pth_frames\x18\r \x01(\x04\x12\x10\n\x08restarts\x18\x0e \x01(\x04\x12\x16\n\x0eretained_bytes\x18\x0f \x01(\x04\x32\x8c\x03\n\x0bNodeManager\x12:\n\x08OpenLane\x12\x17.udo.v1.OpenLaneRequest\x1a\x15.udo.v1.OpenLaneReply\x12\x34\n\x06\x44\x65ploy\x12\x15.udo.v1.DeployRequest\x1a\x13.udo.v1.DeployReply\x12:\n\x08Undeploy\x12\x17.udo.v1.UndeployRequest\x1a\x15.udo.v1.UndeployReply\x12\x36\n\x06Update\x12\x15.udo.v1.UpdateRequest\x1a\x13.udo.v1.UpdateEvent0\x01\x12\x34\n\x06Status\x12\x15.udo.v1.StatusRequest\x1a\x13.udo.v1.StatusReply\x12.\n\x04Logs\x12\x13.udo.v1.LogsRequest\x1a\x0f.udo.v1.LogLine0\x01\x12\x31\n\x05Stats\x12\x14.udo.v1.StatsRequest\x1a\x12.udo.v1.StatsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%udo_protocol/proto/node_manager.proto\x12\x06udo.v1\"\xa8\x01\n\x0fOpenLaneRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x11\n\tpin_epoch\x18\x05 \x01(\x08\x12\x14\n\x0cinput_schema\x18\x06 \x01(\x0c\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x0b\n\x03run\x18\x08 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\t \x01(\t\"\xbe\x02\n\rOpenLaneReply\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x14\n\x0cinput_schema\x18\x04 \x01(\x0c\x12\x15\n\routput_schema\x18\x05 \x01(\x0c\x12\"\n\x05slots\x18\x06 \x03(\x0b\x32\x13.udo.v1.SlotAddress\x12\r\n\x05route\x18\x07 \x01(\x04\x12\x0c\n\x04node\x18\x08 \x01(\t\x12\x15\n\rwindow_frames\x18\t \x01(\r\x12\x19\n\x11\x61nswer_timeout_ms\x18\n \x01(\r\x12\x13\n\x0b\x66rame_bytes\x18\x0b \x01(\x04\x12\x16\n\x0eretained_bytes\x18\x0c \x01(\x04\x12\x13\n\x0blane_ttl_ms\x18\r \x01(\r\x12\x0b\n\x03run\x18\x0e \x01(\x04\x12\x0b\n\x03key\x18\x0f \x03(\t\"C\n\x0bSlotAddress\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x14\n\x0cqueue_socket\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\"v\n\rDeployRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x05 \x01(\t\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\"\x1f\n\x0b\x44\x65ployReply\x12\x10\n\x08instance\x18\x01 \x01(\t\"\x1f\n\x0fUndeployRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x0f\n\rUndeployReply\"S\n\rUpdateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x04 \x01(\t\"O\n\x0bUpdateEvent\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x01\x12\x12\n\nerror_code\x18\x04 \x01(\t\"\x0f\n\rStatusRequest\"\xa2\x01\n\x0bStatusReply\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06\x64river\x18\x02 \x01(\t\x12\x12\n\nstarted_at\x18\x03 \x01(\t\x12!\n\x05slots\x18\x04 \x03(\x0b\x32\x12.udo.v1.SlotStatus\x12\x17\n\x0fmetrics_address\x18\x05 \x01(\t\x12%\n\x07servers\x18\x06 \x03(\x0b\x32\x14.udo.v1.ServerStatus\"n\n\x0cServerStatus\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0e\n\x06socket\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x12\n\nused_bytes\x18\x06 \x01(\x04\"\x97\x02\n\nSlotStatus\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x10\n\x08operator\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\x10\n\x08instance\x18\x07 \x01(\t\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x10\n\x08restarts\x18\t \x01(\r\x12\x14\n\x0c\x64\x65pth_frames\x18\n \x01(\x04\x12\x16\n\x0eretained_bytes\x18\x0b \x01(\x04\x12\x0f\n\x07\x65mitted\x18\x0c \x01(\x04\x12\x11\n\trss_bytes\x18\r \x01(\x04\x12\x12\n\nlast_error\x18\x0e \x01(\t\x12\x0e\n\x06pinned\x18\x0f \x01(\t\"E\n\x0bLogsRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\x12\x12\n\ntail_lines\x18\x03 \x01(\r\"V\n\x07LogLine\x12\n\n\x02\x61t\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06stream\x18\x04 \x01(\t\x12\x0c\n\x04text\x18\x05 \x01(\t\"\"\n\x0cStatsRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\".\n\nStatsReply\x12 \n\x05slots\x18\x01 \x03(\x0b\x32\x11.udo.v1.SlotStats\"\x9d\x02\n\tSlotStats\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x11\n\tevents_in\x18\x04 \x01(\x04\x12\x12\n\nevents_out\x18\x05 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x06 \x01(\x04\x12\x0e\n\x06\x65rrors\x18\x07 \x01(\x04\x12\x0e\n\x06\x62usy_s\x18\x08 \x01(\x01\x12\x0e\n\x06p50_ms\x18\t \x01(\x01\x12\x0e\n\x06p99_ms\x18\n \x01(\x01\x12\x13\n\x0b\x63pu_percent\x18\x0b \x01(\x01\x12\x11\n\trss_bytes\x18\x0c \x01(\x04\x12\x14\n\x0c\x64\x65pth_frames\x18\r \x01(\x04\x12\x10\n\x08restarts\x18\x0e \x01(\x04\x12\x16\n\x0eretained_bytes\x18\x0f \x01(\x04\x32\x8c\x03\n\x0bNodeManager\x12:\n\x08OpenLane\x12\x17.udo.v1.OpenLaneRequest\x1a\x15.udo.v1.OpenLaneReply\x12\x34\n\x06\x44\x65ploy\x12\x15.udo.v1.DeployRequest\x1a\x13.udo.v1.DeployReply\x12:\n\x08Undeploy\x12\x17.udo.v1.UndeployRequest\x1a\x15.udo.v1.UndeployReply\x12\x36\n\x06Update\x12\x15.udo.v1.UpdateRequest\x1a\x13.udo.v1.UpdateEvent0\x01\x12\x34\n\x06Status\x12\x15.udo.v1.StatusRequest\x1a\x13.udo.v1.StatusReply\x12.\n\x04Logs\x12\x13.udo.v1.LogsRequest\x1a\x0f.udo.v1.LogLine0\x01\x12\x31\n\x05Stats\x12\x14.udo.v1.StatsRequest\x1a\x12.udo.v1.StatsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,41 +32,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'udo_protocol.proto.node_man
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OPENLANEREQUEST']._serialized_start=50
-  _globals['_OPENLANEREQUEST']._serialized_end=204
-  _globals['_OPENLANEREPLY']._serialized_start=207
-  _globals['_OPENLANEREPLY']._serialized_end=525
-  _globals['_SLOTADDRESS']._serialized_start=527
-  _globals['_SLOTADDRESS']._serialized_end=594
-  _globals['_DEPLOYREQUEST']._serialized_start=596
-  _globals['_DEPLOYREQUEST']._serialized_end=714
-  _globals['_DEPLOYREPLY']._serialized_start=716
-  _globals['_DEPLOYREPLY']._serialized_end=747
-  _globals['_UNDEPLOYREQUEST']._serialized_start=749
-  _globals['_UNDEPLOYREQUEST']._serialized_end=780
-  _globals['_UNDEPLOYREPLY']._serialized_start=782
-  _globals['_UNDEPLOYREPLY']._serialized_end=797
-  _globals['_UPDATEREQUEST']._serialized_start=799
-  _globals['_UPDATEREQUEST']._serialized_end=882
-  _globals['_UPDATEEVENT']._serialized_start=884
-  _globals['_UPDATEEVENT']._serialized_end=963
-  _globals['_STATUSREQUEST']._serialized_start=965
-  _globals['_STATUSREQUEST']._serialized_end=980
-  _globals['_STATUSREPLY']._serialized_start=983
-  _globals['_STATUSREPLY']._serialized_end=1145
-  _globals['_SERVERSTATUS']._serialized_start=1147
-  _globals['_SERVERSTATUS']._serialized_end=1257
-  _globals['_SLOTSTATUS']._serialized_start=1260
-  _globals['_SLOTSTATUS']._serialized_end=1539
-  _globals['_LOGSREQUEST']._serialized_start=1541
-  _globals['_LOGSREQUEST']._serialized_end=1610
-  _globals['_LOGLINE']._serialized_start=1612
-  _globals['_LOGLINE']._serialized_end=1698
-  _globals['_STATSREQUEST']._serialized_start=1700
-  _globals['_STATSREQUEST']._serialized_end=1734
-  _globals['_STATSREPLY']._serialized_start=1736
-  _globals['_STATSREPLY']._serialized_end=1782
-  _globals['_SLOTSTATS']._serialized_start=1785
-  _globals['_SLOTSTATS']._serialized_end=2070
-  _globals['_NODEMANAGER']._serialized_start=2073
-  _globals['_NODEMANAGER']._serialized_end=2469
+  _globals['_OPENLANEREQUEST']._serialized_end=218
+  _globals['_OPENLANEREPLY']._serialized_start=221
+  _globals['_OPENLANEREPLY']._serialized_end=539
+  _globals['_SLOTADDRESS']._serialized_start=541
+  _globals['_SLOTADDRESS']._serialized_end=608
+  _globals['_DEPLOYREQUEST']._serialized_start=610
+  _globals['_DEPLOYREQUEST']._serialized_end=728
+  _globals['_DEPLOYREPLY']._serialized_start=730
+  _globals['_DEPLOYREPLY']._serialized_end=761
+  _globals['_UNDEPLOYREQUEST']._serialized_start=763
+  _globals['_UNDEPLOYREQUEST']._serialized_end=794
+  _globals['_UNDEPLOYREPLY']._serialized_start=796
+  _globals['_UNDEPLOYREPLY']._serialized_end=811
+  _globals['_UPDATEREQUEST']._serialized_start=813
+  _globals['_UPDATEREQUEST']._serialized_end=896
+  _globals['_UPDATEEVENT']._serialized_start=898
+  _globals['_UPDATEEVENT']._serialized_end=977
+  _globals['_STATUSREQUEST']._serialized_start=979
+  _globals['_STATUSREQUEST']._serialized_end=994
+  _globals['_STATUSREPLY']._serialized_start=997
+  _globals['_STATUSREPLY']._serialized_end=1159
+  _globals['_SERVERSTATUS']._serialized_start=1161
+  _globals['_SERVERSTATUS']._serialized_end=1271
+  _globals['_SLOTSTATUS']._serialized_start=1274
+  _globals['_SLOTSTATUS']._serialized_end=1553
+  _globals['_LOGSREQUEST']._serialized_start=1555
+  _globals['_LOGSREQUEST']._serialized_end=1624
+  _globals['_LOGLINE']._serialized_start=1626
+  _globals['_LOGLINE']._serialized_end=1712
+  _globals['_STATSREQUEST']._serialized_start=1714
+  _globals['_STATSREQUEST']._serialized_end=1748
+  _globals['_STATSREPLY']._serialized_start=1750
+  _globals['_STATSREPLY']._serialized_end=1796
+  _globals['_SLOTSTATS']._serialized_start=1799
+  _globals['_SLOTSTATS']._serialized_end=2084
+  _globals['_NODEMANAGER']._serialized_start=2087
+  _globals['_NODEMANAGER']._serialized_end=2483
 # @@protoc_insertion_point(module_scope)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from udo_protocol.errors import UsageError
+from udo_protocol.errors import TwoProducers
 
 Delta = dict[bytes, bytes | None]
 # A value no MessagePack key can have: the group's own timers.
@@ -27,12 +27,6 @@ class Label(NamedTuple):
     run: int
     epoch: int
     attempt: int
-
-
-class TwoProducers(UsageError):
-    """Two partitions of one run labelled the same key group in one epoch."""
-
-    code = "two_producers"
 
 
 # Extension types beside MessagePack's own timestamp (-1, for times with a zone).

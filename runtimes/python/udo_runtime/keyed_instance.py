@@ -10,16 +10,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from udo_protocol.errors import ProtocolError
+from udo_protocol.errors import ProtocolError, StateLost, TwoProducers
 from udo_protocol.frame import DATA, END, SKIPPED, STALE, Failure, Frame, decode, encode
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.slot import Emit, Read, failed_lanes
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
-from udo_runtime.groups import TwoProducers
 from udo_runtime.instance import Answer, Instance
 from udo_runtime.keyed import KeyedProcessor
-from udo_runtime.session import Session, StateLost
+from udo_runtime.session import Session
 
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
 _CHECKPOINT_SHARE = 4

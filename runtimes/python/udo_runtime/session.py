@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from udo_protocol.errors import PeerError
+from udo_protocol.errors import StateLost
 from udo_runtime.groups import Group, Label, pack, unpack
 
 # Partition p's highest event time lies in group -(p + 1), under this key.
 _HIGHEST = "highest"
 _PACKED = pack(_HIGHEST)
-
-
-class StateLost(PeerError):
-    """The durable state does not reach up to the epoch that the query continues with."""
-
-    code = "state_lost"
 
 
 class Session:
