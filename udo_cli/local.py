@@ -12,10 +12,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from node_manager.files import read_json
@@ -125,6 +127,23 @@ def arm() -> None:
 
 
 @contextlib.contextmanager
+def _undivided() -> Iterator[None]:
+    """A signal that comes inside takes effect at the end: no process is started without being recorded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before = {number: signal.signal(number, lambda n, f: came.append((n, f))) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0][0])
+
+
+@contextlib.contextmanager
 def unhurried() -> Iterator[None]:
     """No signal disturbs what is done inside; it is bounded."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
@@ -158,10 +177,10 @@ def _spawn(directory: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]
     with open(os.open(directory / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
         # -P: a folder of the same name in the current one must not be imported instead.
         command = [sys.executable, "-P", "-m", *arguments]
-        child = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    process = identify(child.pid)
-    if process is not None:
-        (directory / "process.json").write_text(json.dumps(asdict(process)), "utf-8")
+        with _undivided():
+            child = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            if (process := identify(child.pid)) is not None:
+                (directory / "process.json").write_text(json.dumps(asdict(process)), "utf-8")
     return child
 
 

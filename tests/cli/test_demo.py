@@ -74,8 +74,10 @@ def test_ctrl_c_leaves_nothing_running_and_no_file(scratch: Path, stage: str) ->
     watchdog.start()
     try:
         assert demo.stderr is not None
-        seen = next((line for line in demo.stderr if line.startswith(stage)), None)
-        assert seen, f"the demo ended before {stage!r}"
+        told: list[str] = []
+        while not told or not told[-1].startswith(stage):
+            told.append(demo.stderr.readline())
+            assert told[-1], f"the demo ended before {stage!r}: {''.join(told)}"
         os.killpg(demo.pid, signal.SIGINT)
         _, err = demo.communicate(timeout=60)
     finally:

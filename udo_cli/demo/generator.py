@@ -20,6 +20,8 @@ START_S = 1_522_540_800  # 2018-04-01, the handbook's first day
 RADIUS = 8.0
 # Mean number of payments of a card and day that survive (drawn 0..4, some nights fall outside of the day).
 _PAYMENTS_PER_CARD_DAY = 1.94
+# Of 10,000 terminals two become compromised on a day, of 5,000 cards three.
+_PLACES_PER_DAY, _HOLDERS_PER_DAY = 2 / 10_000, 3 / 5_000
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,17 @@ def _plant(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Amounts and frauds after the three scenarios; as many are planted per card and terminal as in the handbook."""
     fraud = amount > 220
-    places, holders = max(1, terminals // 5000), max(1, 3 * cards // 5000)
+    places, holders = _PLACES_PER_DAY * terminals, _HOLDERS_PER_DAY * cards
     bad_terminal = np.zeros((terminals, DAYS), dtype=bool)
     bad_card = np.zeros((cards, DAYS), dtype=bool)
     for d in range(DAYS):  # days, not rows
-        bad_terminal[rng.choice(terminals, places, replace=False), d : d + 28] = True
-        bad_card[rng.choice(cards, holders, replace=False), d : d + 14] = True
+        bad_terminal[rng.choice(terminals, _on_day(places, d), replace=False), d : d + 28] = True
+        bad_card[rng.choice(cards, _on_day(holders, d), replace=False), d : d + 14] = True
     fraud |= bad_terminal[terminal, day]
     stolen = bad_card[card, day] & (rng.random(len(card)) < 1 / 3)
     return np.where(stolen, amount * 5, amount), fraud | stolen
+
+
+def _on_day(per_day: float, day: int) -> int:
+    """A fraction per day as whole numbers: 0.4 is 0, 0, 1, 0, 1 ..."""
+    return int(per_day * (day + 1)) - int(per_day * day)
