@@ -56,7 +56,7 @@ def encode(header: pb.FrameHeader, batch: pa.RecordBatch | None = None) -> list[
     return [start] if body is None else [start, body]
 
 
-def decode(data: bytes | bytearray) -> Frame:
+def decode(data: bytes | bytearray | pa.Buffer) -> Frame:
     """The frame of these bytes; ProtocolError says what was expected and what came."""
     if len(data) < _PREFIX.size:
         raise ProtocolError(f"expected a frame of at least {_PREFIX.size} bytes, got {len(data)}: truncated")
