@@ -1,0 +1,311 @@
+"""Keyed operators under Spark: running counts per key, as if every epoch ran exactly once, whatever Spark does to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+
+from udo_interface import settings, udo
+from udo_interface.key_groups import groups_of
+from udo_protocol.errors import UsageError
+from udo_protocol.limits import KEY_GROUPS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from tests.udo_interface.conftest import Platform
+
+COUNT = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"id": event["id"], "k": event["k"], "n": n}
+"""
+MANIFEST = {
+    "entry": "op:Count",
+    "key": "k",
+    "input": {"id": "int64", "k": "string"},
+    "output": {"id": "int64", "k": "string", "n": "int64"},
+}
+KEYS = 17
+Rows = list[tuple[int, str, int]]
+
+
+@pytest.fixture(scope="module")
+def count(platform: Platform) -> str:
+    return platform.operator(COUNT, **MANIFEST)
+
+
+def key_of(i: int) -> str:
+    return f"k{i * i % KEYS}"
+
+
+class Stream:
+    """Files that appear one by one, each a micro-batch, through the keyed operator into a dict of rows by epoch."""
+
+    def __init__(self, spark: SparkSession, directory: Path, operator: str, **options: Any) -> None:
+        self._spark, self.directory, self._operator, self._options = spark, directory, operator, options
+        self.input = directory / "in"
+        self.input.mkdir(parents=True)
+        self.files = 0
+        self.rows: dict[int, Rows] = {}
+
+    def add(self, rows: int = 40) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        first = self.files * 1000
+        ids = list(range(first, first + rows))
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "k": [key_of(i) for i in ids]}), self.directory / "draft")
+        os.utime(self.directory / "draft", (1_700_000_000 + self.files,) * 2)
+        (self.directory / "draft").rename(self.input / f"{self.files:06}.parquet")
+        self.files += 1
+
+    def source(self) -> DataFrame:
+        return self._spark.readStream.schema("id long, k string").option("maxFilesPerTrigger", 1).parquet(str(self.input))
+
+    def run(self, after: Callable[[DataFrame], DataFrame] = lambda df: df, each: Callable[[DataFrame, int], Any] | None = None) -> None:
+        """Process all files there are with a query that starts, or starts again, from the checkpoint."""
+        query = self.start(after, each)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    def start(
+        self, after: Callable[[DataFrame], DataFrame] = lambda df: df, each: Callable[[DataFrame, int], Any] | None = None
+    ) -> StreamingQuery:
+        def gather(df: DataFrame, epoch: int) -> None:
+            self.rows[epoch] = [tuple(r) for r in df.collect()]  # type: ignore[misc]
+
+        counted = after(udo(self._operator)(self.source(), key="k", **self._options))
+        return counted.writeStream.foreachBatch(each or gather).option("checkpointLocation", str(self.directory / "ckpt")).start()
+
+    def check(self, files: int | None = None) -> None:
+        """The answers equal those of one process that counts the files in order."""
+        counts: Counter[str] = Counter()
+        for epoch in range(self.files if files is None else files):
+            expected = []
+            for i, k, _ in sorted(self.rows[epoch]):
+                counts[k] += 1
+                expected.append((i, k, counts[k]))
+            assert sorted(self.rows[epoch]) == expected, f"epoch {epoch}"
+            assert [i for i, _, _ in expected] == list(range(epoch * 1000, epoch * 1000 + len(expected)))
+
+
+@pytest.fixture
+def stream(spark: SparkSession, count: str, tmp_path: Path) -> Iterator[Stream]:
+    yield Stream(spark, tmp_path, count)
+
+
+def test_the_groups_a_partition_answers_for_are_those_spark_sends_it(spark: SparkSession) -> None:
+    for partitions in (1, 3, 8):
+        df = spark.range(KEY_GROUPS).select(F.col("id").cast("int").alias("g")).repartition(partitions, "g")
+        sent = {r.g: r.p for r in df.select("g", F.spark_partition_id().alias("p")).collect()}
+        assert {g: p for p in range(partitions) for g in groups_of(p, partitions)} == sent
+
+
+def test_counts_go_on_over_epochs_and_over_a_restart_of_the_query(stream: Stream) -> None:
+    for _ in range(3):
+        stream.add()
+    stream.run()
+    stream.add()
+    stream.run()
+    stream.check()
+
+
+def test_a_task_that_fails_after_its_answers_counts_once(stream: Stream) -> None:
+    def fail_first(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0 and context.partitionId() == 0:
+            raise RuntimeError("the first attempt fails at its end")
+
+    for _ in range(3):
+        stream.add()
+    stream.run(lambda df: df.mapInArrow(fail_first, df.schema))
+    stream.check()
+
+
+def test_a_python_worker_that_is_killed_counts_once(stream: Stream) -> None:
+    def die_first(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            context = TaskContext.get()
+            if context is not None and context.attemptNumber() == 0 and context.partitionId() == 1:
+                os._exit(1)
+            yield batch
+
+    for _ in range(2):
+        stream.add()
+    stream.run(lambda df: df.mapInArrow(die_first, df.schema))
+    stream.check()
+
+
+def test_a_batch_replayed_after_its_commit_was_lost_counts_once(stream: Stream) -> None:
+    for _ in range(2):
+        stream.add()
+    stream.run()
+    for name in ("1", ".1.crc"):
+        (stream.directory / "ckpt" / "commits" / name).unlink(missing_ok=True)
+    stream.add()
+    stream.run()
+    stream.check()
+
+
+def test_another_number_of_shuffle_partitions_after_a_restart_keeps_the_state(stream: Stream, spark: SparkSession) -> None:
+    stream.add()
+    stream.run()
+    (stream.directory / "ckpt" / "commits" / "0").unlink()
+    (stream.directory / "ckpt" / "commits" / ".0.crc").unlink(missing_ok=True)
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        spark.conf.set("spark.sql.shuffle.partitions", "5")
+        stream.add()
+        stream.run()
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before or "2")
+    stream.check()
+
+
+def test_one_dataframe_evaluated_twice_in_foreach_batch_counts_once(stream: Stream) -> None:
+    def twice(df: DataFrame, epoch: int) -> None:
+        first, second = ([tuple(r) for r in df.collect()] for _ in range(2))
+        assert sorted(first) == sorted(second)
+        stream.rows[epoch] = second  # type: ignore[assignment]
+
+    for _ in range(3):
+        stream.add()
+    stream.run(each=twice)
+    stream.check()
+
+
+def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSession, count: str, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, count)
+    for _ in range(3):
+        stream.add()
+
+    def each(df: DataFrame, epoch: int) -> None:
+        stream.rows[epoch] = [tuple(r) for r in udo(count)(df, key="k").collect()]  # type: ignore[misc]
+
+    query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "ckpt")).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    stream.check()
+
+
+def test_an_epoch_that_a_limit_cuts_short_leaves_no_trace(stream: Stream) -> None:
+    limited: list[int] = []
+
+    def each(df: DataFrame, epoch: int) -> None:
+        if epoch == 1:
+            limited.append(len(df.limit(1).collect()))
+        else:
+            stream.rows[epoch] = [tuple(r) for r in df.collect()]  # type: ignore[misc]
+
+    for _ in range(3):
+        stream.add(30)
+    stream.run(each=each)
+    assert limited == [1]
+    assert len(stream.rows[2]) == 30
+
+
+def test_the_same_call_twice_in_one_plan_is_named(stream: Stream, count: str) -> None:
+    stream.add()
+    with pytest.raises(PySparkException, match="uid="):
+        stream.run(lambda df: udo(count)(df.drop("n"), key="k"))
+
+
+def test_two_calls_with_names_of_their_own_each_keep_their_state(spark: SparkSession, count: str, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, count, uid="first")
+    for _ in range(2):
+        stream.add()
+    stream.run(lambda df: udo(count)(df.drop("n"), key="k", uid="second"))
+    stream.check()
+
+
+def test_two_queries_on_one_deployment_do_not_see_each_other(spark: SparkSession, count: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        stream = Stream(spark, tmp_path / name, count)
+        stream.add()
+        stream.run()
+        stream.check()
+
+
+def test_state_that_is_older_than_the_query_is_an_error_that_names_both_epochs(
+    stream: Stream, platform: Platform, spark: SparkSession
+) -> None:
+    for _ in range(2):
+        stream.add()
+    stream.run()
+    ckpt = stream.directory / "ckpt"
+    other = Stream(spark, stream.directory / "other", platform.operator(COUNT, **MANIFEST))
+    for _ in range(3):
+        other.add()
+    shutil.copytree(ckpt, other.directory / "ckpt")
+    for log in (other.directory / "ckpt" / "sources").rglob("*"):
+        if log.is_file():
+            log.unlink() if log.suffix == ".crc" else log.write_text(log.read_text().replace(str(stream.input), str(other.input)))
+    with pytest.raises(PySparkException, match="expected state up to epoch 1, found none"):
+        other.run()
+
+
+def test_a_killed_instance_is_replaced_within_the_epoch(stream: Stream, platform: Platform, count: str) -> None:
+    import signal
+
+    for _ in range(3):
+        stream.add(200)
+    killed: list[int] = []
+
+    def each(df: DataFrame, epoch: int) -> None:
+        os.kill(platform.slots(count)[0].pid, signal.SIGKILL)
+        killed.append(epoch)
+        stream.rows[epoch] = [tuple(r) for r in df.collect()]  # type: ignore[misc]
+
+    stream.run(each=each)
+    assert killed == [0, 1, 2]
+    stream.check()
+
+
+def test_a_batch_job_starts_empty_and_drops_its_state(spark: SparkSession, count: str) -> None:
+    df = spark.createDataFrame([(i, key_of(i)) for i in range(100)], "id long, k string")
+    for _ in range(2):
+        rows = udo(count)(df, key="k").collect()
+        last = {r.k: r.n for r in sorted(rows)}
+        assert last == Counter(key_of(i) for i in range(100))
+
+
+def test_an_rdd_that_is_partitioned_by_key_takes_a_keyed_operator(spark: SparkSession, count: str) -> None:
+    rdd = spark.sparkContext.parallelize([(key_of(i), i) for i in range(100)], 2).partitionBy(3)
+    rows = rdd.map(lambda p: Row(id=p[1], k=p[0])).mapPartitions(udo(count, key="k").map_partitions).collect()
+    assert Counter(r.k for r in rows) == {r.k: max(s.n for s in rows if s.k == r.k) for r in rows}
+
+
+def test_a_call_that_does_not_fit_the_operators_key_is_refused_with_the_remedy(spark: SparkSession, count: str, platform: Platform) -> None:
+    df = spark.createDataFrame([(1, "a")], "id long, k string")
+    stateless = platform.operator()
+    with pytest.raises(UsageError, match="call it with key='k'"):
+        udo(count)(df)
+    with pytest.raises(UsageError, match="call it with key='k', got key=\\['id'\\]"):
+        udo(count)(df, key="id")
+    with pytest.raises(UsageError, match="keeps no state"):
+        udo(stateless)(df, key="k")
+    with pytest.raises(UsageError, match="key= and pin="):
+        udo(count)(df, key="k", pin="epoch")
+    with pytest.raises(UsageError, match="pinned version"):
+        udo(f"{count}@1")(df, key="k")
+    with pytest.raises(UsageError, match="spark.speculation"):
+        settings.check_keyed({"spark.speculation": "true"}.get)
