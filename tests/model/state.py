@@ -1,0 +1,194 @@
+"""What there is: tuples only, so that a world can be hashed and compared. Nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
+
+END = "END"
+STALE = "STALE"
+ERROR = "ERROR"
+SKIPPED = "SKIPPED"
+REFUSALS = (STALE, ERROR, SKIPPED)
+
+
+class Label(NamedTuple):
+    """Compared in this order."""
+
+    run: int
+    epoch: int
+    attempt: int
+
+
+NEVER = Label(0, -1, 0)
+
+
+class Lane(NamedTuple):
+    """One attempt's conversation with the slot, as the slot knows it."""
+
+    part: int
+    label: Label
+
+
+class Frame(NamedTuple):
+    """One event of one group, or END with all the groups its lane is responsible for. `n` counts from 1."""
+
+    lane: Lane
+    n: int
+    groups: tuple[int, ...]
+    end: bool
+
+
+class Answer(NamedTuple):
+    """To frame `n` of `lane`, which is number `seq` of the log."""
+
+    seq: int
+    lane: Lane
+    n: int
+    value: int | str
+
+
+class Group(NamedTuple):
+    """A key group: how many events it has seen, and what is needed to take an attempt back."""
+
+    label: Label = NEVER
+    base: int = 0
+    running: int = 0
+    ended: bool = True
+    candidate: int | None = None
+
+
+class Memory(NamedTuple):
+    """Keyed state: all groups, the newest run that was seen, and the lanes the operator failed on."""
+
+    groups: tuple[Group, ...]
+    run: int = 0
+    failed: tuple[Lane, ...] = ()
+
+
+class QueueServer(NamedTuple):
+    """Lost whole; `life` counts its restarts (its run id)."""
+
+    life: int
+    owner: int = 0
+    base: int = 1
+    emitted: int = 0
+    log: tuple[Frame, ...] = ()
+    accepted: tuple[tuple[Any, int], ...] = ()  # lane -> number of the last frame accepted
+    newest: tuple[tuple[int, Label], ...] = ()  # partition -> newest label seen
+    out: tuple[tuple[Lane, tuple[Answer, ...]], ...] = ()  # lane -> answers
+
+
+class Checkpoint(NamedTuple):
+    """Memory after frame `seq` of the queue server's life `life`, and the answer that may not be emitted yet."""
+
+    life: int
+    seq: int
+    memory: Memory
+    riding: Answer | None = None
+
+
+class StateServer(NamedTuple):
+    """What its clients see; World.disk is what a crash leaves of it."""
+
+    life: int
+    owner: int
+    tokens: int
+    checkpoint: Checkpoint
+
+
+class Instance(NamedTuple):
+    """A process on the slot. `owns`: it saw its own token as owner; `pending`: answers not emitted yet."""
+
+    token: int
+    queue_life: int
+    state_life: int
+    cursor: int
+    memory: Memory
+    changed: tuple[int, ...] = ()  # groups to write with the next checkpoint
+    pending: tuple[Answer, ...] = ()
+    owns: bool = False
+    loaded: int = 0  # what the checkpoint it loaded covers
+    stored: int = 0  # what the last checkpoint it wrote covers
+
+
+class Task(NamedTuple):
+    """One attempt, as Spark knows it."""
+
+    part: int
+    run: int
+    epoch: int
+    attempt: int
+
+
+class Producer(NamedTuple):
+    """A live attempt, wanted by Spark or a zombie; `n` is the number of its next frame."""
+
+    task: Task
+    n: int
+
+
+class Part(NamedTuple):
+    """A partition in the present epoch: attempts Spark waits for, and the one whose answers it took."""
+
+    attempts: int
+    running: tuple[int, ...]
+    winner: int | None
+
+
+class Spark(NamedTuple):
+    """`truth`: events per group in the committed epochs, as if each had run once."""
+
+    run: int
+    epoch: int
+    parts: tuple[Part, ...]
+    truth: tuple[int, ...]
+
+
+class Budget(NamedTuple):
+    """How often each fault, or thing nobody has to do, may still happen."""
+
+    crash: int = 0  # an instance dies
+    shadow: int = 0  # a shadow is started beside a healthy owner
+    promote: int = 0  # and promoted
+    partial: int = 0  # a checkpoint at some other moment than END
+    error: int = 0  # the operator throws; it may not, on the same frame, another time
+    fail: int = 0  # Spark gives an attempt up; it may live on as a zombie
+    twin: int = 0  # a second attempt while the first one runs
+    rerun: int = 0  # the stage runs again after the partition succeeded
+    restart: int = 0  # the driver starts again and replays the epoch
+    busy: int = 0  # a push is refused while the next one is on its way
+    queue_loss: int = 0
+    state_crash: int = 0
+
+
+class World(NamedTuple):
+    """Everything."""
+
+    queue: QueueServer
+    state: StateServer
+    disk: StateServer
+    instances: tuple[Instance, ...]
+    producers: tuple[Producer, ...]
+    spark: Spark
+    runs: tuple[int, ...]  # in the order in which the slot saw them
+    budget: Budget
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def put(pairs: Iterable[tuple[Key, Value]], key: Key, value: Value) -> tuple[tuple[Key, Value], ...]:
+    """Pairs with `key` set, in order."""
+    return tuple(sorted({**dict(pairs), key: value}.items()))
+
+
+def at(items: tuple[Value, ...], i: int, *new: Value) -> tuple[Value, ...]:
+    """Items with the i-th one replaced (or removed)."""
+    return (*items[:i], *new, *items[i + 1 :])
+
+
+def spend(budget: Budget, what: str) -> Budget:
+    """One less of it."""
+    return budget._replace(**{what: getattr(budget, what) - 1})
