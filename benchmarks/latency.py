@@ -1,0 +1,79 @@
+"""Added round trip of an event through an operator, without an engine: client, queue, operator, queue, client.
+
+Open loop at fixed rates with the engine-free client; afterwards, with the client gone, the processor time of the idle parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.bringup import Platform, platform, say
+from benchmarks.idle import cpu_percent
+from benchmarks.openloop import Arrivals, send
+from benchmarks.quantiles import summary_ms
+from benchmarks.rules import check_sequence
+from benchmarks.tables import Section
+from udo_interface import connect
+from udo_interface.channel import ChannelSettings
+
+RATES = (1_000, 10_000, 100_000)
+WARM_S = 1.0
+IDLE_S = 20.0
+OPERATOR = "forward"
+
+
+def event(i: int) -> dict[str, Any]:
+    """32 bytes, as in `throughput`."""
+    return {"id": i, "card": i % 5000, "amount": 1.5, "at": i * 1000}
+
+
+def measure(p: Platform, rate: int, seconds: float) -> dict[str, float]:
+    """One rate on a fresh lane; the first second warms up and is not counted, but judged by the oracle."""
+    warm, events = int(rate * WARM_S), int(rate * (WARM_S + seconds))
+    arrivals = Arrivals()
+    with connect(OPERATOR, node=p.node_socket) as client:
+        client.add_listener(arrivals.add, batches=True)
+        sent = send(client, rate, events, event)
+    ids, at = arrivals.column("id"), arrivals.at()
+    check_sequence(ids, events).require_clean(f"{rate:,} events/s")
+    latencies = (at - sent.due(ids))[warm:]
+    achieved = (events - warm) / (at[-1] - (sent.started + warm / rate))
+    frames = sum(1 for t in arrivals.times if t >= at[warm])
+    return {"offered": rate, "achieved": round(achieved), **summary_ms(latencies), "events_per_frame": round((events - warm) / frames, 1)}
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """The whole suite; the seed changes nothing here, events are numbered."""
+    seconds = 4.0 if quick else 20.0
+    with platform(driver) as p:
+        p.push(OPERATOR, "1")
+        p.deploy(OPERATOR, OPERATOR)
+        rates = {}
+        for rate in RATES:
+            say(f"{rate:,} events/s")
+            rates[str(rate)] = measure(p, rate, seconds)
+        say(f"idle for {IDLE_S:.0f} s")
+        idle = cpu_percent(p.processes(), IDLE_S)
+    return {
+        "rates": rates,
+        "idle_cpu_percent": idle.pop("instance"),
+        "idle_cpu_percent_others": idle,
+        "idle_s": IDLE_S,
+        "linger_ms": ChannelSettings.linger_ms,
+        "seconds": seconds,
+        "driver": driver,
+    }
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    keys = ("offered", "achieved", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms", "events_per_frame")
+    header = ("offered, events/s", "achieved", "mean ms", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "events a frame")
+    rows = [[f"{r[k]:,.0f}" if k in ("offered", "achieved") else f"{r[k]:.2f}" for k in keys] for r in record["rates"].values()]
+    remark = f"Open loop, all events of {record['seconds']:g} s after a second of warm-up; linger {record['linger_ms']:g} ms."
+    idle = [["idle instance", f"{record['idle_cpu_percent']:.3f}"]]
+    idle += [[name.replace("_", " "), f"{value:.3f}"] for name, value in sorted(record["idle_cpu_percent_others"].items())]
+    return [
+        Section("Latency: round trip of an event", header, rows, remark),
+        Section(f"Processor time when idle, over {record['idle_s']:g} s", ("part", "% of a core"), idle),
+    ]

@@ -1,0 +1,91 @@
+"""An open-loop load on an engine-free client: events go out at their intended times whatever comes back.
+
+Event i is due at t0 + i / rate; its latency counts from then, so that a stalled sender or operator cannot hide its delay.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from benchmarks.rules import InvalidRun
+from udo_interface import Client
+
+_PR_SET_TIMERSLACK = 29
+DRAIN_TIMEOUT_S = 60.0
+Make = Callable[[int], dict[str, Any]]
+
+
+@dataclass
+class Arrivals:
+    """Every answer batch with the time at which its listener was called; `add` is the listener."""
+
+    times: list[float] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Note it; nothing is computed while events are under way."""
+        self.times.append(time.perf_counter())
+        self.batches.append(batch)
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of all answers, in order of arrival."""
+        return np.concatenate([b.column(name).to_numpy() for b in self.batches]) if self.batches else np.empty(0, np.int64)
+
+    def at(self) -> npt.NDArray[np.float64]:
+        """Time of arrival of every answer."""
+        return np.repeat(np.array(self.times), [b.num_rows for b in self.batches])
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was sent: events 0 .. events-1 at `rate` a second from `started` (perf_counter), the last handed over at `ended`."""
+
+    events: int
+    rate: float
+    started: float
+    ended: float
+
+    def due(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Intended send times."""
+        return self.started + ids / self.rate
+
+
+def send(client: Client, rate: float, events: int, make: Make, stop: threading.Event | None = None) -> Sent:
+    """Send `events` events (fewer if `stop` is set), one call of `Client.send` each, at their times; then wait for the answers."""
+    exact_timers()
+    gc.collect()
+    gc.disable()  # a collection would be measured as latency
+    try:
+        done = 0
+        started = time.perf_counter() + 0.01
+        while done < events and not (stop and stop.is_set()):
+            now = time.perf_counter()
+            due = min(int((now - started) * rate) + 1, events) if now >= started else 0
+            if due <= done:
+                time.sleep(max(started + done / rate - now, 0))
+                continue
+            for i in range(done, due):
+                client.send(make(i))
+            done = due
+        ended = time.perf_counter()
+        client.flush(DRAIN_TIMEOUT_S)
+    finally:
+        gc.enable()
+    return Sent(done, rate, started, ended)
+
+
+def exact_timers() -> None:
+    """Sleeps of this thread end when they should: Linux else adds up to 50 µs."""
+    if sys.platform != "linux" or ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0) != 0:
+        raise InvalidRun("the timer slack of the sending thread cannot be set (prctl): latencies would carry the timer's own delay")

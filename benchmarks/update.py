@@ -1,0 +1,172 @@
+"""Live updates under load through the registry's endpoint: how long each takes, and what the events notice of it.
+
+An open-loop client sends numbered events all the while; every answer carries the version that gave it. So the switch is seen
+where it counts, at the client: the last answer of the old version, the first of the new one, and every event in order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from benchmarks.bringup import Platform, platform, say, wait_until
+from benchmarks.openloop import Arrivals, Sent, send
+from benchmarks.quantiles import percentile
+from benchmarks.rules import InvalidRun, check_sequence
+from benchmarks.tables import Section
+from udo_interface import connect
+
+OPERATOR = "stamp"
+RATE = 10_000
+VERSIONS = ("1", "2")
+SETTLE_S = 0.3
+WARM_TIMEOUT_S = 30.0
+# An interpreter with Arrow loaded is larger than this, one that has just started is not.
+LOADED_BYTES = 40 << 20
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update to `version`: when it was asked for, and when its events came (perf_counter)."""
+
+    version: str
+    asked: float
+    ready: float
+    done: float
+
+
+def one(p: Platform, version: str) -> Update:
+    """Ask the endpoint and follow its progress; InvalidRun if it is refused or fails."""
+    with p.registry() as registry:
+        asked, ready, last = time.perf_counter(), 0.0, {}
+        for last in registry.update(OPERATOR, version):
+            if last["phase"] == "ready":
+                ready = time.perf_counter()
+        if last.get("phase") != "done":
+            raise InvalidRun(f"the update to {version} ended with {last}")
+        return Update(version, asked, ready, time.perf_counter())
+
+
+def updates(p: Platform, count: int, made: list[Update]) -> None:
+    """`count` updates, back and forth, each with a warm instance at hand and the former one gone."""
+    served: set[int] = set()
+    for i in range(count):
+        served |= {s.pid for s in p.node().status().slots}
+        wait_until(lambda: warm_waits(p, served), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
+        time.sleep(SETTLE_S)
+        made.append(one(p, VERSIONS[(i + 1) % 2]))
+        if (i + 1) % 20 == 0:
+            say(f"{i + 1} of {count} updates")
+
+
+def warm_waits(p: Platform, served: set[int]) -> bool:
+    """Whether the only instance beside the serving one never served and has loaded its runtime: it uses no processor time."""
+    beside = p.processes().get("warm", [])
+    if len(beside) != 1 or beside[0].pid in served:
+        return False
+    try:
+        before = beside[0].cpu_times()
+        time.sleep(0.1)
+        return bool(beside[0].cpu_times() == before and beside[0].memory_info().rss > LOADED_BYTES)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def switches(made: list[Update], at: npt.NDArray[np.float64], versions: npt.NDArray[np.int64]) -> dict[str, list[float]]:
+    """Per update in ms: request to the first answer of the new version, and the time without any answer at the switch."""
+    changes = np.flatnonzero(np.diff(versions))
+    if len(changes) != len(made):
+        raise InvalidRun(f"the answers change their version {len(changes)} times, expected {len(made)}, once per update")
+    found: dict[str, list[float]] = {"request_to_answer_ms": [], "gap_ms": [], "preparation_ms": [], "pause_ms": []}
+    for update, i in zip(made, changes, strict=True):
+        if versions[i + 1] != int(update.version):
+            raise InvalidRun(f"expected answers of version {update.version} after its update, got {versions[i + 1]}")
+        found["request_to_answer_ms"].append((at[i + 1] - update.asked) * 1000)
+        found["preparation_ms"].append((update.ready - update.asked) * 1000)
+        found["gap_ms"].append((at[i + 1] - at[i]) * 1000)
+        around = at[(at >= update.asked) & (at <= update.done + SETTLE_S)]
+        found["pause_ms"].append(float(np.diff(around).max()) * 1000)
+    return found
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """p50, p99, max."""
+    ordered = np.sort(np.array(values))
+    return {"p50": round(percentile(ordered, 0.5), 2), "p99": round(percentile(ordered, 0.99), 2), "max": round(float(ordered[-1]), 2)}
+
+
+def load(p: Platform, count: int) -> tuple[list[Update], Arrivals, Sent]:
+    """The updates in one thread, the load in this one, until the last update is done."""
+    made: list[Update] = []
+    failed: list[Exception] = []
+    finished = threading.Event()
+
+    def work() -> None:
+        try:
+            time.sleep(1.0)
+            updates(p, count, made)
+            time.sleep(SETTLE_S)
+        except Exception as e:  # whatever ended the updates makes the run invalid
+            failed.append(e)
+        finally:
+            finished.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    arrivals = Arrivals()
+    with connect(OPERATOR, node=p.node_socket) as client:
+        client.add_listener(arrivals.add, batches=True)
+        thread.start()
+        sent = send(client, RATE, RATE * 3600, lambda i: {"id": i}, finished)
+    thread.join()
+    if failed:
+        raise InvalidRun(f"after {len(made)} updates: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
+    return made, arrivals, sent
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """The whole suite; the seed changes nothing here, events are numbered."""
+    count = 12 if quick else 200
+    with platform(driver) as p:
+        for version in VERSIONS:
+            p.push(OPERATOR, version)
+        p.deploy(OPERATOR, OPERATOR)
+        made, arrivals, sent = load(p, count)
+    sequence = check_sequence(arrivals.column("id"), sent.events)
+    sequence.require_clean(f"{count} updates")
+    found = switches(made, arrivals.at(), arrivals.column("version"))
+    return {
+        "updates": len(made),
+        "state_mb": 0,
+        "preparation_ms": quantiles(found["preparation_ms"]),
+        "request_to_answer_ms": quantiles(found["request_to_answer_ms"]),
+        "gap_ms": quantiles(found["gap_ms"]),
+        "pause_ms": quantiles(found["pause_ms"]),
+        "lost": sequence.lost,
+        "duplicated": sequence.duplicated,
+        "reordered": sequence.reordered,
+        "rate": RATE,
+        "events": sent.events,
+        "driver": driver,
+    }
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    names = {
+        "preparation_ms": "request to ready (shadow loaded)",
+        "request_to_answer_ms": "request to first answer of the new version",
+        "gap_ms": "gap at the switch: last old to first new answer",
+        "pause_ms": "longest pause between answers from request to settled",
+    }
+    rows = [[text, *(f"{record[key][q]:.1f}" for q in ("p50", "p99", "max"))] for key, text in names.items()]
+    remark = (
+        f"{record['updates']} updates under {record['rate']:,} events/s, warm pool, stateless: {record['events']:,} events, "
+        f"{record['lost']} lost, {record['duplicated']} duplicated, {record['reordered']} reordered."
+    )
+    return [Section("Live update under load", ("ms", "p50", "p99", "max"), rows, remark)]
