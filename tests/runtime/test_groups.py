@@ -85,6 +85,20 @@ def test_a_void_end_leaves_no_trace_and_completes_the_epoch() -> None:
     assert count(g, Label(1, 2, 12)) == 4
 
 
+def test_a_void_end_after_an_attempt_that_ended_leaves_that_one_standing() -> None:
+    """A query's answers are written, then looked at through a limit: the second evaluation must not undo the first."""
+    g = Group()
+    count(g, Label(1, 0, 10), 3)
+    g.end()
+    count(g, Label(1, 0, 11), 5)
+    g.end(void=True)
+    assert g.touch(Label(1, 0, 12), 0)
+    g.end(void=True)
+    assert count(g, Label(1, 1, 13)) == 4
+    g.end()
+    assert count(g, Label(2, 1, 1), 2) == 5
+
+
 def test_two_partitions_for_one_group_in_one_epoch_are_an_error() -> None:
     g = Group()
     count(g, Label(1, 0, 10), partition=0)

@@ -38,6 +38,17 @@ class Quiet(Operator):
     def on_timer(self, key, at, ctx):
         if "n" in ctx.state: yield {"k": key, "n": ctx.state.pop("n")}
 """
+RENEWED = """
+import datetime as dt
+from udo_runtime import Operator
+class Renewed(Operator):
+    def process(self, event, ctx):
+        ctx.state["n"] = ctx.state.get("n", 0) + 1
+        ctx.timer(event["t"] + dt.timedelta(seconds=10))
+        ctx.expire(event["t"] + dt.timedelta(seconds=10))
+    def on_timer(self, key, at, ctx):
+        yield {"k": key, "n": ctx.state.get("n", 0) * 100 + at.second}
+"""
 GROUPS = 4
 
 
@@ -209,6 +220,17 @@ def test_timers_fire_at_end_with_the_sessions_own_watermark_and_expired_state_is
     assert Attempt(servers, 3, 5).run(["c"], 13) == [("a", 1)]  # and again on a retry
     assert Attempt(servers, 4, 6).run(["c"], 30) == []
     assert Attempt(servers, 5, 7).run(["c"], 31) == [("b", 2), ("c", 3)]
+
+
+def test_a_renewed_expiry_calls_no_timer_and_a_timer_of_the_same_time_still_sees_the_state(start: Start, servers: Servers) -> None:
+    counter(start, RENEWED, "op:Renewed", time_column="t")
+    assert Attempt(servers, 0, 1).run(["a"], 0) == []
+    assert Attempt(servers, 1, 2).run(["a"], 3) == []
+    assert Attempt(servers, 2, 3).run(["b"], 15) == []
+    assert Attempt(servers, 3, 4).run(["b"], 15) == [("a", 210), ("a", 213)]
+    assert Attempt(servers, 4, 5).run(["a"], 16) == []
+    assert Attempt(servers, 5, 6).run(["b"], 40) == []
+    assert sorted(Attempt(servers, 6, 7).run(["c"], 40)) == [("a", 126), ("b", 325)]
 
 
 def test_state_above_its_bound_names_session_and_largest_keys(start: Start, servers: Servers) -> None:

@@ -69,7 +69,7 @@ def unpack(data: bytes) -> Any:
 class Group:
     """See the module. Values stay bytes until a key is opened; an open key is a plain dict."""
 
-    __slots__ = ("_durable", "_values", "candidate", "dirty", "ended", "label", "live", "partition", "size", "stored", "touched", "undo")
+    __slots__ = ("_durable", "_keys", "_values", "candidate", "dirty", "ended", "label", "live", "partition", "size", "stored", "touched", "undo")
 
     def __init__(self) -> None:
         self.label: Label | None = None
@@ -79,6 +79,7 @@ class Group:
         self.candidate: Delta | None = None
         self._values: dict[bytes, bytes] | None = {}
         self._durable: tuple[bytes, list[bytes]] | None = None  # base and deltas, not yet decoded
+        self._keys = 0  # of those
         self.live: dict[Any, dict[str, Any]] = {}
         self.dirty: set[bytes] = set()  # keys whose durable value is out of date
         self.touched = False  # label, flag or undo changed since the last checkpoint
@@ -119,10 +120,13 @@ class Group:
         return True
 
     def end(self, *, void: bool = False) -> None:
-        """The attempt that touched last is complete; `void`: and is to leave no trace."""
+        """The attempt that touched last is complete; `void`: and is to leave no trace, as if the one before it were the last."""
         if void:
             self._taken_back()
             self.undo = {}
+            if self.candidate is not None:
+                self.undo = {k: self.values.get(k) for k in self.candidate}
+                self._apply(self.candidate)
         if not self.ended or void:
             self.ended, self.candidate, self.touched = True, None, True
 
@@ -162,6 +166,11 @@ class Group:
             self.size = sum(len(k) + len(v) for k, v in self._values.items())
         return self._values
 
+    @property
+    def keys(self) -> int:
+        """How many keys have state."""
+        return self._keys if self._values is None else len(self._values) - (TIMERS in self._values)
+
     def open(self, key: Any) -> dict[str, Any]:
         """The state of `key` as a dict to be changed in place; empty if it has none."""
         packed = key if key is TIMERS else pack(key)
@@ -181,9 +190,9 @@ class Group:
     # -- durable form ------------------------------------------------------------------------------------------------
 
     def meta(self) -> bytes:
-        """Label, partition, flag, undo and candidate. Undo of keys that did not change is left out."""
+        """Label, partition, flag, undo, candidate, keys and bytes. Undo of keys that did not change is left out."""
         undo = {k: v for k, v in self.undo.items() if self.values.get(k) != v} if self.undo else {}
-        return pack([list(self.label or ()), self.partition, self.ended, undo, self.candidate])
+        return pack([list(self.label or ()), self.partition, self.ended, undo, self.candidate, self.keys, self.size])
 
     def delta(self) -> bytes:
         """The values that changed since the last checkpoint; nil means gone."""
@@ -197,12 +206,36 @@ class Group:
     def restore(cls, meta: bytes | None, base: bytes | None, deltas: Iterable[bytes]) -> Group:
         """From the durable form; values are decoded when the first key is opened."""
         group = cls()
-        if meta is not None:
-            label, group.partition, group.ended, group.undo, group.candidate = unpack(meta)
-            group.label = Label(*label) if label else None
         group._values, group._durable = None, (base or b"\x80", list(deltas))
         group.stored = [len(base or b""), sum(map(len, group._durable[1]))]
-        group.size = sum(group.stored)
+        if meta is not None:
+            label, group.partition, group.ended, group.undo, group.candidate, group._keys, group.size = unpack(meta)
+            group.label = Label(*label) if label else None
+        return group
+
+    def last_ended(self) -> tuple[int | None, bool, dict[bytes, bytes], Delta]:
+        """(epoch, ENDed, values, undo) without what an unfinished attempt did; the group is of no further use.
+
+        `undo` leads from the values of that epoch to those before it. Not ENDed: an attempt at that epoch was under way, and
+        the values are those before it. Epoch None: no attempt was ever seen.
+        """
+        self.settle(close=True)
+        if self.label is None or self.ended:
+            return self.label and self.label.epoch, True, self.values, self.undo
+        self._taken_back()
+        if self.candidate is None:
+            return self.label.epoch, False, self.values, {}
+        undo: Delta = {k: self.values.get(k) for k in self.candidate}
+        self._apply(self.candidate)
+        return self.label.epoch, True, self.values, undo
+
+    @classmethod
+    def imported(cls, epoch: int | None, ended: bool, values: dict[bytes, bytes], undo: Delta) -> Group:
+        """The inverse of last_ended, for a new session: any run of it is newer."""
+        group = cls()
+        group.label, group.ended, group.undo = None if epoch is None else Label(0, epoch, 0), ended, undo
+        group._values = values
+        group.size = sum(len(k) + len(v) for k, v in values.items())
         return group
 
 

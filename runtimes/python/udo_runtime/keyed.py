@@ -20,6 +20,8 @@ from udo_runtime.session import Session, time_group
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EXPIRES = "\0expires"
+# A group's timers and expirations, each a list of [µs since the epoch, packed key]; at one time timers fire first.
+_TIMER, _EXPIRY = "t", "x"
 
 
 @dataclass(frozen=True)
@@ -53,22 +55,22 @@ class KeyedContext(Context):
 
     def timer(self, at: dt.datetime) -> None:
         """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
-        self._set(to_us(at))
+        self._set(_TIMER, to_us(at))
 
     def expire(self, at: dt.datetime) -> None:
         """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
         at_us = to_us(at)
         if self.state.get(_EXPIRES) != at_us:
             self.state[_EXPIRES] = at_us
-            self._set(at_us)
+            self._set(_EXPIRY, at_us)
 
-    def _set(self, at_us: int) -> None:
+    def _set(self, kind: str, at_us: int) -> None:
         group = self._group
         timers = group.live.get(TIMERS)
         if timers is None:
             timers = group.open(TIMERS)
         entry = [at_us, pack(self.key)]
-        due = timers.setdefault("t", [])
+        due = timers.setdefault(kind, [])
         if entry not in due:
             due.append(entry)
 
@@ -140,7 +142,7 @@ class KeyedProcessor:
         return rows_to_batch(out, self._output)
 
     def _fire(self, session: Session, numbers: Iterable[int], watermark_us: int) -> list[dict[str, Any]]:
-        due: list[tuple[int, int, bytes]] = []
+        due: list[tuple[int, str, int, bytes]] = []
         for n in numbers:
             group = session.groups[n]
             if TIMERS not in group.live and TIMERS not in group.values:
@@ -148,24 +150,25 @@ class KeyedProcessor:
             timers = group.live.get(TIMERS)
             if timers is None:
                 timers = group.open(TIMERS)
-            due += [(at, n, key) for at, key in timers.get("t", ()) if at <= watermark_us]
-            rest = [entry for entry in timers.get("t", ()) if entry[0] > watermark_us]
-            timers["t"] = rest
-            if not rest:
-                del timers["t"]
+            for kind in list(timers):
+                due += [(at, kind, n, key) for at, key in timers[kind] if at <= watermark_us]
+                timers[kind] = [entry for entry in timers[kind] if entry[0] > watermark_us]
+                if not timers[kind]:
+                    del timers[kind]
         out: list[dict[str, Any]] = []
-        for at, n, packed in sorted(due):
-            out += self._on_timer(session.groups[n], at, packed, watermark_us)
+        for at, kind, n, packed in sorted(due):
+            out += self._on_timer(session.groups[n], kind, at, packed, watermark_us)
         return out
 
-    def _on_timer(self, group: Group, at_us: int, packed: bytes, watermark_us: int) -> Sequence[dict[str, Any]]:
+    def _on_timer(self, group: Group, kind: str, at_us: int, packed: bytes, watermark_us: int) -> Sequence[dict[str, Any]]:
         ctx = self._ctx
         ctx.key = unpack_key(packed)
         state = group.live.get(ctx.key)
         ctx._group, ctx._watermark_us = group, watermark_us
         ctx.state = group.open(ctx.key) if state is None else state
-        if ctx.state.get(_EXPIRES) == at_us:
-            ctx.state.clear()
+        if kind == _EXPIRY:
+            if ctx.state.get(_EXPIRES) == at_us:  # else a later call replaced it
+                ctx.state.clear()
             return ()
         when = _EPOCH + dt.timedelta(microseconds=at_us)
         try:
