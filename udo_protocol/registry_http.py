@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -163,16 +162,8 @@ class Streamed:
 
 
 def retrying(step: Callable[[], T], timeout_s: float = BRIEFLY_S) -> T:
-    """Repeat an idempotent step while the registry is away, briefly: it may just be restarting.
+    """Repeat an idempotent step while the registry is away, briefly: it may just be restarting."""
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-    Not by stamina, which writes each retry to standard output, where the command line writes its JSON.
-    """
-    deadline, wait_s = time.monotonic() + timeout_s, 0.05
-    while True:
-        try:
-            return step()
-        except Unavailable:
-            if time.monotonic() + wait_s > deadline:
-                raise
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, 0.5)
+    wait = wait_exponential(multiplier=0.05, max=0.5)
+    return Retrying(retry=retry_if_exception_type(Unavailable), stop=stop_after_delay(timeout_s), wait=wait, reraise=True)(step)
