@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def updates(p: Platform, count: int, made: list[Update]) -> None:
     served: set[int] = set()
     for i in range(count):
         served |= {s.pid for s in p.node().status().slots}
-        wait_until(lambda: warm_waits(p, served), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
+        wait_until(partial(warm_waits, p, served), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
         time.sleep(SETTLE_S)
         made.append(one(p, VERSIONS[(i + 1) % 2]))
         if (i + 1) % 20 == 0:
