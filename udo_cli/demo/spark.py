@@ -49,7 +49,7 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
         arm()
         yield spark
     except PySparkException as e:  # its text lives in Java: read it while there is one
-        raise OperatorError(f"Spark failed: {e}") from None
+        raise OperatorError(f"Spark failed: {e}\n{_tail(work / 'spark.log')}".rstrip()) from None
     finally:
         _end()
         _kill(set(psutil.Process().children(recursive=True)) - before)
@@ -81,6 +81,10 @@ def _output_to(path: Path) -> Iterator[None]:
         for number, saved in enumerate(kept, start=1):
             os.dup2(saved, number)
             os.close(saved)
+
+
+def _tail(path: Path, lines: int = 12) -> str:
+    return "\n".join(path.read_text("utf-8", "replace").splitlines()[-lines:]) if path.exists() else ""
 
 
 def _end() -> None:
