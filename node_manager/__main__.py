@@ -42,10 +42,24 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     grace, idle = default.heartbeat_grace_ms, default.pinned_idle_s
     p.add_argument("--heartbeat-grace-ms", type=int, default=grace, help=f"all stops without a manager for this long (default: {grace})")
     p.add_argument("--pinned-idle-s", type=float, default=idle, help=f"a pinned version nobody calls is retired after (default: {idle:g})")
+    unused = default.session_idle_s
+    p.add_argument(
+        "--session-idle-s", type=float, default=unused, help=f"a keyed session is in use for so long after it was (default: {unused:g})"
+    )
     a = p.parse_args(argv)
     token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
     return Settings(
-        a.home.absolute(), a.node, a.registry, token, a.driver, a.warm, a.metrics_port, a.server, a.heartbeat_grace_ms, a.pinned_idle_s
+        a.home.absolute(),
+        a.node,
+        a.registry,
+        token,
+        a.driver,
+        a.warm,
+        a.metrics_port,
+        a.server,
+        a.heartbeat_grace_ms,
+        a.pinned_idle_s,
+        a.session_idle_s,
     )
 
 

@@ -280,11 +280,19 @@ class Manager:
         instance = slot.wait_serving(wait_s)
         return instance.name if instance else ""
 
-    def undeploy(self, name: str, source: str = "local") -> None:
-        """Stop its instances and remove all its slots left behind."""
+    def undeploy(self, name: str, source: str = "local", *, drop_state: bool = True) -> None:
+        """Stop its instances and remove all its slots left behind. Without `drop_state`, Conflict if keyed sessions are among it."""
         deployment = self.find(name)
         if source == "local":
             self._require_local(deployment, f"udo undeploy {name}")
+        if not drop_state and deployment.slot is not None:
+            with contextlib.closing(self.servers.connect("state")) as state:
+                held = state.call("HLEN", f"{deployment.slot.prefix}sessions")
+            if held:
+                raise Conflict(
+                    f"deployment {name!r} holds the state of {held} sessions on node {self.settings.node} (udo state ls {name}), which "
+                    "would be lost. Export what is needed, then use --drop-state"
+                )
         with self._lock:
             self._deployments.pop(name, None)
             self._save()
@@ -382,6 +390,11 @@ class Manager:
                 f"Select or cast the columns so that they fit; see: udo inspect {deployment.operator}",
             )
         return Lane(wanted.image, slot, self.servers.run_id("queue"))
+
+    def used(self, lane: Lane, session: str, name: str) -> None:
+        """A task is about to open the lane `name` to a keyed session."""
+        with contextlib.closing(self.servers.connect("queue")) as queue:
+            log.uses(queue, lane.slot.prefix, session, name)
 
     def run_ordinal(self, lane: Lane, session: str, run: str, call: str) -> int:
         """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came."""

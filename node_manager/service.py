@@ -12,9 +12,10 @@ from concurrent import futures
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from node_manager import logs
+from node_manager import logs, state_service
 from node_manager.manager import Manager
 from node_manager.slots import View
+from node_manager.state import States
 from node_manager.wire import stream, unary
 from udo_protocol import slot
 from udo_protocol.connection import Connection
@@ -36,6 +37,7 @@ class NodeService(rpc.NodeManagerServicer):
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
+        self._states = States(manager)
 
     @unary
     def OpenLane(self, request: pb.OpenLaneRequest, context: grpc.ServicerContext) -> pb.OpenLaneReply:
@@ -49,6 +51,8 @@ class NodeService(rpc.NodeManagerServicer):
         )
         run = self._manager.run_ordinal(lane, request.session, request.run, request.call) if request.run else 0
         manifest, wanted = lane.image.manifest, lane.slot.wanted
+        if manifest.key:
+            self._manager.used(lane, request.session, request.lane)
         limits = wanted.config.limits if wanted else {}
         address = pb.SlotAddress(prefix=lane.slot.prefix, queue_socket=str(self._manager.servers.socket("queue")), run_id=lane.run_id)
         return pb.OpenLaneReply(
@@ -77,7 +81,7 @@ class NodeService(rpc.NodeManagerServicer):
 
     @unary
     def Undeploy(self, request: pb.UndeployRequest, context: grpc.ServicerContext) -> pb.UndeployReply:
-        self._manager.undeploy(request.name)
+        self._manager.undeploy(request.name, drop_state=request.drop_state)
         return pb.UndeployReply()
 
     @stream
@@ -121,6 +125,23 @@ class NodeService(rpc.NodeManagerServicer):
         with _queue(self._manager) as queue:
             views = [s.view() for s in self._manager.slots() if request.deployment in ("", s.deployment)]
             return pb.StatsReply(slots=[slot_stats(self._manager, queue, v) for v in views])
+
+    @unary
+    def StateList(self, request: pb.StateListRequest, context: grpc.ServicerContext) -> pb.StateListReply:
+        return state_service.listed(self._manager.settings.node, self._states.sessions(request.deployment))
+
+    @stream
+    def StateExport(self, request: pb.StateExportRequest, context: grpc.ServicerContext) -> Iterator[pb.StatePart]:
+        return state_service.exported(self._states, request.deployment, request.session)
+
+    @unary
+    def StateImport(self, request: Iterator[pb.StatePart], context: grpc.ServicerContext) -> pb.StateImportReply:
+        return state_service.imported(self._manager, self._states, request)
+
+    @unary
+    def StateDrop(self, request: pb.StateDropRequest, context: grpc.ServicerContext) -> pb.StateDropReply:
+        record = self._states.drop(request.deployment, request.session, force=request.force)
+        return pb.StateDropReply(keys=record.get("keys", 0), bytes=record["bytes"])
 
 
 def _config(text: str) -> dict[str, object]:

@@ -28,6 +28,9 @@ class Settings:
     heartbeat_grace_ms: int = DEFAULT.heartbeat_grace_ms
     # A pinned version's slot without a lane for this long is retired.
     pinned_idle_s: float = 600.0
+    # A keyed session whose last task opened its lane longer ago, and none of whose lanes is open, counts as not in use: longer
+    # than the pause between two micro-batches as a rule.
+    session_idle_s: float = 30.0
     # An instance asked to leave finishes the frame in hand within this time, then is killed.
     stop_grace_s: float = 10.0
 

@@ -36,6 +36,9 @@ _RELOAD_FIRST_S, _RELOAD_MOST_S = 1.0, 60.0
 _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
 
 
+StateWork = Callable[[Connection, Connection, int], None]
+
+
 @dataclass(frozen=True)
 class View:
     """What a slot is doing now, for status, statistics and metrics."""
@@ -117,6 +120,16 @@ class Slot:
     def discard(self) -> None:
         """Give up a prepared update."""
         self._post(self._discard)
+
+    def change_state(self, work: StateWork) -> Future[None]:
+        """Run `work(state, queue, token)` while `token`, and so no instance, owns the slot; done when a fresh owner serves.
+
+        The owner has its sessions in memory, so it is replaced, as in an update to the same version: the next one is loaded
+        first, and only `work` lies between the two. Conflict while an update is under way.
+        """
+        done: Future[None] = Future()
+        self._post(lambda: self._change_state(work, done))
+        return done
 
     def server_restarted(self, role: Role) -> None:
         """The queue server was lost: its log, answers and owner are gone, and the instances with it. The state server is as it was."""
@@ -395,6 +408,47 @@ class Slot:
             done.set_exception(error)
         else:
             self._inbox.put(lambda: self._promote_shadow(done))
+
+    # -- state changed from outside ----------------------------------------------------------------------------------
+
+    def _change_state(self, work: StateWork, done: Future[None]) -> None:
+        if self._shadow is not None or any(load.update for load in self._loads):
+            done.set_exception(Conflict(f"an update of {self.deployment} is under way; change its state when that is done"))
+            return
+        token = slot.next_token(self._conn("state"), self.prefix)
+        if self._owner is None or self._wanted is None:  # whoever is loading has an older token: it is loaded again
+            self._own_for(work, token, done)
+            if not done.done():
+                done.set_result(None)
+            return
+        load = Load(self._wanted, update=True)
+        load.done.add_done_callback(lambda loaded: self._inbox.put(lambda: self._change_over(loaded, work, token, done)))
+        self._start(load)
+
+    def _change_over(self, loaded: Future[Instance], work: StateWork, token: int, done: Future[None]) -> None:
+        if (error := loaded.exception()) is not None:
+            done.set_exception(error)
+            return
+        self._own_for(work, token, done)
+        promoted: Future[Instance] = Future()
+        self._promote_shadow(promoted)
+
+        def tell(future: Future[Instance]) -> None:
+            if not done.done():
+                error = future.exception()
+                done.set_exception(error) if error else done.set_result(None)
+
+        promoted.add_done_callback(tell)
+
+    def _own_for(self, work: StateWork, token: int, done: Future[None]) -> None:
+        try:
+            slot.promote(self._conn("state"), self._conn("queue"), self.prefix, token)
+            work(self._conn("state"), self._conn("queue"), token)
+        except Fenced:
+            done.set_exception(Conflict(f"the instance of {self.deployment} was replaced meanwhile; nothing was changed, try again"))
+        except Exception as e:
+            self._disconnect()
+            done.set_exception(e)
 
     # -- deaths ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@
 | `out:{lane}`     | queue        | list   | answers for that lane, in order                                 |
 | `failed`         | queue        | set    | keyed: lanes that the node manager failed; replay skips them    |
 | `newest:{part}`  | queue        | string | newest label seen of (session, call, partition), keyed only     |
+| `used:{session}` | queue        | zset   | lane -> when it was opened, ms: who uses a keyed session        |
 | `schema:{id}`    | queue        | string | Arrow IPC schema of that id                                     |
 | `ready:{inst}`   | queue        | list   | one JSON report of an instance that loaded, or failed to        |
 | `stats:{inst}`   | queue        | hash   | counters of an instance (see udo_runtime.stats)                 |
@@ -25,7 +26,8 @@
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.durable)                     |
 | `runs:{session}` | state        | hash   | run id -> ordinal, in order of first sight                      |
-| `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate                   |
+| `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
+| `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate, keys, bytes      |
 | `g:{session}:{n}`| state        | string | values of key group n at its last compaction                    |
 | `d:{session}:{n}`| state        | list   | changes of key group n since then                               |
 

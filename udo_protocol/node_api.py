@@ -127,9 +127,9 @@ class Node:
         request = pb.DeployRequest(name=name, operator=operator, version=version, digest=digest, config_json=config_json, wait_ms=wait_ms)
         return str(self._call("Deploy", request, wait_ms / 1000 + _MARGIN_S).instance)
 
-    def undeploy(self, name: str) -> None:
-        """Stop it and remove what it left behind."""
-        self._call("Undeploy", pb.UndeployRequest(name=name), 60)
+    def undeploy(self, name: str, *, drop_state: bool = False) -> None:
+        """Stop it and remove what it left behind; Conflict if that is keyed state, unless `drop_state`."""
+        self._call("Undeploy", pb.UndeployRequest(name=name, drop_state=drop_state), 60)
 
     def update(
         self, name: str, version: str, digest: str = "", config_json: str = "", timeout_s: float = 180.0
@@ -148,6 +148,23 @@ class Node:
     def logs(self, deployment: str, *, follow: bool = False, tail_lines: int = 0, timeout_s: float | None = None) -> Iterator[pb.LogLine]:
         """What its instances wrote (the last `tail_lines`, 0 = all that is kept); with `follow` until the iterator is closed."""
         return self._stream("Logs", pb.LogsRequest(deployment=deployment, follow=follow, tail_lines=tail_lines), timeout_s)
+
+    def sessions(self, deployment: str = "") -> pb.StateListReply:
+        """Keyed sessions of a deployment, of all of them by default."""
+        return self._call("StateList", pb.StateListRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
+
+    def export_state(self, deployment: str, session: str, timeout_s: float = 600.0) -> Iterator[pb.StatePart]:
+        """A session as its newest checkpoint left it: a header, then the pieces of its groups."""
+        return self._stream("StateExport", pb.StateExportRequest(deployment=deployment, session=session), timeout_s)
+
+    def import_state(self, parts: Iterator[pb.StatePart], timeout_s: float = 600.0) -> pb.StateImportReply:
+        """Write a session: a header, then pieces. Conflict while it is in use, or there and not to be replaced."""
+        return self._call("StateImport", parts, timeout_s)  # type: ignore[no-any-return]
+
+    def drop_state(self, deployment: str, session: str, *, force: bool = False, timeout_s: float = 120.0) -> pb.StateDropReply:
+        """Remove a session. Conflict while it is in use, unless forced."""
+        request = pb.StateDropRequest(deployment=deployment, session=session, force=force)
+        return self._call("StateDrop", request, timeout_s)  # type: ignore[no-any-return]
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
         """Whether it serves."""

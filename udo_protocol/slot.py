@@ -285,12 +285,6 @@ def checkpoint(
     """
     if covers.seq > emitted + len(covers.riding):
         return Emit.AHEAD
-    state.send([("WATCH", f"{prefix}owner"), ("GET", f"{prefix}owner")])
-    state.receive()
-    owner = state.receive()
-    if _int(owner) != token:
-        state.call("UNWATCH")
-        raise Fenced(f"token {token} is not the owner of {prefix} any more, {_int(owner)} is")
     riding: list[Arg] = [part for lane, frame in covers.riding for part in (lane, frame)]
     commands: list[Sequence[Arg]] = [
         *writes,
@@ -299,16 +293,31 @@ def checkpoint(
     ]
     if riding:
         commands.append(("RPUSH", f"{prefix}riding", *riding))
+    _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms)
+    return Emit.STORED
+
+
+def amend(state: Connection, prefix: str, token: int, writes: Sequence[Sequence[Arg]], wait_ms: int = 10_000) -> None:
+    """Make `writes` durable in one step, as the owner, without covering anything: state is replaced from outside."""
+    _write_as_owner(state, prefix, token, writes, "a change of state", wait_ms)
+
+
+def _write_as_owner(state: Connection, prefix: str, token: int, commands: Sequence[Sequence[Arg]], what: str, wait_ms: int) -> None:
+    state.send([("WATCH", f"{prefix}owner"), ("GET", f"{prefix}owner")])
+    state.receive()
+    owner = state.receive()
+    if _int(owner) != token:
+        state.call("UNWATCH")
+        raise Fenced(f"token {token} is not the owner of {prefix} any more, {_int(owner)} is")
     state.send([("MULTI",), *commands, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
     replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(commands) + 3)]
     for r in (*replies, *(replies[-2] or ())):
         if isinstance(r, Exception):
             raise r
     if replies[-2] is None:
-        raise Fenced(f"token {token} lost {prefix} while it wrote a checkpoint")
+        raise Fenced(f"token {token} lost {prefix} while it wrote {what}")
     if replies[-1][0] < 1:
-        raise ServerLost(f"the state server on {state.path} did not make checkpoint {covers.seq} of {prefix} durable within {wait_ms} ms")
-    return Emit.STORED
+        raise ServerLost(f"the state server on {state.path} did not make {what} of {prefix} durable within {wait_ms} ms")
 
 
 def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
@@ -328,6 +337,21 @@ def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: st
             f"session {session} of {prefix.split(':')[1]} is used by two calls in one query; give each a name: udo(..., uid='first')"
         )
     return int(ordinal)
+
+
+def uses(queue: Connection, prefix: str, session: str, lane: str) -> None:
+    """Note that a lane of this keyed session is being opened; says later who uses the session (see `users`)."""
+    queue.call("FCALL", "udo_uses", 1, prefix, session, lane)
+
+
+def users(queue: Connection, prefix: str, session: str) -> tuple[list[str], int]:
+    """The session's lanes that are open now, and when one was last opened, in ms since 1970 (0: not known)."""
+    flat = queue.call("ZRANGE", f"{prefix}used:{session}", 0, -1, "WITHSCORES")
+    lanes = [bytes(lane).decode() for lane in flat[::2]]
+    if not lanes:
+        return [], 0
+    there = queue.transaction([("EXISTS", f"{prefix}lane:{lane}") for lane in lanes])
+    return [lane for lane, n in zip(lanes, there, strict=True) if n], int(flat[-1])
 
 
 def next_token(state: Connection, prefix: str) -> int:
@@ -383,6 +407,16 @@ def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failur
     if keyed:
         queue.transaction([("SADD", f"{prefix}failed", lane), ("PEXPIRE", f"{prefix}failed", DEFAULT.lane_ttl_ms)])
     return True
+
+
+def cut(state: Connection, prefix: str) -> dict[str, tuple[int, str]]:
+    """Sessions that were dropped or replaced: frames up to (seq, of that run of the queue server) belong to what was there before."""
+    flat = state.call("HGETALL", f"{prefix}cut")
+    found = {}
+    for name, value in zip(flat[::2], flat[1::2], strict=True):
+        seq, _, incarnation = bytes(value).decode().partition(" ")
+        found[bytes(name).decode()] = (int(seq), incarnation)
+    return found
 
 
 def failed_lanes(queue: Connection, prefix: str) -> set[str]:

@@ -158,8 +158,21 @@ local function run(keys, a)
     known = (redis.call('HLEN', key) + 1) .. ' ' .. a[3]
     redis.call('HSET', key, a[2], known)
   end
+  redis.call('PERSIST', key) -- a dropped session that is used again keeps its numbers
   local ordinal, call = known:match('^(%d+) (.*)$')
   return {tonumber(ordinal), call}
+end
+
+-- Queue server: a lane of a keyed session is being opened. Forgets a few lanes that are gone. ARGV: session, lane.
+local function uses(keys, a)
+  local p, now = keys[1], now_ms()
+  local key = p .. 'used:' .. a[1]
+  for _, lane in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', now - 60000, 'LIMIT', 0, 4)) do
+    if redis.call('EXISTS', p .. 'lane:' .. lane) == 0 then redis.call('ZREM', key, lane) end
+  end
+  redis.call('ZADD', key, string.format('%.0f', now), a[2])
+  redis.call('PEXPIRE', key, 86400000)
+  return 1
 end
 
 -- Arm a reader's doorbell, then look again, so that what came in between is not slept through.
@@ -230,6 +243,7 @@ redis.register_function('udo_trim', trim_covered)
 redis.register_function('udo_pin', pin)
 redis.register_function('udo_promote', promote)
 redis.register_function('udo_run', run)
+redis.register_function('udo_uses', uses)
 redis.register_function('udo_park', park)
 redis.register_function('udo_park_lane', park_lane)
 redis.register_function('udo_open', open)

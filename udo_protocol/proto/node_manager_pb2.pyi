@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -95,10 +96,12 @@ class DeployReply(_message.Message):
     def __init__(self, instance: _Optional[str] = ...) -> None: ...
 
 class UndeployRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "drop_state")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    DROP_STATE_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    drop_state: bool
+    def __init__(self, name: _Optional[str] = ..., drop_state: _Optional[bool] = ...) -> None: ...
 
 class UndeployReply(_message.Message):
     __slots__ = ()
@@ -267,3 +270,139 @@ class SlotStats(_message.Message):
     restarts: int
     retained_bytes: int
     def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[str] = ..., events_in: _Optional[int] = ..., events_out: _Optional[int] = ..., frames: _Optional[int] = ..., errors: _Optional[int] = ..., busy_s: _Optional[float] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., cpu_percent: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., depth_frames: _Optional[int] = ..., restarts: _Optional[int] = ..., retained_bytes: _Optional[int] = ...) -> None: ...
+
+class StateListRequest(_message.Message):
+    __slots__ = ("deployment",)
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    def __init__(self, deployment: _Optional[str] = ...) -> None: ...
+
+class StateListReply(_message.Message):
+    __slots__ = ("node", "sessions")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    sessions: _containers.RepeatedCompositeFieldContainer[StateSession]
+    def __init__(self, node: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[StateSession, _Mapping]]] = ...) -> None: ...
+
+class StateSession(_message.Message):
+    __slots__ = ("deployment", "slot", "session", "last_ended", "run", "keys", "bytes", "changed_at", "lanes", "used_at", "in_use")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_ENDED_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    USED_AT_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slot: int
+    session: str
+    last_ended: int
+    run: int
+    keys: int
+    bytes: int
+    changed_at: float
+    lanes: int
+    used_at: float
+    in_use: bool
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., session: _Optional[str] = ..., last_ended: _Optional[int] = ..., run: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., changed_at: _Optional[float] = ..., lanes: _Optional[int] = ..., used_at: _Optional[float] = ..., in_use: _Optional[bool] = ...) -> None: ...
+
+class StateExportRequest(_message.Message):
+    __slots__ = ("deployment", "session")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    session: str
+    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
+
+class StatePart(_message.Message):
+    __slots__ = ("header", "piece")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    header: StateHeader
+    piece: StatePiece
+    def __init__(self, header: _Optional[_Union[StateHeader, _Mapping]] = ..., piece: _Optional[_Union[StatePiece, _Mapping]] = ...) -> None: ...
+
+class StateHeader(_message.Message):
+    __slots__ = ("deployment", "session", "operator", "version", "state_version", "key", "key_groups", "last_ended", "keys", "bytes", "replace")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KEY_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    LAST_ENDED_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    session: str
+    operator: str
+    version: str
+    state_version: int
+    key: _containers.RepeatedCompositeFieldContainer[KeyColumn]
+    key_groups: int
+    last_ended: int
+    keys: int
+    bytes: int
+    replace: bool
+    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., state_version: _Optional[int] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., key_groups: _Optional[int] = ..., last_ended: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., replace: _Optional[bool] = ...) -> None: ...
+
+class KeyColumn(_message.Message):
+    __slots__ = ("name", "type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
+
+class StatePiece(_message.Message):
+    __slots__ = ("group", "kind", "data", "more")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        META: _ClassVar[StatePiece.Kind]
+        BASE: _ClassVar[StatePiece.Kind]
+        DELTA: _ClassVar[StatePiece.Kind]
+    META: StatePiece.Kind
+    BASE: StatePiece.Kind
+    DELTA: StatePiece.Kind
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    kind: StatePiece.Kind
+    data: bytes
+    more: bool
+    def __init__(self, group: _Optional[int] = ..., kind: _Optional[_Union[StatePiece.Kind, str]] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class StateImportReply(_message.Message):
+    __slots__ = ("groups", "bytes")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    groups: int
+    bytes: int
+    def __init__(self, groups: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class StateDropRequest(_message.Message):
+    __slots__ = ("deployment", "session", "force")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    session: str
+    force: bool
+    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class StateDropReply(_message.Message):
+    __slots__ = ("keys", "bytes")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    keys: int
+    bytes: int
+    def __init__(self, keys: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...

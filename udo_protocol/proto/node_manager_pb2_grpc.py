@@ -69,6 +69,26 @@ class NodeManagerStub:
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatsRequest.SerializeToString,
                 response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatsReply.FromString,
                 _registered_method=True)
+        self.StateList = channel.unary_unary(
+                '/udo.v1.NodeManager/StateList',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateListRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateListReply.FromString,
+                _registered_method=True)
+        self.StateExport = channel.unary_stream(
+                '/udo.v1.NodeManager/StateExport',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateExportRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatePart.FromString,
+                _registered_method=True)
+        self.StateImport = channel.stream_unary(
+                '/udo.v1.NodeManager/StateImport',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatePart.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateImportReply.FromString,
+                _registered_method=True)
+        self.StateDrop = channel.unary_unary(
+                '/udo.v1.NodeManager/StateDrop',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateDropRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateDropReply.FromString,
+                _registered_method=True)
 
 
 class NodeManagerServicer:
@@ -117,6 +137,31 @@ class NodeManagerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StateList(self, request, context):
+        """Keyed state, as it lies on this node's state server; the bytes of keys and values are not looked into.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StateExport(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StateImport(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StateDrop(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeManagerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -154,6 +199,26 @@ def add_NodeManagerServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatsRequest.FromString,
                     response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatsReply.SerializeToString,
+            ),
+            'StateList': grpc.unary_unary_rpc_method_handler(
+                    servicer.StateList,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateListRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateListReply.SerializeToString,
+            ),
+            'StateExport': grpc.unary_stream_rpc_method_handler(
+                    servicer.StateExport,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateExportRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatePart.SerializeToString,
+            ),
+            'StateImport': grpc.stream_unary_rpc_method_handler(
+                    servicer.StateImport,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatePart.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateImportReply.SerializeToString,
+            ),
+            'StateDrop': grpc.unary_unary_rpc_method_handler(
+                    servicer.StateDrop,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateDropRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateDropReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -345,6 +410,114 @@ class NodeManager:
             '/udo.v1.NodeManager/Stats',
             udo__protocol_dot_proto_dot_node__manager__pb2.StatsRequest.SerializeToString,
             udo__protocol_dot_proto_dot_node__manager__pb2.StatsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StateList(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/StateList',
+            udo__protocol_dot_proto_dot_node__manager__pb2.StateListRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.StateListReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StateExport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/udo.v1.NodeManager/StateExport',
+            udo__protocol_dot_proto_dot_node__manager__pb2.StateExportRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.StatePart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StateImport(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/udo.v1.NodeManager/StateImport',
+            udo__protocol_dot_proto_dot_node__manager__pb2.StatePart.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.StateImportReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StateDrop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/StateDrop',
+            udo__protocol_dot_proto_dot_node__manager__pb2.StateDropRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.StateDropReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,7 +12,7 @@ from typing import Any
 
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import ProtocolError
-from udo_protocol.slot import Checkpoint, Emit, checkpoint, load_checkpoint
+from udo_protocol.slot import Checkpoint, Emit, checkpoint, cut, load_checkpoint
 from udo_runtime.groups import Group
 from udo_runtime.session import Session
 
@@ -31,6 +31,10 @@ class Durable:
         covers = load_checkpoint(self._state, self._prefix)
         return covers if covers.incarnation == self._incarnation else Checkpoint()
 
+    def cuts(self) -> dict[str, int]:
+        """Sessions dropped or replaced from outside, and the last frame of the log that belonged to what was there before."""
+        return {name: seq for name, (seq, run) in cut(self._state, self._prefix).items() if run == self._incarnation}
+
     def load(self, name: str) -> Session:
         """The session as the last checkpoint left it; a new one if it has none."""
         return load_session(self._state, self._prefix, name)
@@ -47,8 +51,7 @@ class Durable:
                     writes += writes_of_group
                     written.append(group)
             if session.changed:
-                record = {"last_ended": session.last_ended, "run": session.run, "bytes": session.size, "at": time.time()}
-                writes.append(("HSET", f"{self._prefix}sessions", session.name, json.dumps(record)))
+                writes.append(("HSET", f"{self._prefix}sessions", session.name, record(session)))
         covers = Checkpoint(seq, self._incarnation, riding)
         if checkpoint(self._state, self._prefix, self._token, covers, emitted, writes) is not Emit.STORED:
             raise ProtocolError(f"a checkpoint of {self._prefix} at {seq} is ahead of the answers emitted ({emitted})")
@@ -84,8 +87,10 @@ class Durable:
 
 def load_session(state: Connection, prefix: str, name: str) -> Session:
     """Read a session; its values are decoded when their group's first key is opened."""
-    record, flat = state.transaction([("HGET", f"{prefix}sessions", name), ("HGETALL", f"{prefix}m:{name}")])
+    found, flat = state.transaction([("HGET", f"{prefix}sessions", name), ("HGETALL", f"{prefix}m:{name}")])
     metas = dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
+    if found is None:
+        return Session(name)
     groups: dict[int, Group] = {}
     for number, meta in metas.items():
         state.send([("GET", f"{prefix}g:{name}:{number}"), ("LRANGE", f"{prefix}d:{name}:{number}", 0, -1)])
@@ -94,7 +99,12 @@ def load_session(state: Connection, prefix: str, name: str) -> Session:
             if isinstance(r, Exception):
                 raise r
         groups[number] = Group.restore(meta, base, deltas)
-    if record is None:
-        return Session(name)
-    known = json.loads(bytes(record))
+    known = json.loads(bytes(found))
     return Session(name, groups, last_ended=known["last_ended"], run=known["run"])
+
+
+def record(session: Session) -> str:
+    """What `sessions` holds of a session; `at`: seconds since 1970."""
+    return json.dumps(
+        {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size, "at": round(time.time(), 3)}
+    )

@@ -69,7 +69,21 @@ def unpack(data: bytes) -> Any:
 class Group:
     """See the module. Values stay bytes until a key is opened; an open key is a plain dict."""
 
-    __slots__ = ("_durable", "_keys", "_values", "candidate", "dirty", "ended", "label", "live", "partition", "size", "stored", "touched", "undo")
+    __slots__ = (
+        "_durable",
+        "_keys",
+        "_values",
+        "candidate",
+        "dirty",
+        "ended",
+        "label",
+        "live",
+        "partition",
+        "size",
+        "stored",
+        "touched",
+        "undo",
+    )
 
     def __init__(self) -> None:
         self.label: Label | None = None

@@ -38,6 +38,7 @@ class KeyedInstance(Instance):
         self._uncovered = 0
         self._emitted = read.emitted
         self._failed.update(dict.fromkeys(failed_lanes(self._conn, self._reader.prefix)))
+        self._cuts = self.durable.cuts()
         first = covers.seq - len(covers.riding) + 1
         due: list[Answer] = [(lane, [frame]) for seq, (lane, frame) in enumerate(covers.riding, first) if seq > read.emitted]
         if due:
@@ -90,6 +91,8 @@ class KeyedInstance(Instance):
         except ProtocolError:
             return self._answer(seq, data), False
         header = frame.header
+        if seq <= self._cuts.get(header.session, 0):  # its attempt began with a state that was dropped or replaced since
+            self._failed[header.lane] = None
         if header.lane in self._failed:
             return (header.lane, encode(self._reply(header, SKIPPED))), False
         try:

@@ -62,6 +62,11 @@ class Session:
         """Bytes of all keys and values."""
         return sum(g.size for g in self.groups.values())
 
+    @property
+    def keys(self) -> int:
+        """How many keys have state."""
+        return sum(g.keys for n, g in self.groups.items() if n >= 0)
+
     def end(self, numbers: Iterable[int], label: Label, *, void: bool = False) -> None:
         """END: these groups, touched before, are complete."""
         for n in numbers:

@@ -1,0 +1,228 @@
+"""Keyed state of this node: listed, read out, replaced and dropped. Knows where a session lies, never what its values mean.
+
+A change is made while no instance owns the slot (slots.py, change_state), since an owner has its sessions in memory: the
+one that comes after loads what is there then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from typing import Any
+
+from node_manager.manager import Deployment, Manager
+from node_manager.slots import Slot
+from udo_protocol import slot as log
+from udo_protocol.connection import Arg, Connection
+from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.manifest import Manifest
+
+# Run numbers of a dropped session are kept for so long, so that a late task of an old run is not taken for a new one.
+_FORGET_RUNS_MS = 3_600_000
+# A fresh instance has to load the operator first; that has its own time-out below this.
+_CHANGE_TIMEOUT_S = 90.0
+Writes = list[list[Arg]]
+
+
+@dataclass
+class Group:
+    """One key group as it lies on the server."""
+
+    meta: bytes = b""
+    base: bytes | None = None
+    deltas: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Info:
+    """A session, for lists. `record` is what the instance noted at its last checkpoint (udo_runtime.durable)."""
+
+    deployment: str
+    slot: int
+    session: str
+    record: Mapping[str, Any]
+    lanes: int
+    used_at: float
+    in_use: bool
+
+
+def keyed(deployment: Deployment) -> tuple[Slot, Manifest]:
+    """Its slot and manifest; UsageError for an operator that keeps no state, NotFound while it has never been loaded."""
+    slot = deployment.slot
+    if slot is None or slot.wanted is None:
+        raise NotFound(f"deployment {deployment.name!r} is still starting; see: udo status")
+    manifest = slot.wanted.image.manifest
+    if not manifest.key:
+        raise UsageError(f"deployment {deployment.name!r} ({manifest.reference}) keeps no state: its operator declares no key")
+    return slot, manifest
+
+
+class States:
+    """What a node offers to `udo state`. Methods may be called from any thread."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def sessions(self, name: str = "") -> list[Info]:
+        """Of one deployment, or of all, by name."""
+        deployments = [self._manager.find(name)] if name else self._manager.deployments()
+        with self._connected() as (state, queue):
+            return [
+                self._info(queue, slot, session, record)
+                for d in deployments
+                if (slot := d.slot) is not None
+                for session, record in sorted(_records(state, slot.prefix).items())
+            ]
+
+    def header(self, name: str, session: str) -> tuple[Info, Manifest]:
+        """The session and the operator that serves it; NotFound lists near names."""
+        slot, manifest = keyed(self._manager.find(name))
+        with self._connected() as (state, queue):
+            return self._info(queue, slot, session, self._record(state, slot, session)), manifest
+
+    def groups(self, name: str, session: str) -> Iterator[tuple[int, Group]]:
+        """The session's groups as one checkpoint left them."""
+        slot, _ = keyed(self._manager.find(name))
+        with self._connected() as (state, _queue):
+            yield from _read(state, slot.prefix, session)
+
+    def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
+        """Remove a session for good; its record. Conflict while it is in use, unless forced: then its query fails."""
+        slot, _ = keyed(self._manager.find(name))
+        found: dict[str, Any] = {}
+
+        def drop(state: Connection, queue: Connection) -> Writes:
+            found.update(self._record(state, slot, session))
+            if not force:
+                self._require_unused(queue, slot, session, "drop it all the same with --force (the query then fails with StateLost)")
+            writes = _removal(state, slot.prefix, session)
+            writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
+            return writes
+
+        self._change(slot, session, drop)
+        return found
+
+    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, Group], *, replace: bool) -> None:
+        """Write a session. Conflict while one of that name is in use, or is there and is not to be replaced."""
+        slot, manifest = keyed(self._manager.find(name))
+        if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
+            raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
+
+        def put(state: Connection, queue: Connection) -> Writes:
+            p = slot.prefix
+            self._require_unused(queue, slot, session, "stop it first")
+            if not replace and session in _records(state, p):
+                raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
+            # Whoever continues is a newer run than all before.
+            runs = state.call("HLEN", f"{p}runs:{session}")
+            kept = {"last_ended": record["last_ended"], "run": runs, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
+            writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)]]
+            for number, group in groups.items():
+                writes.append(["HSET", f"{p}m:{session}", number, group.meta])
+                if group.base:
+                    writes.append(["SET", f"{p}g:{session}:{number}", group.base])
+                if group.deltas:
+                    writes.append(["RPUSH", f"{p}d:{session}:{number}", *group.deltas])
+            return writes
+
+        self._change(slot, session, put)
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[tuple[Connection, Connection]]:
+        with (
+            contextlib.closing(self._manager.servers.connect("state")) as state,
+            contextlib.closing(self._manager.servers.connect("queue")) as queue,
+        ):
+            yield state, queue
+
+    def _record(self, state: Connection, slot: Slot, session: str) -> Mapping[str, Any]:
+        known = _records(state, slot.prefix)
+        if session not in known:
+            near = difflib.get_close_matches(session, known) or [s for s in known if s.startswith(session)] or sorted(known)[:5]
+            there = f"; there are: {', '.join(near)}" if near else "; it has none"
+            raise NotFound(f"deployment {slot.deployment!r} has no session {session!r}{there}. List them with: udo state ls")
+        return known[session]
+
+    def _info(self, queue: Connection, slot: Slot, session: str, record: Mapping[str, Any]) -> Info:
+        lanes, used_ms = log.users(queue, slot.prefix, session)
+        in_use = bool(lanes) or time.time() - used_ms / 1000 < self._manager.settings.session_idle_s
+        return Info(slot.deployment, slot.number, session, record, len(lanes), used_ms / 1000, in_use)
+
+    def _require_unused(self, queue: Connection, slot: Slot, session: str, otherwise: str) -> None:
+        info = self._info(queue, slot, session, {})
+        if info.in_use:
+            idle_s = self._manager.settings.session_idle_s
+            ago_s = time.time() - info.used_at
+            now = f"{info.lanes} of its tasks exchange events now" if info.lanes else f"a task used it {ago_s:.0f} s ago"
+            raise Conflict(
+                f"session {session} of {slot.deployment!r} is in use: {now}. Stop the query and wait {idle_s:g} s, or {otherwise}"
+            )
+
+    def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes]) -> None:
+        """Carry out what `plan` says, which may refuse, as the slot's only owner."""
+        with self._connected() as (state, queue):
+            plan(state, queue)  # refused here, nothing is interrupted
+
+        def work(state: Connection, queue: Connection, token: int) -> None:
+            writes = plan(state, queue)
+            for lane in log.users(queue, slot.prefix, session)[0]:
+                queue.call("FCALL", "udo_close", 1, slot.prefix, lane)  # its attempt fails and is retried: on the state as it is then
+            stats = log.slot_stats(queue, slot.prefix)
+            tail = stats.emitted + stats.depth_frames
+            old = [name for name, (_, run) in log.cut(state, slot.prefix).items() if run != queue.run_id]
+            forget: Writes = [["HDEL", f"{slot.prefix}cut", *old]] if old else []
+            log.amend(state, slot.prefix, token, [*writes, *forget, ["HSET", f"{slot.prefix}cut", session, f"{tail} {queue.run_id}"]])
+
+        try:
+            slot.change_state(work).result(_CHANGE_TIMEOUT_S)
+        except FutureTimeout:
+            raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
+
+
+def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int) -> None:
+    """SchemaError unless state kept by these key columns and in that version is what the operator reads."""
+    wanted = [(name, manifest.input[name]) for name in manifest.key]
+    came = list(key)
+    if came != wanted:
+        show = [", ".join(f"{n} {t}" for n, t in columns) or "nothing" for columns in (wanted, came)]
+        raise SchemaError(f"{manifest.reference} keeps state by {show[0]}; the file's state is kept by {show[1]}")
+    if state_version != manifest.state_version:
+        raise SchemaError(f"{manifest.reference} reads state of version {manifest.state_version}; the file's is of version {state_version}")
+    if key_groups != KEY_GROUPS:
+        raise SchemaError(f"the file's state lies in {key_groups} key groups; this platform has {KEY_GROUPS}")
+
+
+def _records(state: Connection, prefix: str) -> dict[str, Mapping[str, Any]]:
+    flat = state.call("HGETALL", f"{prefix}sessions")
+    return {bytes(name).decode(): json.loads(bytes(r)) for name, r in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _numbers(state: Connection, prefix: str, session: str) -> list[int]:
+    return sorted(map(int, state.call("HKEYS", f"{prefix}m:{session}")))
+
+
+def _removal(state: Connection, prefix: str, session: str) -> Writes:
+    keys = [f"{prefix}{kind}:{session}:{n}" for n in _numbers(state, prefix, session) for kind in "gd"]
+    return [["UNLINK", f"{prefix}m:{session}", *keys], ["HDEL", f"{prefix}sessions", session]]
+
+
+def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, Group]]:
+    """All groups of one moment: a transaction, since checkpoints may come in between."""
+    p = prefix
+    while True:
+        numbers = _numbers(state, p, session)
+        values = [c for n in numbers for c in (("GET", f"{p}g:{session}:{n}"), ("LRANGE", f"{p}d:{session}:{n}", 0, -1))]
+        flat, *found = state.transaction([("HGETALL", f"{p}m:{session}"), *values])
+        metas = dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
+        if sorted(metas) == numbers:
+            break
+    for i, n in enumerate(numbers):
+        yield n, Group(metas[n], found[2 * i], found[2 * i + 1])

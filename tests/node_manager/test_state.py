@@ -1,0 +1,244 @@
+"""Sessions of a keyed deployment on a real node: listed, read, dropped and replaced without the owner ever serving what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+from udo_runtime.groups import Group, pack, unpack
+
+from tests.node_manager.conftest import Daemon
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, UsageError
+from udo_protocol.frame import ANSWER, DATA, END, Frame, Header, encode
+from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.proto.frame_pb2 import Label
+from udo_protocol.schema import GROUP_COLUMN, from_ipc, schema_id, to_ipc
+from udo_protocol.slot import LaneEnd, Push
+
+COUNT = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"b": n}
+"""
+KEYED = {"entry": "op:Count", "input": {"a": "int64"}, "output": {"b": "int64"}, "key": ["a"]}
+GROUPS = range(4)
+
+
+class Attempt:
+    """One try of a task at an epoch of a session."""
+
+    def __init__(self, daemon: Daemon, session: str, epoch: int, attempt: int, run: str = "r1") -> None:
+        name = f"{session}.{run}.{epoch}.{attempt}"
+        reply = daemon.api.open_lane("d", name, session=session, epoch=epoch, run=run, call="c")
+        schema = from_ipc(reply.input_schema)
+        self._schema = schema.append(pa.field(GROUP_COLUMN, pa.int32()))
+        self._conn = Connection(reply.slots[0].queue_socket)
+        self.lane = LaneEnd(self._conn, reply.slots[0].prefix, name)
+        self.lane.open(to_ipc(self._schema))
+        self._output = from_ipc(reply.output_schema)
+        self._marks = {"session": session, "label": Label(run=reply.run, epoch=epoch, attempt=attempt)}
+        self._sent = self._got = 0
+
+    def send(self, keys: Sequence[int]) -> None:
+        columns = [pa.array(keys, pa.int64()), pa.array([k % len(GROUPS) for k in keys], pa.int32())]
+        batch = pa.record_batch(columns, schema=self._schema)
+        self._push(encode(self._header(DATA, schema=schema_id(to_ipc(self._schema))), batch))
+
+    def _header(self, kind: int, **more: object) -> Header:
+        self._sent += 1
+        return Header(lane=self.lane.lane, number=self._sent, kind=kind, **self._marks, **more)  # type: ignore[arg-type]
+
+    def _push(self, frame: list[bytes]) -> None:  # type: ignore[type-arg]
+        assert self.lane.push(self._sent, self._sent - 1, frame).status is Push.ACCEPTED
+
+    def frames(self) -> list[Frame]:
+        found: list[Frame] = []
+        while self._got < self._sent:
+            got = self.lane.collect(15_000)
+            assert got, "an answer is missing"
+            self._got += len(got)
+            found += got
+        return found
+
+    def answers(self) -> list[int]:
+        frames = self.frames()
+        assert {f.header.kind for f in frames} == {ANSWER}, [f.header.failure.message for f in frames]
+        return [n for f in frames for n in f.batch(self._output).column(0).to_pylist()]
+
+    def run(self, keys: Sequence[int]) -> list[int]:
+        self.send(keys)
+        self._push(encode(self._header(END, groups=GROUPS)))
+        found = self.answers()
+        self.close()
+        return found
+
+    def close(self) -> None:
+        self.lane.close()
+        self._conn.close()
+
+
+@pytest.fixture
+def daemon(home_daemon: Daemon) -> Daemon:
+    """A node manager where a session counts as unused as soon as its last lane closes, with a keyed deployment `d`."""
+    home_daemon.start("--session-idle-s", "0")
+    home_daemon.deploy(COUNT, **KEYED)
+    return home_daemon
+
+
+Open = Callable[..., Attempt]
+
+
+@pytest.fixture
+def attempt(daemon: Daemon) -> Iterator[Open]:
+    """attempt(session, epoch, attempt) opens a lane for one."""
+    numbers = iter(range(1, 1000))
+    opened: list[Attempt] = []
+
+    def make(session: str, epoch: int, **more: str) -> Attempt:
+        opened.append(Attempt(daemon, session, epoch, next(numbers), **more))
+        return opened[-1]
+
+    yield make
+    for a in opened:
+        a._conn.close()
+
+
+def counts(daemon: Daemon, session: str) -> dict[int, int]:
+    """Key -> count of the durable state."""
+    found: dict[int, int] = {}
+    parts: dict[int, dict[int, list[bytes]]] = {}
+    for part in daemon.api.export_state("d", session):
+        if part.HasField("piece"):
+            parts.setdefault(part.piece.group, {}).setdefault(part.piece.kind, []).append(part.piece.data)
+    for kinds in parts.values():
+        group = Group.restore(kinds[pb.StatePiece.META][0], kinds.get(pb.StatePiece.BASE, [None])[0], kinds.get(pb.StatePiece.DELTA, []))
+        found |= {unpack(k): unpack(v)["n"] for k, v in group.values.items()}
+    return found
+
+
+def imported(daemon: Daemon, session: str, values: dict[int, int], last_ended: int, **header: object) -> pb.StateImportReply:
+    """Import counts as the state after epoch `last_ended`."""
+    fields = {"key": [pb.KeyColumn(name="a", type="int64")], "key_groups": 128, "deployment": "d", **header}
+    yielded = [pb.StatePart(header=pb.StateHeader(session=session, last_ended=last_ended, **fields))]  # type: ignore[arg-type]
+    for n in GROUPS:
+        mine = {pack(k): pack({"n": v}) for k, v in values.items() if k % len(GROUPS) == n}
+        group = Group.imported(last_ended, True, mine, {})
+        for kind, data in ((pb.StatePiece.META, group.meta()), (pb.StatePiece.BASE, group.snapshot())):
+            yielded += [
+                pb.StatePart(piece=pb.StatePiece(group=n, kind=kind, data=data[:3], more=True)),
+                pb.StatePart(piece=pb.StatePiece(group=n, kind=kind, data=data[3:])),
+            ]
+    return daemon.api.import_state(iter(yielded))
+
+
+def test_sessions_are_listed_with_keys_epoch_and_whether_a_query_uses_them(daemon: Daemon, attempt: Open) -> None:
+    assert attempt("q1", 0).run([1, 2, 1]) == [1, 1, 2]
+    open_one = attempt("q2", 0)
+    open_one.send([1])
+    open_one.answers()
+    reply = daemon.api.sessions("d")
+    assert reply.node == "n1"
+    assert [(s.session, s.last_ended, s.keys, s.in_use, s.lanes) for s in reply.sessions] == [("q1", 0, 2, False, 0)]
+    open_one._push(encode(open_one._header(END, groups=GROUPS)))
+    open_one.answers()
+    found = {s.session: s for s in daemon.api.sessions().sessions}
+    assert (found["q2"].in_use, found["q2"].lanes, found["q2"].keys, found["q2"].run) == (True, 1, 1, 1)
+    assert found["q1"].bytes > 0
+
+
+def test_a_dropped_session_is_gone_also_from_the_owners_memory(daemon: Daemon, attempt: Open) -> None:
+    attempt("q1", 0).run([1, 2])
+    attempt("other", 0).run([7])
+    before = daemon.slot().instance
+    reply = daemon.api.drop_state("d", "q1")
+    assert reply.keys == 2
+    assert [s.session for s in daemon.api.sessions("d").sessions] == ["other"]
+    assert daemon.slot().instance != before
+    assert attempt("q1", 0).run([1]) == [1]  # begins anew
+    assert attempt("other", 1).run([7]) == [2]  # goes on
+    assert attempt("other", 2).run([7]) == [3]
+
+
+def test_dropping_under_a_running_attempt_needs_force_and_then_fails_it(daemon: Daemon, attempt: Open) -> None:
+    attempt("q1", 0).run([1])
+    under_way = attempt("q1", 1)
+    under_way.send([1])
+    under_way.answers()
+    with pytest.raises(Conflict, match="in use: 1 of its tasks exchange events now.*--force"):
+        daemon.api.drop_state("d", "q1")
+    daemon.api.drop_state("d", "q1", force=True)
+    with pytest.raises(LaneExpired):
+        under_way.lane.collect(10_000)
+    again = attempt("q1", 1)
+    again.send([1])
+    assert again.frames()[0].header.failure.code == "state_lost"
+    assert daemon.api.sessions("d").sessions == []
+
+
+def test_what_an_unfinished_attempt_left_in_the_log_does_not_bring_a_dropped_session_back(daemon: Daemon, attempt: Open) -> None:
+    unfinished = attempt("q1", 0)
+    unfinished.send([1, 1])
+    unfinished.answers()
+    attempt("q2", 0).run([5])  # its END makes the unfinished attempt durable too
+    unfinished.send([1])
+    unfinished.answers()
+    daemon.api.drop_state("d", "q1", force=True)
+    assert attempt("q2", 1).run([5]) == [2]
+    assert [s.session for s in daemon.api.sessions("d").sessions] == ["q2"]
+
+
+def test_an_import_is_served_at_once_and_replaces_only_when_told(daemon: Daemon, attempt: Open) -> None:
+    attempt("q1", 0).run([1])
+    with pytest.raises(Conflict, match="has a session q1 already.*--replace"):
+        imported(daemon, "q1", {1: 10}, 4)
+    assert imported(daemon, "q1", {1: 10, 2: 20}, 4, replace=True).groups == len(GROUPS)
+    assert counts(daemon, "q1") == {1: 10, 2: 20}
+    assert attempt("q1", 5, run="r2").run([1, 2, 3]) == [11, 21, 1]
+    assert attempt("q1", 6, run="r2").run([1]) == [12]
+    assert counts(daemon, "q1") == {1: 12, 2: 21, 3: 1}
+
+
+def test_an_import_that_does_not_fit_changes_nothing(daemon: Daemon, attempt: Open) -> None:
+    attempt("q1", 0).run([1])
+    with pytest.raises(SchemaError, match="keeps state by a int64; the file's state is kept by a string"):
+        imported(daemon, "new", {1: 1}, 0, key=[pb.KeyColumn(name="a", type="string")])
+    with pytest.raises(SchemaError, match="reads state of version 0; the file's is of version 3"):
+        imported(daemon, "new", {1: 1}, 0, state_version=3)
+    with pytest.raises(NotFound, match="no deployment"):
+        imported(daemon, "new", {1: 1}, 0, deployment="e")
+    busy = attempt("q1", 1)
+    with pytest.raises(Conflict, match="in use"):
+        imported(daemon, "q1", {1: 1}, 0, replace=True)
+    busy.send([1])
+    assert busy.answers() == [2]
+    assert [s.session for s in daemon.api.sessions("d").sessions] == ["q1"]
+
+
+def test_a_change_survives_the_death_of_the_owner_and_of_the_manager(daemon: Daemon, attempt: Open) -> None:
+    attempt("q1", 0).run([1, 1])
+    daemon.api.drop_state("d", "q1")
+    daemon.kill()
+    daemon.start("--session-idle-s", "0")
+    assert attempt("q1", 0).run([1]) == [1]
+
+
+def test_undeploying_with_sessions_asks_for_drop_state(daemon: Daemon, attempt: Open) -> None:
+    attempt("q1", 0).run([1])
+    with pytest.raises(Conflict, match="holds the state of 1 sessions.*--drop-state"):
+        daemon.api.undeploy("d")
+    daemon.api.undeploy("d", drop_state=True)
+    daemon.deploy(COUNT, **KEYED, version="2")
+    assert daemon.api.sessions("d").sessions == []
+
+
+def test_unknown_sessions_and_stateless_deployments_are_named(daemon: Daemon, attempt: Open) -> None:
+    attempt("query-1", 0).run([1])
+    with pytest.raises(NotFound, match="no session 'query-2'; there are: query-1"):
+        daemon.api.drop_state("d", "query-2")
+    daemon.deploy("def f(batch): return {'b': batch.column('a')}", name="s", entry="op:f", version="9")
+    with pytest.raises(UsageError, match="keeps no state"):
+        list(daemon.api.export_state("s", "query-1"))
