@@ -20,11 +20,8 @@ from udo_protocol.limits import DEFAULT, Limits
 from udo_protocol.schema import from_ipc
 from udo_protocol.slot import SlotReader, report_ready
 from udo_runtime.api import Context
-from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError, own_traceback
 from udo_runtime.instance import Instance, Stopped
-from udo_runtime.keyed import Keyed, KeyedProcessor
-from udo_runtime.keyed_instance import KeyedInstance
 from udo_runtime.load import Processor, load
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
@@ -51,6 +48,11 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
     arguments = (conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
     if not a.get("keyed"):
         return Instance(*arguments)
+    # Only here: a stateless operator may bring a MessagePack of its own, which the runtime's state could not work with.
+    from udo_runtime.durable import Durable
+    from udo_runtime.keyed import Keyed, KeyedProcessor
+    from udo_runtime.keyed_instance import KeyedInstance
+
     instance = KeyedInstance(*arguments)
     keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
     instance.keyed = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
