@@ -20,7 +20,7 @@ _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 class UpdateBody(BaseModel):
     """Body of update and rollback."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     version: str | None = None
     # Nodes may have to pull gigabytes and load a model; each of the two phases has this long.
@@ -30,16 +30,16 @@ class UpdateBody(BaseModel):
 class EpochBody(BaseModel):
     """Body of POST .../epochs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     session: str = Field(min_length=1, max_length=200)
-    epoch: int = Field(ge=-1)
+    epoch: int = Field(ge=-1, lt=1 << 63)
 
 
 class GcBody(BaseModel):
     """Body of POST /api/v1/gc. With `unused_s` shorter than a push takes, one under way may have to start again."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     unused_s: float | None = Field(default=None, ge=0, le=10 * 365 * 86400)
     untagged: bool = False
@@ -174,7 +174,7 @@ def wanted(node: str) -> Response:
     s.polled[_checked(node)] = s.clock()
     s.hub.enter()
     try:
-        s.hub.wait_generation(int(after) if after.isdecimal() else -1, wait_s)
+        s.hub.wait_generation(int(after) if after.isdecimal() and len(after) < 19 else -1, wait_s)
     finally:
         s.hub.leave()
     s.polled[node] = s.clock()

@@ -6,7 +6,7 @@ import threading
 
 from flask import Flask, Response
 
-from registry import api, auth, oci
+from registry import api, auth, oci, openapi
 from registry.blobs import Blobs
 from registry.config import Config
 from registry.hub import Hub
@@ -30,6 +30,7 @@ def create_app(config: Config) -> Flask:
     app.register_blueprint(oci.routes)
     app.register_blueprint(api.routes)
     app.add_url_rule("/healthz", view_func=healthz)
+    app.add_url_rule("/openapi.json", view_func=lambda: reply(openapi.describe()), endpoint="openapi")
     threading.Thread(target=keep_time, args=(parts,), name="update-deadlines", daemon=True).start()
     return app
 

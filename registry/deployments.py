@@ -31,7 +31,7 @@ EPOCHS_KEPT = 100
 class NewDeployment(BaseModel):
     """Body of POST /api/v1/deployments."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Name
     operator: Name

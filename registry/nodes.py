@@ -18,7 +18,7 @@ from udo_protocol.manifest import Name
 class Heartbeat(BaseModel):
     """Body of POST /api/v1/nodes/<node>/heartbeat."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     address: str = Field(default="", max_length=500)
     driver: str = Field(default="process", max_length=50)
@@ -29,7 +29,7 @@ class Heartbeat(BaseModel):
 class Report(BaseModel):
     """Body of POST /api/v1/nodes/<node>/report."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     deployment: Name
     version: str

@@ -25,7 +25,9 @@ def stream(update_id: str) -> Response:
     last = request.headers.get("Last-Event-ID", "0")
     s.hub.enter()
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    response = Response(_events(s, update_id, int(last) if last.isdecimal() else 0), mimetype="text/event-stream", headers=headers)
+    response = Response(
+        _events(s, update_id, int(last) if last.isdecimal() and len(last) < 19 else 0), mimetype="text/event-stream", headers=headers
+    )
     response.call_on_close(s.hub.leave)
     return response
 

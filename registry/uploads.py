@@ -12,6 +12,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,17 +56,24 @@ class Upload:
         if length is not None and at + length > most:
             raise SizeInvalid(f"a blob may have {most} bytes; this would be {at + length}")
         came = 0
-        with self._path.open("ab") as file:
+        hashed: Future[None] | None = None
+        # Hashing one piece goes on while the next one comes and is written.
+        with ThreadPoolExecutor(1) as beside, self._path.open("ab") as file:
             while piece := self._piece(read):
                 came += len(piece)
                 if at + came > most:
                     raise SizeInvalid(f"a blob may have {most} bytes; this has more")
+                if hashed is not None:
+                    hashed.result()
+                hashed = beside.submit(self._hash, piece, at + came - len(piece))
                 file.write(piece)
-                if self._hashed == at + came - len(piece):
-                    self._sha.update(piece)
-                    self._hashed += len(piece)
         if length is not None and came < length:
             raise UploadInvalid(f"{came} bytes came of {length} announced: truncated; resume from byte {at + came}")
+
+    def _hash(self, piece: bytes, begin: int) -> None:
+        if self._hashed == begin:  # else the registry was restarted meanwhile, and `verify` reads all of it
+            self._sha.update(piece)
+            self._hashed += len(piece)
 
     def _piece(self, read: Callable[[int], bytes]) -> bytes:
         try:

@@ -119,7 +119,8 @@ def reply(data: Any, status: int = 200) -> Response:
 
 def caller() -> Caller:
     """Who asks, as far as one can tell."""
-    who = "".join(c for c in request.headers.get("X-Udo-User", "")[:100] if c.isprintable()) or "unknown"
+    given = request.headers.get("X-Udo-User") or (request.authorization and request.authorization.username) or ""
+    who = "".join(c for c in given[:100] if c.isprintable()) or "unknown"
     return Caller(who, request.remote_addr or "local", services().clock())
 
 

@@ -86,7 +86,7 @@ class Registry(Transport):
                 try:
                     sha = hashlib.sha256()
                     with self._stream("GET", f"/v2/{_q(operator)}/blobs/{_q(digest)}") as response:
-                        for chunk in self._guarded(response.iter_bytes(_CHUNK)):
+                        for chunk in self._guarded(response.iter_raw()):
                             sha.update(chunk)
                             file.write(chunk)
                     if f"sha256:{sha.hexdigest()}" != digest:

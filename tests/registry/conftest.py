@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.conftest import wait_until
@@ -39,7 +40,7 @@ class Running:
 
     data: Path
     process: subprocess.Popen[bytes]
-    clients: list[Registry] = field(default_factory=list)
+    clients: list[Registry | httpx.Client] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -55,8 +56,15 @@ class Running:
 
     def client(self, token: str | None = "", user: str | None = "ada", timeout_s: float = 10) -> Registry:
         """A client with the right token unless told otherwise; closed with the registry."""
-        self.clients.append(Registry(self.url, token=self.token if token == "" else token, user=user, timeout_s=timeout_s))
-        return self.clients[-1]
+        client = Registry(self.url, token=self.token if token == "" else token, user=user, timeout_s=timeout_s)
+        self.clients.append(client)
+        return client
+
+    def http(self) -> httpx.Client:
+        """Plain HTTP with the token; closed with the registry."""
+        client = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=20)
+        self.clients.append(client)
+        return client
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
