@@ -396,10 +396,10 @@ class Manager:
         with contextlib.closing(self.servers.connect("queue")) as queue:
             log.uses(queue, lane.slot.prefix, session, name)
 
-    def run_ordinal(self, lane: Lane, session: str, run: str, call: str) -> int:
+    def run_ordinal(self, lane: Lane, session: str, run: str, call: str, started_ms: int) -> int:
         """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came."""
         with contextlib.closing(self.servers.connect("state")) as state:
-            return log.run_ordinal(state, lane.slot.prefix, session, run, call)
+            return log.run_ordinal(state, lane.slot.prefix, session, run, call, started_ms)
 
     def _epoch(self, deployment: Deployment, session: str, epoch: int) -> str:
         if deployment.source == "registry" and self.catalogue is not None:

@@ -49,7 +49,9 @@ class NodeService(rpc.NodeManagerServicer):
             schema=request.input_schema,
             wait_s=request.wait_ms / 1000,
         )
-        run = self._manager.run_ordinal(lane, request.session, request.run, request.call) if request.run else 0
+        run = 0
+        if request.run:
+            run = self._manager.run_ordinal(lane, request.session, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
         if manifest.key:
             self._manager.used(lane, request.session, request.lane)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -79,7 +80,7 @@ class Operator:
         if _require_key(deployed, chosen.key):
             settings.check_keyed(conf)
             df, partitions = by_key_group(df, deployed.key, deployed.input)
-            keys = Keys(partitions, _call_id(df), chosen.start == "empty")
+            keys = Keys(partitions, _call_id(df), chosen.start == "empty", round(time.time() * 1000))
             wanted.append(GROUP_COLUMN)
         task = self._task(deployed, chosen, conf, delivered(fields), keys)
         schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])

@@ -34,6 +34,7 @@ class Keyed:
     call: str
     groups: tuple[int, ...]
     start_empty: bool = False
+    started_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
         wait_ms=OPEN_WAIT_MS,
         run=request.keyed.run if request.keyed else "",
         call=request.keyed.call if request.keyed else "",
+        run_started_ms=request.keyed.started_ms if request.keyed else 0,
     )
     if len(reply.slots) != 1:
         raise ProtocolError(

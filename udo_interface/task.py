@@ -35,6 +35,7 @@ class Keys:
     partitions: int
     call: str
     start_empty: bool = False
+    planned_ms: int = 0  # since 1970; runs of a query are ordered by it
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Task:
             # An RDD's partition is one group by itself: its keys come from nowhere else.
             here, count = context.partitionId(), self.keyed.partitions
             groups = groups_of(here, count) if count else [here]
-            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty)
+            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms)
         return Request(
             self.deployment,
             session,

@@ -107,6 +107,7 @@ class Node:
         wait_ms: int = 30_000,
         run: str = "",
         call: str = "",
+        run_started_ms: int = 0,
     ) -> pb.OpenLaneReply:
         """The slots of `name`, `name@version` or `name@sha256:...`; waits `wait_ms` for an instance that is starting."""
         request = pb.OpenLaneRequest(
@@ -119,6 +120,7 @@ class Node:
             wait_ms=wait_ms,
             run=run,
             call=call,
+            run_started_ms=run_started_ms,
         )
         return self._call("OpenLane", request, wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
 

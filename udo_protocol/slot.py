@@ -19,7 +19,7 @@ import pyarrow as pa
 from udo_protocol.backoff import LinearBackoff
 from udo_protocol.clock import Clock
 from udo_protocol.connection import Arg, Connection
-from udo_protocol.errors import Conflict, Fenced, LaneExpired, ProtocolError, ServerLost, TwoProducers
+from udo_protocol.errors import Conflict, Fenced, LaneExpired, ProtocolError, ServerLost, Stale, TwoProducers
 from udo_protocol.frame import ERROR, Bytes, Failure, Frame, Header, decode, encode
 from udo_protocol.limits import DEFAULT, Limits
 from udo_protocol.schema import from_ipc, schema_id
@@ -204,13 +204,17 @@ class SlotReader:
             if (read := self.receive_read(cursor)) is not None:
                 return read
 
-    def send_emit(self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True) -> None:
-        """Send the answers to frames first, first+1 ... as (lane, frame), all or none; pair with emit_reply."""
+    def send_emit(self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True, failed: bool = False) -> None:
+        """Send the answers to frames first, first+1 ... as (lane, frame), all or none; pair with emit_reply.
+
+        `trim`: the frames leave the log in the same step. `failed`: they stay, and who replays them skips their lanes.
+        """
         lanes: dict[str, list[Arg]] = {}
         for lane, frame in answers:
             lanes.setdefault(lane, []).append(frame)
         commands: list[Sequence[Arg]] = [("RPUSH", f"{self.prefix}out:{lane}", *frames) for lane, frames in lanes.items()]
-        decide: list[Arg] = ["FCALL", "udo_emit", 1, self.prefix, self.token, first, first + len(answers) - 1, int(trim)]
+        decide: list[Arg] = ["FCALL", "udo_emit", 1, self.prefix, self.token, first, first + len(answers) - 1]
+        decide.append("failed" if failed else int(trim))
         decide += [self.limits.retained_bytes, self.limits.lane_ttl_ms]
         for lane, frames in lanes.items():
             decide += [lane, len(frames)]
@@ -222,9 +226,9 @@ class SlotReader:
         reply = self.conn.receive_transaction(self._emit_commands)[-1]
         return self._outcome(reply)
 
-    def emit(self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True) -> Emit:
+    def emit(self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True, failed: bool = False) -> Emit:
         """send_emit and emit_reply in one."""
-        self.send_emit(first, answers, trim=trim)
+        self.send_emit(first, answers, trim=trim, failed=failed)
         return self.emit_reply()
 
     def trim(self, seq: int) -> Emit:
@@ -329,9 +333,15 @@ def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
     return Checkpoint(int(seq), incarnation, [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)])
 
 
-def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: str = "") -> int:
-    """1, 2, 3 ...: the session's runs in the order in which they were first seen; TwoProducers for a second call in one."""
-    ordinal, known = state.call("FCALL", "udo_run", 1, prefix, session, run, call)
+def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: str = "", started_ms: int = 0) -> int:
+    """1, 2, 3 ...: the session's runs as they were first seen; TwoProducers for a second call in one.
+
+    Stale for a run that started before the newest one and is only seen now: numbered by sight, a late task of a driver
+    that is gone would make the driver's successor stale for ever (tests/model, runs_in_start_order).
+    """
+    ordinal, known = state.call("FCALL", "udo_run", 1, prefix, session, run, call, started_ms)
+    if ordinal < 0:
+        raise Stale(f"session {session} of {prefix.split(':')[1]}: a newer run of the query is known; this one's answers do not count")
     if bytes(known).decode() != call:
         raise TwoProducers(
             f"session {session} of {prefix.split(':')[1]} is used by two calls in one query; give each a name: udo(..., uid='first')"
@@ -402,11 +412,7 @@ def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failur
         return False
     lane, number = reader.sender(emitted + 1)
     header = Header(lane=lane, number=number, kind=ERROR, version=version, failure=failure)
-    if reader.emit(emitted + 1, [(lane, encode(header))], trim=not keyed) is not Emit.EMITTED:
-        return False
-    if keyed:
-        queue.transaction([("SADD", f"{prefix}failed", lane), ("PEXPIRE", f"{prefix}failed", DEFAULT.lane_ttl_ms)])
-    return True
+    return reader.emit(emitted + 1, [(lane, encode(header))], trim=not keyed, failed=keyed) is Emit.EMITTED
 
 
 def cut(state: Connection, prefix: str) -> dict[str, tuple[int, str]]:

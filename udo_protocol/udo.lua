@@ -90,8 +90,8 @@ local function accept(keys, a)
 end
 
 -- Decide on the answers just appended to the `out` lists.
--- ARGV: token, first seq, last seq, trim (1: stateless, answered frames leave the log at once), bound, ttl_ms, then
--- lane, count for each lane that was appended to.
+-- ARGV: token, first seq, last seq, trim (1: stateless, answered frames leave the log at once; failed: they stay, and who
+-- replays them skips their lanes), bound, ttl_ms, then lane, count for each lane that was appended to.
 local function emit(keys, a)
   local p = keys[1]
   local first, last = tonumber(a[2]), tonumber(a[3])
@@ -115,6 +115,10 @@ local function emit(keys, a)
     end
   end
   if a[4] == '1' then trim(p, last, tonumber(a[5])) end
+  if a[4] == 'failed' then
+    for i = 7, #a, 2 do redis.call('SADD', p .. 'failed', a[i]) end
+    redis.call('PEXPIRE', p .. 'failed', a[6])
+  end
   return {'EMITTED', last}
 end
 
@@ -149,17 +153,20 @@ local function promote(keys, a)
   return {'OWNER', num(p .. 'emitted', 0)}
 end
 
--- State server: the ordinal of a session's run, numbered at first sight, and the call that uses it. ARGV: session, run,
--- call.
+-- State server: the ordinal of a session's run, numbered at first sight, and the call that uses it. A run that started
+-- before the newest one known and is only seen now is too late: -1. ARGV: session, run, call, start (ms since 1970).
 local function run(keys, a)
   local key = keys[1] .. 'runs:' .. a[1]
   local known = redis.call('HGET', key, a[2])
   if not known then
-    known = (redis.call('HLEN', key) + 1) .. ' ' .. a[3]
+    for _, other in ipairs(redis.call('HVALS', key)) do
+      if tonumber(other:match('^%d+ (%d+)')) > tonumber(a[4]) then return {-1, a[3]} end
+    end
+    known = (redis.call('HLEN', key) + 1) .. ' ' .. a[4] .. ' ' .. a[3]
     redis.call('HSET', key, a[2], known)
   end
   redis.call('PERSIST', key) -- a dropped session that is used again keeps its numbers
-  local ordinal, call = known:match('^(%d+) (.*)$')
+  local ordinal, call = known:match('^(%d+) %d+ (.*)$')
   return {tonumber(ordinal), call}
 end
 

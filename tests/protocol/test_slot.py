@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import Servers
 from udo_protocol import slot
 from udo_protocol.connection import Connection
-from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost
+from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, Stale, TwoProducers
 from udo_protocol.frame import ANSWER, DATA, Failure, Header, decode, encode
 from udo_protocol.limits import Limits
 from udo_protocol.schema import to_ipc
@@ -191,6 +191,24 @@ def test_the_head_of_a_dead_operator_is_answered_with_its_failure(servers: Serve
     assert not slot.fail_head(servers.state(), servers.queue(), P, Failure(), "1")
     with pytest.raises(Fenced):
         instance.emit(2, [("l", data("l", 2))])
+
+
+def test_the_failed_frame_of_a_keyed_operator_stays_in_the_log_and_its_lane_is_known(servers: Servers) -> None:
+    lane_end(servers).push(1, 0, data("l", 1))
+    assert slot.fail_head(servers.state(), servers.queue(), P, Failure(message="died"), "1", keyed=True)
+    assert slot.failed_lanes(servers.queue(), P) == {"l"}
+    assert slot.slot_stats(servers.queue(), P).base == 1
+
+
+def test_runs_are_numbered_as_they_come_but_a_late_one_of_an_earlier_start_is_stale(servers: Servers) -> None:
+    state = servers.state()
+    assert slot.run_ordinal(state, P, "s", "first", "c", 1000) == 1
+    assert slot.run_ordinal(state, P, "s", "second", "c", 3000) == 2
+    assert slot.run_ordinal(state, P, "s", "first", "c", 1000) == 1
+    with pytest.raises(Stale, match="newer run"):
+        slot.run_ordinal(state, P, "s", "zombie", "c", 2000)
+    with pytest.raises(TwoProducers, match="uid="):
+        slot.run_ordinal(state, P, "s", "second", "another call", 3000)
 
 
 def test_a_status_wakes_waiting_lanes(servers: Servers) -> None:

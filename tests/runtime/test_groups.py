@@ -222,3 +222,17 @@ def test_the_watermark_is_the_highest_time_of_ended_epochs_and_the_same_on_a_ret
     assert epoch(Label(2, 1, 1), 0, 500) == 290
     assert epoch(Label(2, 1, 2), 1, 50) == 290
     assert epoch(Label(2, 2, 3), 0, 1) == 490
+
+
+def test_an_attempt_that_met_an_error_is_remembered_until_its_epoch_is_over() -> None:
+    s = Session("s")
+    s.admit(Label(1, 0, 1))
+    s.touch([0], Label(1, 0, 1), 0)
+    s.fail(Label(1, 0, 1), 0)
+    assert s.changed
+    s.touch([0], Label(1, 0, 2), 0)
+    s.end([0], Label(1, 0, 2))
+    assert s.failed == {(0, 1, 0, 1)}
+    s.touch([0], Label(1, 1, 3), 0)
+    s.end([0], Label(1, 1, 3))
+    assert s.failed == set()

@@ -100,11 +100,12 @@ def load_session(state: Connection, prefix: str, name: str) -> Session:
                 raise r
         groups[number] = Group.restore(meta, base, deltas)
     known = json.loads(bytes(found))
-    return Session(name, groups, last_ended=known["last_ended"], run=known["run"])
+    session = Session(name, groups, last_ended=known["last_ended"], run=known["run"])
+    session.failed = {tuple(f) for f in known.get("failed", ())}
+    return session
 
 
 def record(session: Session) -> str:
     """What `sessions` holds of a session; `at`: seconds since 1970."""
-    return json.dumps(
-        {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size, "at": round(time.time(), 3)}
-    )
+    known = {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size}
+    return json.dumps({**known, "at": round(time.time(), 3), "failed": sorted(session.failed)})

@@ -19,7 +19,7 @@ from udo_runtime.groups import TIMERS, Group, Label, pack, unpack
 from udo_runtime.session import Session, time_group
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_EXPIRES = "\0expires"
+EXPIRES = "\0expires"
 # A group's timers and expirations, each a list of [µs since the epoch, packed key]; at one time timers fire first.
 _TIMER, _EXPIRY = "t", "x"
 
@@ -60,8 +60,8 @@ class KeyedContext(Context):
     def expire(self, at: dt.datetime) -> None:
         """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
         at_us = to_us(at)
-        if self.state.get(_EXPIRES) != at_us:
-            self.state[_EXPIRES] = at_us
+        if self.state.get(EXPIRES) != at_us:
+            self.state[EXPIRES] = at_us
             self._set(_EXPIRY, at_us)
 
     def _set(self, kind: str, at_us: int) -> None:
@@ -87,7 +87,7 @@ class KeyedProcessor:
 
     def events(self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch | None:
         """Answer a DATA frame whose events lie in the key groups `numbers`; None: STALE, nothing has changed."""
-        label, partition = Label(header.label.run, header.label.epoch, header.label.attempt), header.partition
+        label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty):
             return None
         column = numbers.to_pylist()
@@ -122,7 +122,7 @@ class KeyedProcessor:
 
     def end(self, session: Session, header: Header) -> pa.RecordBatch | None:
         """Answer an END frame: due timers of the lane's groups fire, then the groups are complete. None: STALE."""
-        label, partition = Label(header.label.run, header.label.epoch, header.label.attempt), header.partition
+        label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty):
             return None
         numbers = list(header.groups)
@@ -167,7 +167,7 @@ class KeyedProcessor:
         ctx._group, ctx._watermark_us = group, watermark_us
         ctx.state = group.open(ctx.key) if state is None else state
         if kind == _EXPIRY:
-            if ctx.state.get(_EXPIRES) == at_us:  # else a later call replaced it
+            if ctx.state.get(EXPIRES) == at_us:  # else a later call replaced it
                 ctx.state.clear()
             return ()
         when = _EPOCH + dt.timedelta(microseconds=at_us)
@@ -194,6 +194,11 @@ class KeyedProcessor:
                 f"state of {ctx.operator}@{ctx.version}, session {session.name}, takes {session.size} bytes; the bound is "
                 f"{self._keyed.state_bytes} (limits.state_mb). Largest keys: {largest}"
             )
+
+
+def label_of(header: Header) -> Label:
+    """The attempt a frame belongs to."""
+    return Label(header.label.run, header.label.epoch, header.label.attempt)
 
 
 def unpack_key(packed: bytes) -> Any:

@@ -17,7 +17,7 @@ from udo_protocol.slot import Emit, Read, failed_lanes
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
 from udo_runtime.instance import Answer, Instance
-from udo_runtime.keyed import KeyedProcessor
+from udo_runtime.keyed import KeyedProcessor, label_of
 from udo_runtime.session import Session
 
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
@@ -95,14 +95,19 @@ class KeyedInstance(Instance):
             self._failed[header.lane] = None
         if header.lane in self._failed:
             return (header.lane, encode(self._reply(header, SKIPPED))), False
+        session = self._session(header.session)
+        label = label_of(header)
+        if (header.partition, *label) in session.failed:
+            return (header.lane, encode(self._reply(header, SKIPPED))), False
         try:
             if header.kind not in (DATA, END):
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
-            session = self._session(header.session)
             answer = self.keyed.end(session, header) if header.kind == END else self._events(session, frame)
         except ProcessingError as e:
+            session.fail(label, header.partition)
             return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event)), False
         except (ProtocolError, StateLost, TwoProducers) as e:
+            session.fail(label, header.partition)
             return self._error(header, Failure(code=e.code, message=str(e))), False
         if answer is None:
             return (header.lane, encode(self._reply(header, STALE))), False

@@ -25,7 +25,15 @@ class Session:
         self.last_ended = last_ended  # highest epoch of which an END was answered
         self.run = run
         self.changed = groups is None  # its record is to be written with the next checkpoint
+        # Attempts that met an error, as (partition, *label). Durable: a frame behind the error must not complete the epoch,
+        # also not for the next instance.
+        self.failed: set[tuple[int, ...]] = set()
         self._watermark: tuple[int, int | None] = (-1, None)
+
+    def fail(self, label: Label, partition: int) -> None:
+        """What this attempt still sends is to be skipped."""
+        self.failed.add((partition, *label))
+        self.changed |= bool(self.groups)
 
     def admit(self, label: Label, *, start_empty: bool = False) -> bool:
         """Whether frames of this label may be processed; False: STALE, a newer run is known. StateLost if epochs are missing."""
@@ -73,6 +81,7 @@ class Session:
             self.groups[n].end(void=void)
         if self.last_ended is None or label.epoch > self.last_ended:
             self.last_ended, self.changed = label.epoch, True
+            self.failed = {f for f in self.failed if f[2] >= label.epoch}
 
     # -- event time --------------------------------------------------------------------------------------------------
 
