@@ -1,0 +1,88 @@
+"""One try of a partition's epoch, as a Spark task makes it: udo_interface's own lane code, one answer per step."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.chaos.oracle import Event
+from udo_interface.lane import Collector, Sender, exchange
+from udo_interface.opening import Keyed, Request, reach
+from udo_protocol.schema import GROUP_COLUMN
+
+EVENTS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("kind", pa.string()), ("t", pa.timestamp("us"))])
+SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))
+ANSWERS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("what", pa.string()), ("n", pa.int64())])
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Where an attempt stands in the query."""
+
+    deployment: str
+    session: str
+    run: str
+    epoch: int
+    partition: int
+    number: int
+    groups: tuple[int, ...]
+    start_empty: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.run} e{self.epoch} p{self.partition} a{self.number}"
+
+
+def batches(frames: Sequence[Sequence[tuple[Event, int]]]) -> Iterator[tuple[pa.RecordBatch, None]]:
+    """Record batches of (event, key group)."""
+    for frame in frames:
+        columns = [pa.array([e[f.name] for e, _ in frame], f.type) for f in EVENTS]
+        yield pa.record_batch([*columns, pa.array([g for _, g in frame], pa.int32())], schema=SENT), None
+
+
+class Attempt:
+    """`step` until it is complete; any error ends it. `rows` are its answers so far, in order."""
+
+    def __init__(self, node: str, who: Identity, frames: Sequence[Sequence[tuple[Event, int]]], window: int, *, late: bool = False) -> None:
+        keyed = Keyed(who.run, "c", who.groups, who.start_empty)
+        request = Request(who.deployment, who.session, who.partition, who.number, who.epoch, window=window, keyed=keyed)
+        self.who, self.frames, self.rows = who, len(frames), Rows()
+        opened, self._end = reach(node, request, SENT)
+        sender = Sender(self._end, opened.place, SENT, stamp=opened.stamp)
+        if late:  # as if its frames had been under way for long: the early refusal is a service, not the rule
+            sender._part = sender._label = ""
+        sender.open()
+        self._answers = exchange(sender, Collector(self._end, opened.place, ANSWERS), batches(frames), window)
+        self.steps, self.complete = 0, False
+
+    def step(self) -> bool:
+        """Push what the window takes and collect one answer; True when the last one, that of END, has come."""
+        got = list(itertools.islice(self._answers, 1))
+        self.steps += 1
+        for _, batch in got:
+            self.rows += batch.to_pylist()
+        if not got:
+            self.complete = True
+        return self.complete
+
+    def cut_short(self) -> None:
+        """A limit downstream wants no more: the lane ends void."""
+        self._answers.close()  # type: ignore[attr-defined]
+        self.complete = True
+
+    def close(self) -> None:
+        """The task is over, for good or bad: what its lane left behind goes."""
+        with contextlib.suppress(Exception):
+            self._end.close()
+        self.die()
+
+    def die(self) -> None:
+        """kill -9 of the worker: nobody says goodbye."""
+        self._end.conn.close()
+        with contextlib.suppress(Exception):
+            self._answers.close()  # type: ignore[attr-defined]

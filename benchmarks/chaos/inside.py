@@ -1,0 +1,171 @@
+"""Start of an instance under chaos: it dies or stops at armed points of the runtime, and a broken build lacks one rule.
+
+Runs in place of udo_runtime/bootstrap.py, so that nothing of this is in the product. The directory `chaos` beside the
+queue server's socket says what to do: `broken` names the rule to lack, `armed.<deployment>` holds "point action".
+"""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+POINTS = ("restored", "before_emit", "after_emit", "before_checkpoint", "after_checkpoint")
+_ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+def at(directory, prefix, point):
+    """Do what is armed for this point of this deployment; whoever takes the order away first does it, once."""
+    deployment = prefix.split(":")[1]
+    armed = os.path.join(directory, f"armed.{deployment}")
+    try:
+        with open(armed) as f:
+            wanted, action = f.read().split()
+        if wanted != point:
+            return
+        taken = os.path.join(directory, f"taken.{deployment}.{os.getpid()}")
+        os.rename(armed, taken)
+    except (OSError, ValueError):
+        return
+    os.rename(taken, os.path.join(directory, f"fired.{deployment}.{os.getpid()}"))
+    os.kill(os.getpid(), _ACTIONS[action])
+
+
+def install_points(directory):
+    """Let every step of a keyed instance pass its points."""
+    from udo_runtime.keyed_instance import KeyedInstance
+
+    def around(cls, name, before, after):
+        original = getattr(cls, name)
+
+        def passing(self, *args, **kwargs):
+            if before:
+                at(directory, self._reader.prefix, before)
+            result = original(self, *args, **kwargs)
+            if after:
+                at(directory, self._reader.prefix, after)
+            return result
+
+        setattr(cls, name, passing)
+
+    around(KeyedInstance, "_begin", None, "restored")
+    around(KeyedInstance, "_emit", "before_emit", "after_emit")
+    around(KeyedInstance, "_checkpoint", "before_checkpoint", "after_checkpoint")
+
+
+def lack_fence(directory):
+    """An instance emits and checkpoints with whatever token owns the slot."""
+    import udo_runtime.durable as durable
+    from udo_runtime.keyed_instance import KeyedInstance
+
+    step, emit, store = KeyedInstance._step, KeyedInstance._emit, durable.checkpoint
+
+    def owner(conn, prefix):
+        return int(conn.call("GET", f"{prefix}owner") or 0)
+
+    def unfenced_step(self, cursor):
+        self._reader.token = owner(self._conn, self._reader.prefix)
+        return step(self, cursor)
+
+    def unfenced_emit(self, first, answers):
+        self._reader.token = owner(self._conn, self._reader.prefix)
+        emit(self, first, answers)
+
+    def unfenced_checkpoint(state, prefix, token, *rest):
+        return store(state, prefix, owner(state, prefix), *rest)
+
+    KeyedInstance._step, KeyedInstance._emit, durable.checkpoint = unfenced_step, unfenced_emit, unfenced_checkpoint
+
+
+def lack_undo(directory):
+    """What an attempt did is not taken back when another begins."""
+    from udo_runtime.groups import Group
+
+    def kept(self):
+        self.settle(close=True)
+        return {k: self.values.get(k) for k in self.undo}
+
+    Group._taken_back = kept
+
+
+def lack_emit(directory):
+    """Answers and the counter of answered frames are two steps."""
+    from udo_runtime.keyed_instance import KeyedInstance
+
+    def two_steps(self, first, answers):
+        if not answers:
+            return
+        prefix, limits = self._reader.prefix, self._limits
+        lanes = list(dict.fromkeys(lane for lane, _ in answers))
+        for lane, frame in answers:
+            self._conn.call("RPUSH", f"{prefix}out:{lane}", frame)
+        at(directory, prefix, "between")
+        last = first + len(answers) - 1
+        counts = [x for lane in lanes for x in (lane, 0)]
+        bounds = (limits.retained_bytes, limits.lane_ttl_ms)
+        reply = self._conn.call("FCALL", "udo_emit", 1, prefix, self._reader.token, first, last, 0, *bounds, *counts)
+        self._reader._outcome(reply)
+        self._emitted = last
+
+    KeyedInstance._emit = two_steps
+
+
+def lack_end_groups(directory):
+    """END completes only the groups that had events."""
+    from udo_runtime.groups import Label
+    from udo_runtime.keyed import KeyedProcessor
+
+    end = KeyedProcessor.end
+
+    def only_touched(self, session, header):
+        label = Label(header.label.run, header.label.epoch, header.label.attempt)
+        touched = [n for n in header.groups if n in session.groups and session.groups[n].label == label]
+        del header.groups[:]
+        header.groups.extend(touched)
+        return end(self, session, header)
+
+    KeyedProcessor.end = only_touched
+
+
+def lack_late_label(directory):
+    """Frames with an older label than their group's are processed all the same."""
+    import udo_runtime.session as session
+
+    session._stale = lambda mine, label: False
+
+
+def lack_riding(directory):
+    """The checkpoint at END covers what the END did, but neither the frame nor its answer."""
+    from udo_runtime.keyed_instance import KeyedInstance
+
+    def without_answer(self, seq, riding):
+        self.durable.save(list(self._sessions.values()), self._dropped, seq - len(riding), self._emitted, [])
+        self._dropped, self._uncovered = {}, 0
+
+    KeyedInstance._checkpoint = without_answer
+
+
+LACKS = {
+    "fence": lack_fence,
+    "undo": lack_undo,
+    "emit": lack_emit,
+    "end_groups": lack_end_groups,
+    "late_label": lack_late_label,
+    "riding": lack_riding,
+}
+
+
+def main():
+    """As bootstrap.py does it, with the points and without the rule."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = os.environ["UDO_PYTHONPATH"].split(os.pathsep) + [p for p in sys.path if os.path.abspath(p) != here]
+    directory = os.path.join(os.path.dirname(os.environ["UDO_QUEUE_SOCKET"]), "chaos")
+    with suppress(FileNotFoundError), open(os.path.join(directory, "broken")) as f:
+        LACKS[f.read().strip()](directory)
+    install_points(directory)
+    from udo_runtime.main import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

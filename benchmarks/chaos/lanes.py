@@ -1,0 +1,102 @@
+"""The part without Spark: many seeds' queries at once against one node under chaos."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from benchmarks.chaos.faults import WEIGHTS, Faults
+from benchmarks.chaos.node import ChaosNode, chaos_node
+from benchmarks.chaos.query import Mismatch, Query
+
+DEPLOYMENTS, AT_ONCE = 2, 6
+# A node serves this many seeds, then a fresh one takes over.
+SEEDS_PER_NODE = 100
+
+
+@dataclass
+class Outcome:
+    """What came of a range of seeds; `reports` holds one text per mismatch."""
+
+    seeds: int = 0
+    runs: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    reports: dict[int, str] = field(default_factory=dict)
+    slowest_s: float = 0.0
+
+
+def run(
+    seeds: Iterable[int],
+    *,
+    broken: str = "",
+    weights: dict[str, float] = WEIGHTS,
+    until_mismatch: bool = False,
+    deadline_s: float = float("inf"),
+    done: Callable[[int], None] = lambda seed: None,
+) -> Outcome:
+    """All seeds, in order but several at once; `done` is told each one that came through.
+
+    until_mismatch: stop at the first, as a broken build is only to be caught. deadline_s: start no seed after that long.
+    """
+    outcome, wanted = Outcome(), list(seeds)
+    started = time.monotonic()
+    while wanted and not (until_mismatch and outcome.reports) and time.monotonic() - started < deadline_s:
+        part, wanted = wanted[:SEEDS_PER_NODE], wanted[SEEDS_PER_NODE:]
+        with chaos_node(DEPLOYMENTS, broken) as (node, names):
+            faults = Faults(node, weights)
+            try:
+                _some(part, node, names, faults, outcome, lambda: until_mismatch and bool(outcome.reports), started + deadline_s, done)
+            finally:
+                faults.close()
+            outcome.faults += faults.counts
+    return outcome
+
+
+def _some(
+    seeds: list[int],
+    node: ChaosNode,
+    names: list[str],
+    faults: Faults,
+    outcome: Outcome,
+    enough: Callable[[], bool],
+    deadline: float,
+    done: Callable[[int], None],
+) -> None:
+    def one(seed: int) -> tuple[int, Query | None, str, float]:
+        if enough() or time.monotonic() > deadline:
+            return seed, None, "", 0.0
+        name = names[seed % len(names)]
+        query = Query(node, name, seed, lambda who, rng: faults.draw(name, who, rng))
+        started = time.monotonic()
+        try:
+            query.run()
+            error = ""
+        except Mismatch as e:
+            error = str(e)
+        except Exception:
+            error = traceback.format_exc()
+        return seed, query, error, time.monotonic() - started
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="seed") as pool:
+        for future in as_completed([pool.submit(one, s) for s in seeds]):
+            seed, query, error, took_s = future.result()
+            if query is None:
+                continue
+            outcome.seeds += 1
+            outcome.runs += query.runs
+            outcome.faults += query.faults
+            outcome.slowest_s = max(outcome.slowest_s, took_s)
+            if error:
+                outcome.reports[seed] = _report(seed, query, error, faults)
+            else:
+                done(seed)
+
+
+def _report(seed: int, query: Query, error: str, faults: Faults) -> str:
+    lines = [f"seed {seed}: MISMATCH", error, "what the query did (seconds since its start):", *query.trace]
+    lines += ["what befell the node:", *(f"{at:7.3f} {who}: {what}{'' if took else ' (did not take place)'}" for at, who, what, took in faults.happened[-60:])]
+    return "\n".join(lines)

@@ -1,0 +1,13 @@
+"""A node manager whose instances start through benchmarks/chaos/inside.py; the arguments are those of node_manager."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from node_manager import runtime_base
+from node_manager.__main__ import main
+
+if __name__ == "__main__":
+    runtime_base.bootstrap = lambda: Path(__file__).with_name("inside.py")
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""A real node manager without a registry, under chaos: deployments from its image cache, and everything that can befall it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.bringup import OPERATORS, wait_until
+from benchmarks.chaos.inside import LACKS
+from udo_protocol import manifest as manifests
+from udo_protocol.connection import Connection
+from udo_protocol.errors import UdoError
+from udo_protocol.keys import prefix
+from udo_protocol.node_api import connect_node
+from udo_protocol.slot import SlotStats, slot_stats
+
+VERSIONS = ("1", "2")
+_START_S, _STOP_S = 60.0, 40.0
+# A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
+_FIRE_S, _RESUME_S = 3.0, 6.0
+
+
+class ChaosNode:
+    """One node manager and what it runs. Methods may be called from any thread."""
+
+    def __init__(self, top: Path, broken: str = "") -> None:
+        self.home, self._top = top / "h", top
+        self.api = connect_node(self.home / "node.sock")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.chaos = self.home / "chaos"
+        self.chaos.mkdir(parents=True)
+        self._digests: dict[str, str] = {}
+        self._versions: dict[str, str] = {}
+        if broken:
+            assert broken in LACKS, f"expected one of {', '.join(LACKS)}, got {broken!r}"
+            (self.chaos / "broken").write_text(broken)
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the manager, or start it again, and wait until it serves."""
+        with (self._top / "manager.log").open("ab") as log:
+            argv = [sys.executable, "-m", "benchmarks.chaos.manager", "--home", str(self.home), "--node", "n1", "--warm", "2"]
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_until(self.api.healthy, _START_S, f"the node manager to serve; its log: {self._top}/manager.log")
+
+    def stop(self) -> None:
+        """Stop all; whatever a killed manager left is killed too."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_STOP_S)
+        self.api.close()
+        for p in psutil.process_iter(["cmdline", "cwd"]):
+            words = [*(p.info["cmdline"] or []), p.info["cwd"] or ""]
+            if p.pid != os.getpid() and any(str(self.home) in w for w in words):
+                with contextlib.suppress(psutil.Error):
+                    p.kill()
+
+    def deploy(self, name: str) -> None:
+        """Deploy the operator `history`, in two equal versions, under this name."""
+        for version in VERSIONS:
+            if version not in self._digests:
+                self._digests[version] = self._put_image(version)
+        self.api.deploy(name, "history", VERSIONS[0], self._digests[VERSIONS[0]])
+        self._versions[name] = VERSIONS[0]
+
+    def _put_image(self, version: str) -> str:
+        source = OPERATORS / "history"
+        manifest = manifests.load(source).model_copy(update={"version": version})
+        digest = "sha256:" + hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()
+        directory = self.home / "images" / digest.replace(":", "-")
+        (directory / "deps").mkdir(parents=True)
+        shutil.copytree(source, directory / "code", ignore=shutil.ignore_patterns("__pycache__"))
+        (directory / "manifest.json").write_text(manifest.model_dump_json())
+        return digest
+
+    def manager_log(self) -> str:
+        """What the manager logged."""
+        return (self._top / "manager.log").read_text("utf-8", "replace")
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def owner_pid(self, name: str) -> int:
+        """The instance that owns the deployment's slot; 0 while there is none."""
+        for s in self.api.status().slots:
+            if s.deployment == name and not s.pinned:
+                return int(s.pid)
+        return 0
+
+    def server_pid(self, role: str) -> int:
+        """The queue or the state server."""
+        return next(int(s.pid) for s in self.api.status().servers if s.role == role)
+
+    def connect(self, role: str) -> Connection:
+        """A fresh connection to the queue or the state server."""
+        return Connection(str(self.home / f"{role}.sock"))
+
+    def stats(self, name: str) -> SlotStats:
+        """Counters of the deployment's slot."""
+        with contextlib.closing(self.connect("queue")) as queue:
+            return slot_stats(queue, prefix(name, 0))
+
+    # -- faults: each answers whether it took place ----------------------------------------------------------------------
+
+    def kill_instance(self, name: str) -> bool:
+        """kill -9 of the owner, wherever it is."""
+        return _signal(self.owner_pid(name), signal.SIGKILL)
+
+    def arm(self, name: str, point: str, action: str) -> int:
+        """Let the instance kill or stop itself at a point of its loop; its pid, or 0 if none came by in time."""
+        armed = self.chaos / f"armed.{name}"
+        if armed.exists():
+            return 0
+        draft = self.chaos / f"draft.{name}.{time.monotonic_ns()}"
+        draft.write_text(f"{point} {action}")
+        draft.rename(armed)
+        deadline = time.monotonic() + _FIRE_S
+        while time.monotonic() < deadline:
+            for fired in self.chaos.glob(f"fired.{name}.*"):
+                fired.unlink()
+                return int(fired.suffix[1:])
+            time.sleep(0.005)
+        armed.unlink(missing_ok=True)
+        return 0
+
+    def update(self, name: str) -> bool:
+        """Live update to an equal version."""
+        wanted = VERSIONS[1 - VERSIONS.index(self._versions[name])]
+        phases = [e.phase for e in self.api.update(name, wanted, self._digests[wanted])]
+        if phases and phases[-1] == "done":
+            self._versions[name] = wanted
+            return True
+        return False
+
+    def stop_promote_resume(self, name: str, point: str, resume_after_s: float) -> bool:
+        """The owner stops at a point of its loop, another is promoted, the former one wakes up."""
+        pid = self.arm(name, point, "stop")
+        if not pid:
+            return False
+        try:
+            done = self.update(name)
+            time.sleep(min(resume_after_s, _RESUME_S))
+        finally:
+            _signal(pid, signal.SIGCONT)
+        return done
+
+    def kill_manager(self) -> bool:
+        """kill -9 of the node manager; another one adopts what it left."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+        self.api.close()
+        self.start()
+        return True
+
+    def kill_server(self, role: str) -> bool:
+        """kill -9 of a server; the manager starts another, the state server from its file."""
+        return _signal(self.server_pid(role), signal.SIGKILL)
+
+
+def _signal(pid: int, signum: int) -> bool:
+    try:
+        if pid:
+            os.kill(pid, signum)
+        return bool(pid)
+    except ProcessLookupError:
+        return False
+
+
+@contextmanager
+def chaos_node(deployments: int, broken: str = "") -> Iterator[tuple[ChaosNode, list[str]]]:
+    """A node with that many deployments of `history`, removed at the end whatever happened."""
+    top = Path(tempfile.mkdtemp(prefix="udo-"))
+    node = ChaosNode(top, broken)
+    try:
+        node.start()
+        names = [f"d{i}" for i in range(deployments)]
+        for name in names:
+            node.deploy(name)
+        yield node, names
+    finally:
+        with contextlib.suppress(UdoError):
+            node.stop()
+        shutil.rmtree(top, ignore_errors=True)
+

@@ -1,0 +1,296 @@
+"""A keyed streaming query without Spark: epochs over partitions, tasks that fail, linger and run again, drivers that restart.
+
+Everything it does comes from the seed; what it did stands in `trace`. A query must come out as the oracle says, whatever
+was done to it: its answers epoch by epoch, and the durable state at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import random
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from benchmarks.chaos.attempt import Attempt, Identity, Rows
+from benchmarks.chaos.node import ChaosNode
+from benchmarks.chaos.oracle import Answers, Event, Oracle
+from benchmarks.chaos.state import durable_state
+from udo_protocol.connection import ReplyError
+from udo_protocol.errors import ProtocolError, SchemaError, StateLost, TwoProducers, UdoError
+from udo_protocol.limits import KEY_GROUPS
+
+START = dt.datetime(2020, 1, 1)
+# A task that fails so often fails its query, as in Spark.
+MAX_FAILURES = 4
+# A query that has not come through by then is stuck; faults stop well before.
+STUCK_S, QUIET_S = 120.0, 60.0
+# What a driver takes to start a query again, roughly; the node recovers meanwhile.
+_RESTART_S = 0.3
+# Platform faults per step of the scheduler.
+_FAULTS = 0.03
+# Never to be seen by a query, whatever happens to the platform.
+_ILLEGAL = (ProtocolError, SchemaError, StateLost, TwoProducers)
+# Epochs whose answers a limit cuts short, alone or beside a full evaluation.
+FULL, CUT, CUT_THEN_FULL, FULL_THEN_CUT = "full", "cut", "cut, then full", "full, then cut"
+Fault = Callable[[str, random.Random], None]
+
+
+class Mismatch(Exception):
+    """The promise is broken: what was expected and what came."""
+
+
+class QueryFailed(Exception):
+    """As Spark fails a query; it is started again."""
+
+
+def group_of(key: str) -> int:
+    """The driver's own hash; Spark's is another one, which makes no difference."""
+    return zlib.crc32(key.encode()) % KEY_GROUPS
+
+
+def events_of(rng: random.Random, epoch: int, keys: Sequence[str]) -> list[Event]:
+    """The events of an epoch: mostly in order of time, a few late ones."""
+    count = rng.choice((0, 1, 5, 20, 40, 60)) if epoch else 30
+    made = []
+    for i in range(count):
+        second = epoch * 15 + rng.randrange(15) - (rng.randrange(40) if rng.random() < 0.1 else 0)
+        made.append({"k": rng.choice(keys), "id": epoch * 1000 + i, "kind": rng.choice("AABBC"), "t": START + dt.timedelta(seconds=second)})
+    return made
+
+
+class Query:
+    """One seed's query against one deployment. `fault` breaks something of the platform, beside it or at once."""
+
+    def __init__(self, node: ChaosNode, deployment: str, seed: int, fault: Fault, tag: str = "") -> None:
+        self._node, self._deployment, self._fault = node, deployment, fault
+        self.session = f"{tag}seed-{seed}"
+        self.rng = rng = random.Random(seed)
+        keys = [f"{kind}{i}" for kind in "clsp" for i in range(rng.randrange(1, 5))]
+        self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(4, 9))]
+        modes = [rng.choices((FULL, CUT, CUT_THEN_FULL, FULL_THEN_CUT), (12, 1, 1, 1))[0] for _ in self._epochs]
+        self._modes = [FULL, *modes[1:-1], FULL]
+        self.trace: list[str] = []
+        self.faults: Counter[str] = Counter()
+        self._attempt = self._run = 0
+        self._lingering: list[Attempt] = []
+        self._answers: dict[int, Rows] = {}
+        self._new_run()
+
+    # -- the query ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """All epochs, then the judgement; Mismatch says what differs."""
+        self._started = time.monotonic()
+        epoch = 0
+        try:
+            while epoch < len(self._epochs):
+                try:
+                    rows = self._evaluate(epoch)
+                    if self._modes[epoch] == CUT:
+                        rows = Rows()
+                except QueryFailed as e:
+                    self._did("query failed", str(e))
+                    time.sleep(_RESTART_S)
+                    self._new_run()
+                    continue
+                if self._chance(0.15):
+                    self._did("driver killed between END and commit")
+                    self._new_run()
+                    continue
+                self._answers[epoch] = rows
+                epoch += 1
+                if self._chance(0.1):
+                    self._did("driver killed after commit")
+                    self._new_run()
+        finally:
+            for zombie in self._lingering:
+                zombie.die()
+        self._judge()
+
+    @property
+    def runs(self) -> int:
+        """How often the driver started."""
+        return self._run
+
+    def _new_run(self) -> None:
+        """The driver starts again, maybe with another number of partitions; tasks of the former run may linger on."""
+        self._run += 1
+        if self.rng.random() < 0.5:
+            self._attempt = 0
+        self._partitions = self.rng.randrange(1, 5)
+        self._log(f"run {self._run} with {self._partitions} partitions")
+
+    def _evaluate(self, epoch: int) -> Rows:
+        mode = self._modes[epoch]
+        if mode in (CUT, CUT_THEN_FULL):
+            if not self._pass(epoch, cut=True):
+                self._log(f"e{epoch}: nothing to cut")
+                self._modes[epoch] = mode = FULL
+            elif mode == CUT:
+                self._did("limit")
+                return Rows()
+            else:
+                self._did("limit, then a full evaluation")
+        rows = self._pass(epoch)
+        if mode == FULL_THEN_CUT and self._pass(epoch, cut=True):
+            self._did("full evaluation, then a limit")
+        elif self._chance(0.1):
+            self._did("evaluated twice")
+            rows = self._pass(epoch)
+        elif self._chance(0.2):
+            again = self.rng.sample(range(self._partitions), self.rng.randrange(1, self._partitions + 1))
+            self._did("stage re-run after END", f"of {again}")
+            for partition, new in self._pass(epoch, only=again).items():
+                rows[partition] = new
+        if self._chance(0.15):
+            self._unfinished_rerun(epoch)
+        return [row for partition in sorted(rows) for row in rows[partition]]
+
+    def _unfinished_rerun(self, epoch: int) -> None:
+        self._did("stage re-run after END, not finished")
+        with contextlib.suppress(UdoError, ReplyError):
+            late = self._start(epoch, self.rng.randrange(self._partitions), full=True)
+            if late.frames > 1:
+                late.step()
+            self._lingering.append(late) if late.frames > 1 and self._chance(0.3) else late.die()
+
+    # -- tasks -------------------------------------------------------------------------------------------------------
+
+    def _pass(self, epoch: int, *, cut: bool = False, only: Sequence[int] | None = None) -> dict[int, Rows]:
+        """One evaluation of the epoch's plan: all (or some) partitions, each until an attempt is through."""
+        wanted = list(range(self._partitions)) if only is None else list(only)
+        if cut:  # a limit that has enough starts no further tasks: those of one frame could not be cut
+            wanted = [p for p in wanted if len(self._events(epoch, p)) > 1]
+        live: dict[int, Attempt] = {}
+        failures: Counter[int] = Counter()
+        done: dict[int, Rows] = {}
+        while len(done) < len(wanted):
+            if time.monotonic() - self._started > STUCK_S:
+                raise Mismatch(f"stuck in epoch {epoch} for {STUCK_S:g} s")
+            self._maybe_fault()
+            partition = self.rng.choice([p for p in wanted if p not in done])
+            try:
+                if self._lingering and self._chance(0.25):
+                    self._step_zombie()
+                attempt = live.get(partition)
+                if attempt is None:
+                    live[partition] = attempt = self._start(epoch, partition, cut=cut)
+                elif not cut and self._chance(0.04):
+                    live[partition] = self._lose(attempt, epoch, partition)
+                elif attempt.step():
+                    if self._chance(0.05):
+                        self._did("task failed after END")
+                        raise UdoError("a step downstream failed after the last answer")
+                    attempt.close() if self._chance(0.8) else attempt.die()
+                    done[partition] = attempt.rows
+                elif cut:
+                    attempt.cut_short()
+                    attempt.close()
+                    done[partition] = attempt.rows
+            except (UdoError, ReplyError) as e:
+                self._failed(e, epoch, partition, live.pop(partition, None))
+                failures[partition] += 1
+                if failures[partition] == MAX_FAILURES:
+                    for rest in live.values():
+                        self._lingering.append(rest) if self._chance(0.3) else rest.die()
+                    raise QueryFailed(f"partition {partition} of epoch {epoch} failed {MAX_FAILURES} times; the last time: {e}") from e
+        return done
+
+    def _events(self, epoch: int, partition: int) -> list[tuple[Event, int]]:
+        return [(e, g) for e in self._epochs[epoch] if (g := group_of(e["k"])) % self._partitions == partition]
+
+    def _start(self, epoch: int, partition: int, *, cut: bool = False, full: bool = False) -> Attempt:
+        events, frames = self._events(epoch, partition), []
+        size = 1 if cut or full else self.rng.randrange(1, 9)
+        while events:
+            frames.append(events[:size])
+            events = events[size:]
+            size = self.rng.randrange(1, 9)
+        self._attempt += 1
+        groups = tuple(g for g in range(KEY_GROUPS) if g % self._partitions == partition)
+        who = Identity(self._deployment, self.session, f"{self.session}-r{self._run}", epoch, partition, self._attempt, groups)
+        window = 1 if cut or full else self.rng.choice((1, 2, 8))
+        late = self._chance(0.2)
+        self._log(f"start {who}: {len(frames)} frames, window {window}{', late' if late else ''}")
+        return Attempt(str(self._node.api.path), who, frames, window, late=late)
+
+    def _lose(self, attempt: Attempt, epoch: int, partition: int) -> Attempt:
+        """Its executor is thought dead: a newer attempt starts; the old one is dead, or lives on."""
+        if self._chance(0.5):
+            self._did("worker killed", str(attempt.who))
+            attempt.die()
+        else:
+            self._did("two attempts alive", str(attempt.who))
+            self._lingering.append(attempt)
+        return self._start(epoch, partition)
+
+    def _step_zombie(self) -> None:
+        zombie = self.rng.choice(self._lingering)
+        try:
+            over = zombie.step()
+            self._log(f"zombie {zombie.who} step {zombie.steps}{' complete' if over else ''}")
+        except (UdoError, ReplyError) as e:
+            if not isinstance(e, StateLost):  # whoever comes after the next epoch's END has lost its state, rightly
+                self._require_legal(e)
+            self._log(f"zombie {zombie.who}: {type(e).__name__}")
+            over = True
+        if over:
+            self._lingering.remove(zombie)
+            zombie.close()
+
+    def _failed(self, error: Exception, epoch: int, partition: int, attempt: Attempt | None) -> None:
+        self._require_legal(error)
+        self._log(f"failed e{epoch} p{partition} {attempt.who if attempt else ''}: {type(error).__name__}: {str(error)[:200]}")
+        if attempt is not None:
+            attempt.close()
+
+    @staticmethod
+    def _require_legal(error: Exception) -> None:
+        if isinstance(error, _ILLEGAL):
+            raise Mismatch(f"{type(error).__name__}: {error}") from error
+
+    # -- chance and record -------------------------------------------------------------------------------------------
+
+    def _chance(self, p: float) -> bool:
+        return self.rng.random() < p and time.monotonic() - self._started < QUIET_S
+
+    def _maybe_fault(self) -> None:
+        if self._chance(_FAULTS):
+            self._fault(self.session, self.rng)
+
+    def _did(self, kind: str, detail: str = "") -> None:
+        self.faults[kind] += 1
+        self._log(f"{kind} {detail}".rstrip())
+
+    def _log(self, text: str) -> None:
+        since = time.monotonic() - getattr(self, "_started", time.monotonic())
+        self.trace.append(f"{since:7.3f} {text}")
+
+    # -- judgement ---------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        oracle = Oracle()
+        for epoch, events in enumerate(self._epochs):
+            if self._modes[epoch] == CUT:
+                continue
+            expected, got = oracle.epoch(events), self._by_key(self._answers[epoch])
+            for key in sorted({*expected, *got}):
+                if (want := expected.get(key, [])) != (have := got.get(key, [])):
+                    raise Mismatch(f"epoch {epoch}, key {key}:\n  expected {want}\n  got      {have}")
+        states, timers = oracle.final()
+        have_states, have_timers = durable_state(self._node, self._deployment, self.session)
+        for key in sorted({*states, *have_states}):
+            if states.get(key) != have_states.get(key):
+                raise Mismatch(f"final state of key {key}:\n  expected {states.get(key)}\n  got      {have_states.get(key)}")
+        if timers != have_timers:
+            raise Mismatch(f"final timers:\n  missing {sorted(timers - have_timers)}\n  too many {sorted(have_timers - timers)}")
+
+    @staticmethod
+    def _by_key(rows: Rows) -> Answers:
+        answers: Answers = defaultdict(list)
+        for row in rows:
+            answers[row["k"]].append((row["id"], row["what"], row["n"]))
+        return answers
