@@ -341,7 +341,10 @@ def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: st
     """
     ordinal, known = state.call("FCALL", "udo_run", 1, prefix, session, run, call, started_ms)
     if ordinal < 0:
-        raise Stale(f"session {session} of {prefix.split(':')[1]}: a newer run of the query is known; this one's answers do not count")
+        raise Stale(
+            f"session {session} of {prefix.split(':')[1]}: a run of the query that was planned later is known, this one's answers do not "
+            "count. If it is the newest, build its DataFrame anew (call udo(...) again) before starting it"
+        )
     if bytes(known).decode() != call:
         raise TwoProducers(
             f"session {session} of {prefix.split(':')[1]} is used by two calls in one query; give each a name: udo(..., uid='first')"

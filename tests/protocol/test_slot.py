@@ -205,7 +205,7 @@ def test_runs_are_numbered_as_they_come_but_a_late_one_of_an_earlier_start_is_st
     assert slot.run_ordinal(state, P, "s", "first", "c", 1000) == 1
     assert slot.run_ordinal(state, P, "s", "second", "c", 3000) == 2
     assert slot.run_ordinal(state, P, "s", "first", "c", 1000) == 1
-    with pytest.raises(Stale, match="newer run"):
+    with pytest.raises(Stale, match="planned later"):
         slot.run_ordinal(state, P, "s", "zombie", "c", 2000)
     with pytest.raises(TwoProducers, match="uid="):
         slot.run_ordinal(state, P, "s", "second", "another call", 3000)
