@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "inspect": ("inspect", "Show one operator, version or deployment in full."),
     "status": ("status", "Show the registry, the nodes and their slots."),
     "logs": ("logs", "Show what an operator logs."),
+    "state": ("state", "List, show, export, import and drop keyed state."),
     "top": ("top", "Watch rates, depths and latencies live."),
     "node": ("node", "Run a node manager in the foreground; list nodes."),
     "registry": ("registry", "Run a registry in the foreground; read its audit trail."),

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-import pyarrow as pa
 import pytest
 from udo_runtime.groups import Group, pack, unpack
 
+from tests.keyed import GROUPS, Attempt
 from tests.node_manager.conftest import Daemon
-from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, UsageError
-from udo_protocol.frame import ANSWER, DATA, END, Frame, Header, encode
 from udo_protocol.proto import node_manager_pb2 as pb
-from udo_protocol.proto.frame_pb2 import Label
-from udo_protocol.schema import GROUP_COLUMN, from_ipc, schema_id, to_ipc
-from udo_protocol.slot import LaneEnd, Push
 
 COUNT = """
 from udo_runtime import Operator
@@ -25,60 +20,6 @@ class Count(Operator):
         yield {"b": n}
 """
 KEYED = {"entry": "op:Count", "input": {"a": "int64"}, "output": {"b": "int64"}, "key": ["a"]}
-GROUPS = range(4)
-
-
-class Attempt:
-    """One try of a task at an epoch of a session."""
-
-    def __init__(self, daemon: Daemon, session: str, epoch: int, attempt: int, run: str = "r1") -> None:
-        name = f"{session}.{run}.{epoch}.{attempt}"
-        reply = daemon.api.open_lane("d", name, session=session, epoch=epoch, run=run, call="c")
-        schema = from_ipc(reply.input_schema)
-        self._schema = schema.append(pa.field(GROUP_COLUMN, pa.int32()))
-        self._conn = Connection(reply.slots[0].queue_socket)
-        self.lane = LaneEnd(self._conn, reply.slots[0].prefix, name)
-        self.lane.open(to_ipc(self._schema))
-        self._output = from_ipc(reply.output_schema)
-        self._marks = {"session": session, "label": Label(run=reply.run, epoch=epoch, attempt=attempt)}
-        self._sent = self._got = 0
-
-    def send(self, keys: Sequence[int]) -> None:
-        columns = [pa.array(keys, pa.int64()), pa.array([k % len(GROUPS) for k in keys], pa.int32())]
-        batch = pa.record_batch(columns, schema=self._schema)
-        self._push(encode(self._header(DATA, schema=schema_id(to_ipc(self._schema))), batch))
-
-    def _header(self, kind: int, **more: object) -> Header:
-        self._sent += 1
-        return Header(lane=self.lane.lane, number=self._sent, kind=kind, **self._marks, **more)  # type: ignore[arg-type]
-
-    def _push(self, frame: list[bytes]) -> None:  # type: ignore[type-arg]
-        assert self.lane.push(self._sent, self._sent - 1, frame).status is Push.ACCEPTED
-
-    def frames(self) -> list[Frame]:
-        found: list[Frame] = []
-        while self._got < self._sent:
-            got = self.lane.collect(15_000)
-            assert got, "an answer is missing"
-            self._got += len(got)
-            found += got
-        return found
-
-    def answers(self) -> list[int]:
-        frames = self.frames()
-        assert {f.header.kind for f in frames} == {ANSWER}, [f.header.failure.message for f in frames]
-        return [n for f in frames for n in f.batch(self._output).column(0).to_pylist()]
-
-    def run(self, keys: Sequence[int]) -> list[int]:
-        self.send(keys)
-        self._push(encode(self._header(END, groups=GROUPS)))
-        found = self.answers()
-        self.close()
-        return found
-
-    def close(self) -> None:
-        self.lane.close()
-        self._conn.close()
 
 
 @pytest.fixture
@@ -99,12 +40,12 @@ def attempt(daemon: Daemon) -> Iterator[Open]:
     opened: list[Attempt] = []
 
     def make(session: str, epoch: int, **more: str) -> Attempt:
-        opened.append(Attempt(daemon, session, epoch, next(numbers), **more))
+        opened.append(Attempt(daemon.api, "d", session, epoch, next(numbers), **more))
         return opened[-1]
 
     yield make
     for a in opened:
-        a._conn.close()
+        a.close()
 
 
 def counts(daemon: Daemon, session: str) -> dict[int, int]:
@@ -143,7 +84,7 @@ def test_sessions_are_listed_with_keys_epoch_and_whether_a_query_uses_them(daemo
     reply = daemon.api.sessions("d")
     assert reply.node == "n1"
     assert [(s.session, s.last_ended, s.keys, s.in_use, s.lanes) for s in reply.sessions] == [("q1", 0, 2, False, 0)]
-    open_one._push(encode(open_one._header(END, groups=GROUPS)))
+    open_one.end()
     open_one.answers()
     found = {s.session: s for s in daemon.api.sessions().sessions}
     assert (found["q2"].in_use, found["q2"].lanes, found["q2"].keys, found["q2"].run) == (True, 1, 1, 1)

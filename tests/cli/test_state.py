@@ -1,0 +1,172 @@
+"""`udo state` and `udo undeploy` on the sessions of a real keyed deployment."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+from tests.keyed import Attempt
+from udo_cli import state_file
+from udo_cli.state_text import entries
+from udo_protocol.errors import UsageError
+from udo_protocol.node_api import Node, connect_node
+
+MANIFEST = """
+name = "visits"
+version = "{version}"
+entry = "op:Count"
+key = "a"
+state_version = {state_version}
+[input]
+a = "int64"
+[output]
+b = "int64"
+"""
+COUNT = """
+import datetime as dt
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        if event["a"] == 7: ctx.expire(dt.datetime(2030, 1, 1))
+        yield {"b": n}
+"""
+ONE, TWO = "11111111-aaaa", "22222222-bbbb"
+
+
+def write(folder: Path, version: str = "1", state_version: int = 0) -> Path:
+    folder.mkdir()
+    (folder / "operator.toml").write_text(MANIFEST.format(version=version, state_version=state_version))
+    (folder / "op.py").write_text(COUNT)
+    return folder
+
+
+@pytest.fixture
+def visits(platform: Shell, tmp_path: Path) -> Iterator[Node]:
+    """A deployment `visits` whose sessions are not in use as soon as they have no lane; session ONE has ended epochs 0 and 1."""
+    platform("push", write(tmp_path / "visits"))
+    platform("deploy", "visits")
+    node = connect_node(platform.home / "node" / "node.sock")
+    run(node, ONE, 0, [1, 2, 7])
+    run(node, ONE, 1, [1])
+    yield node
+    platform("undeploy", "visits", "--drop-state", code=None)
+
+
+def run(node: Node, session: str, epoch: int, keys: list[int], run: str = "r1") -> list[int]:
+    return Attempt(node, "visits", session, epoch, epoch + 1, run).run(keys)
+
+
+def sessions(platform: Shell) -> dict[str, dict[str, object]]:
+    return {s["session"]: s for s in platform("state", "ls", "visits", "--json").json}
+
+
+def show(platform: Shell, session: str, *args: str) -> dict[int, int]:
+    return {e["key"]: e["state"]["n"] for e in platform("state", "show", "visits", session, "--json", *args).json["entries"]}
+
+
+def test_a_session_is_listed_and_shown(platform: Shell, visits: Node) -> None:
+    [one] = sessions(platform).values()
+    assert (one["session"], one["last_epoch"], one["keys"], one["run"], one["lanes"]) == (ONE, 1, 3, 1, 0)
+    text = platform("state", "ls").out
+    assert all(word in text for word in ("visits", ONE, "LAST EPOCH", "in use"))
+    assert show(platform, "1111") == {1: 2, 2: 1, 7: 1}
+    assert show(platform, ONE, "--limit", "1").keys() < {1, 2, 7}
+    [line] = platform("state", "show", "visits", ONE, "--key", "7").out.splitlines()
+    assert json.loads(line) == {"key": 7, "state": {"n": 1}, "group": 3, "expires": "2030-01-01T00:00:00+00:00"}
+    assert "2 of 3 keys" in platform("state", "show", "visits", ONE, "--limit", "2").err
+
+
+def test_names_that_do_not_exist_are_answered_with_those_that_do(platform: Shell, visits: Node) -> None:
+    assert ONE in platform("state", "show", "visits", "nobody", code=3).err
+    assert "no key 99" in platform("state", "show", "visits", ONE, "--key", "99", code=3).err
+    assert "no deployment" in platform("state", "ls", "nothing", code=3).err
+    assert "there is no file" in platform("state", "import", "none.state", "visits", TWO, code=2).err
+
+
+def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_name(platform: Shell, visits: Node, tmp_path: Path) -> None:
+    file = tmp_path / "visits.state"
+    platform("state", "export", "visits", ONE, file)
+    platform("state", "import", file, "visits", "again")
+    assert run(visits, "again", 1, [1, 2]) == [2, 2]  # the query replays its last epoch
+    assert run(visits, "again", 2, [1, 2]) == [3, 3]
+
+    under_way = Attempt(visits, "visits", ONE, 2, 9)
+    under_way.send([1, 1, 5])
+    under_way.answers()
+    run(visits, TWO, 0, [3])  # makes it durable
+    made = platform("state", "export", "visits", ONE, file, "--force", "--json").json
+    assert (made["keys"], made["last_ended"], made["key"]) == (3, 1, [["a", "int64"]])
+    assert platform("state", "export", "visits", ONE, file, code=4).err.count("--force") == 1
+    under_way.lane.close()
+    under_way.close()
+
+    assert "goes on with epoch 2" in platform("state", "import", file, "visits", "copy").out
+    assert show(platform, "copy") == {1: 2, 2: 1, 7: 1}
+    assert run(visits, "copy", 2, [1, 2]) == [3, 2]
+    assert platform("state", "import", file, "visits", "copy", code=4).err.count("in use") == 1
+
+    platform("state", "import", file, "visits", "fresh", "--start-epoch", "0")
+    assert run(visits, "fresh", 0, [1, 4]) == [3, 1]
+
+
+def test_state_of_another_version_is_refused(platform: Shell, visits: Node, tmp_path: Path) -> None:
+    file = tmp_path / "visits.state"
+    platform("state", "export", "visits", ONE, file)
+    platform("push", write(tmp_path / "next", "2", state_version=1))
+    platform("deploy", "visits@2", "--name", "next")
+    assert "reads state of version 1; the file's is of version 0" in platform("state", "import", file, "next", "x", code=4).err
+    platform("undeploy", "next")
+
+
+def test_a_damaged_file_is_refused(platform: Shell, visits: Node, tmp_path: Path) -> None:
+    file = tmp_path / "visits.state"
+    platform("state", "export", "visits", ONE, file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-12])
+    assert "damaged" in platform("state", "import", file, "visits", TWO, code=2).err
+    file.write_bytes(gzip.compress(gzip.decompress(whole)[:-20]))
+    with pytest.raises(UsageError, match="damaged|cut off"):
+        state_file.check(file)
+    file.write_text("{}")
+    assert "no file of `udo state export`" in platform("state", "import", file, "visits", TWO, code=2).err
+
+
+def test_a_drop_is_refused_while_in_use_and_asks_before_it_acts(platform: Shell, visits: Node) -> None:
+    assert "say --yes" in platform("state", "drop", "visits", ONE, code=2).err
+    refused = platform("state", "drop", "visits", ONE, "--yes", code=4)
+    assert "a task used it" in refused.err
+    assert "--force" in refused.err
+    assert platform("state", "drop", "visits", "1111", "--yes", "--force", "--json").json["dropped"] == ONE
+    assert ONE not in sessions(platform)
+    assert run(visits, ONE, 0, [1], run="r2") == [1]
+
+
+def test_undeploying_says_what_state_would_be_lost(platform: Shell, visits: Node) -> None:
+    refused = platform("undeploy", "visits", code=4)
+    assert "1 sessions with 3 keys" in refused.err
+    assert "--drop-state" in refused.err
+    platform("undeploy", "visits", "--drop-state")
+
+
+def test_every_sub_command_has_help_with_examples(udo: Callable[..., object]) -> None:
+    for name in ("ls", "show", "export", "import", "drop"):
+        assert f"udo state {name}" in udo("state", name, "--help").out  # type: ignore[attr-defined]
+
+
+def test_times_bytes_and_composite_keys_have_a_text_form() -> None:
+    import datetime as dt
+
+    from udo_runtime.groups import TIMERS, pack
+
+    at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    values = {pack(["a", 7]): pack({"t": at, "b": b"\x01", "m": {1: 2}}), TIMERS: pack({"t": [[1_000_000, pack(["a", 7])]]})}
+    [entry] = entries([state_file.Settled(3, 0, True, values, {})], '["a", 7]')
+    assert entry["key"] == ["a", 7]
+    assert entry["state"] == {"t": "2030-01-01T00:00:00+00:00", "b": "01", "m": {"1": 2}}
+    assert entry["timers"] == ["1970-01-01T00:00:01+00:00"]

@@ -1,0 +1,212 @@
+"""`udo state`: the keyed state of a node's deployments, by session: list, show, export, import, drop."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from udo_cli import base
+
+if TYPE_CHECKING:
+    from udo_protocol.node_api import Node
+    from udo_protocol.proto import node_manager_pb2 as pb
+
+EXAMPLES = """
+udo state ls                                       sessions of every deployment here; a query's is named by its id
+udo state show visits 1f2e                         keys and values; the beginning of a session's name is enough
+udo state show visits 1f2e --key 4711 --json
+udo state export visits 1f2e visits.state
+udo state import visits.state visits NEW-QUERY-ID --start-epoch 0
+udo state drop visits 1f2e
+"""
+node_option = click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
+
+
+@base.group("state", EXAMPLES)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Look into the keyed state of deployments, back it up, move it to another query, remove what no query uses any more.
+
+    A session is what one query keeps in one deployment. State lies on the node that runs the query's tasks.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@command.command("ls", examples="udo state ls\nudo state ls visits --json")
+@click.argument("deployment", default="")
+@node_option
+@base.json_option
+def ls(deployment: str, address: str | None, as_json: bool) -> None:
+    """List the sessions of DEPLOYMENT, or of all. One that no task uses now is an orphan unless its query comes back."""
+    from udo_cli import output, remote
+
+    reply = remote.node(address).sessions(deployment)
+    rows = [_row(reply.node, s) for s in reply.sessions]
+    if as_json:
+        output.emit(rows)
+        return
+    shown = [
+        (r["deployment"], r["session"], r["node"], "in use" if r["in_use"] else "orphan", _number(r["last_epoch"]), r["run"])
+        + (r["keys"], output.size(r["bytes"]), r["changed_at"])
+        for r in rows
+    ]
+    columns = ("DEPLOYMENT", "SESSION", "NODE", "USE", "LAST EPOCH", "RUN", "KEYS", "SIZE", "CHANGED")
+    output.table(columns, shown, "no sessions: no keyed operator has ended an epoch on this node")
+
+
+@command.command("show", examples="udo state show visits 1f2e --limit 100\nudo state show visits 1f2e --key '[\"a\", 7]'")
+@click.argument("deployment")
+@click.argument("session")
+@click.option("--key", help="Only this key; several columns as a JSON list.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Keys at most.")
+@node_option
+@base.json_option
+def show(deployment: str, session: str, key: str | None, limit: int, address: str | None, as_json: bool) -> None:
+    """Print keys and values of a session as the last complete epoch left them, one JSON object a line."""
+    from itertools import islice
+
+    from udo_cli import output, remote, state_file, state_text
+    from udo_protocol.errors import NotFound
+
+    node = remote.node(address)
+    found = _session(node, deployment, session)
+    parts = node.export_state(deployment, found.session)
+    next(parts)  # the header
+    entries = list(islice(state_text.entries(state_file.settled(parts), key), limit))
+    parts.close()  # type: ignore[attr-defined]
+    if key is not None and not entries:
+        raise NotFound(f"session {found.session} of {deployment!r} has no key {key}; it has {found.keys} keys: udo state show {deployment}")
+    if as_json:
+        output.emit({"deployment": deployment, "session": found.session, "keys": found.keys, "entries": entries})
+        return
+    for entry in entries:
+        click.echo(json.dumps(entry))
+    if key is None and found.keys > len(entries):
+        output.say(f"{len(entries)} of {found.keys} keys; more with --limit")
+
+
+@command.command("export", examples="udo state export visits 1f2e visits.state")
+@click.argument("deployment")
+@click.argument("session")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@node_option
+@base.json_option
+def export(deployment: str, session: str, file: Path, force: bool, address: str | None, as_json: bool) -> None:
+    """Write a session to FILE as its last complete epoch left it; its query may go on meanwhile."""
+    from udo_cli import output, remote, state_file
+    from udo_protocol.errors import Conflict
+
+    if file.exists() and not force:
+        raise Conflict(f"{file} exists; overwrite it with --force")
+    node = remote.node(address)
+    found = _session(node, deployment, session)
+    if not found.HasField("last_ended"):
+        raise Conflict(f"session {found.session} of {deployment!r} holds nothing yet: none of its epochs has ended")
+    parts = node.export_state(deployment, found.session)
+    summary = state_file.write(file, next(parts).header, state_file.settled(parts))
+    if as_json:
+        output.emit({"file": str(file), **summary.header, "keys": summary.keys, "bytes": summary.bytes})
+    else:
+        epoch = summary.header["last_ended"]
+        click.echo(f"{file}: {summary.keys} keys, {output.size(summary.bytes)}, session {found.session} up to epoch {epoch}")
+
+
+@command.command("import", examples="udo state import visits.state visits 9b1d\nudo state import visits.state visits 9b1d --start-epoch 0")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("deployment")
+@click.argument("session")
+@click.option(
+    "--start-epoch", type=click.IntRange(0), help="The first epoch of the query that will use it; by default the one after the export's."
+)
+@click.option("--replace", is_flag=True, help="Overwrite a session of that name.")
+@node_option
+@base.json_option
+def import_(file: Path, deployment: str, session: str, start_epoch: int | None, replace: bool, address: str | None, as_json: bool) -> None:
+    """Write FILE as SESSION of DEPLOYMENT: the id of a streaming query, and .UID if the call has one.
+
+    Refused while a query uses the session, when there is one of that name, and when the operator keeps its state by other
+    columns or in another version.
+    """
+    from udo_cli import output, remote, state_file
+
+    summary = state_file.check(file)
+    remote.node(address).import_state(state_file.parts(file, summary, deployment, session, start_epoch, replace))
+    next_epoch = summary.header["last_ended"] + 1 if start_epoch is None else start_epoch
+    if as_json:
+        output.emit({"deployment": deployment, "session": session, "keys": summary.keys, "bytes": summary.bytes, "next_epoch": next_epoch})
+    else:
+        click.echo(f"{deployment}: session {session} has {summary.keys} keys; its query goes on with epoch {next_epoch}")
+
+
+@command.command("drop", examples="udo state drop visits 1f2e\nudo state drop visits 1f2e --yes --json")
+@click.argument("deployment")
+@click.argument("session")
+@click.option("--force", is_flag=True, help="Also while a query uses it: the query then fails.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@node_option
+@base.json_option
+def drop(deployment: str, session: str, force: bool, yes: bool, address: str | None, as_json: bool) -> None:
+    """Remove a session for good. A query of that name begins anew or, if it is beyond its first epoch, fails with StateLost."""
+    from udo_cli import output, remote
+    from udo_protocol.errors import UsageError
+
+    node = remote.node(address)
+    found = _session(node, deployment, session)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"{found.keys} keys of session {found.session} would be removed and nobody can be asked; say --yes")
+        click.confirm(f"Remove the {found.keys} keys of session {found.session} of {deployment}?", abort=True, err=True)
+    reply = node.drop_state(deployment, found.session, force=force)
+    if as_json:
+        output.emit({"deployment": deployment, "dropped": found.session, "keys": reply.keys, "bytes": reply.bytes})
+    else:
+        click.echo(f"{deployment}: session {found.session} dropped, {reply.keys} keys")
+
+
+def _session(node: Node, deployment: str, text: str) -> pb.StateSession:
+    """The session of that name, or the only one that begins so."""
+    from udo_protocol.errors import NotFound, UsageError
+
+    there = list(node.sessions(deployment).sessions)
+    for s in there:
+        if s.session == text:
+            return s
+    near = [s for s in there if s.session.startswith(text)]
+    if len(near) == 1:
+        return near[0]
+    if near:
+        raise UsageError(f"{text!r} begins several sessions of {deployment!r}: {', '.join(s.session for s in near)}")
+    names = ", ".join(s.session for s in there[:5]) or "none"
+    raise NotFound(f"deployment {deployment!r} has no session {text!r} on this node; there are: {names}. List them with: udo state ls")
+
+
+def _row(node: str, s: pb.StateSession) -> dict[str, Any]:
+    return {
+        "deployment": s.deployment,
+        "session": s.session,
+        "node": node,
+        "slot": s.slot,
+        "in_use": s.in_use,
+        "lanes": s.lanes,
+        "last_epoch": s.last_ended if s.HasField("last_ended") else None,
+        "run": s.run,
+        "keys": s.keys,
+        "bytes": s.bytes,
+        "changed_at": _when(s.changed_at),
+        "used_at": _when(s.used_at) if s.used_at else None,
+    }
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _number(epoch: int | None) -> str:
+    return "none" if epoch is None or epoch < 0 else str(epoch)

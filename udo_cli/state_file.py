@@ -1,0 +1,184 @@
+"""A session's state as a file, readable in any language: gzip of a MessagePack stream. Form: docs/state.md, "The file".
+
+First a header, then one map per key group, then a trailer that counts them. Values are as the last ENDed epoch left them, with
+what leads back to the epoch before, so that the query may replay its last epoch.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from udo_runtime.groups import TIMERS, Group
+
+from udo_protocol.errors import ProtocolError, UsageError
+from udo_protocol.proto import node_manager_pb2 as pb
+
+FORMAT, FORMAT_VERSION = "udo-state", 1
+_PIECE_BYTES = 1 << 20
+_LEVEL = 1  # of gzip: state is written once and read once
+
+
+@dataclass(frozen=True)
+class Settled:
+    """One key group as its last ENDed epoch left it; keys and values are packed. See Group.last_ended."""
+
+    group: int
+    epoch: int | None
+    ended: bool
+    values: dict[bytes, bytes]
+    undo: dict[bytes, bytes | None]
+
+    @property
+    def keys(self) -> int:
+        """Keys that have state."""
+        return 0 if self.group < 0 else len(self.values) - (TIMERS in self.values)
+
+    @property
+    def bytes(self) -> int:
+        """Of keys and values."""
+        return sum(len(k) + len(v) for k, v in self.values.items())
+
+    def at(self, epoch: int) -> Settled:
+        """The same as the state after `epoch`."""
+        return replace(self, epoch=epoch, ended=True, undo={})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a file holds."""
+
+    header: dict[str, Any]
+    keys: int
+    bytes: int
+
+
+def settled(parts: Iterable[pb.StatePart]) -> Iterator[Settled]:
+    """The groups of an export, behind its header."""
+    number: int | None = None
+    values: dict[int, list[bytes]] = {}
+    begun: list[bytes] = []
+    for part in parts:
+        piece = part.piece
+        if number is not None and piece.group != number:
+            yield _settled(number, values)
+            values = {}
+        number = piece.group
+        begun.append(piece.data)
+        if not piece.more:
+            values.setdefault(piece.kind, []).append(b"".join(begun))
+            begun = []
+    if begun:
+        raise ProtocolError(f"the state of group {number} breaks off")
+    if number is not None:
+        yield _settled(number, values)
+
+
+def _settled(number: int, values: dict[int, list[bytes]]) -> Settled:
+    [meta], base = values[pb.StatePiece.META], values.get(pb.StatePiece.BASE)
+    group = Group.restore(meta, base[0] if base else None, values.get(pb.StatePiece.DELTA, ()))
+    return Settled(number, *group.last_ended())
+
+
+def write(path: Path, header: pb.StateHeader, groups: Iterable[Settled]) -> Summary:
+    """Write the file; it appears under its name when it is complete."""
+    described = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "deployment": header.deployment,
+        "session": header.session,
+        "operator": header.operator,
+        "version": header.version,
+        "state_version": header.state_version,
+        "key": [[c.name, c.type] for c in header.key],
+        "key_groups": header.key_groups,
+        "last_ended": header.last_ended,
+        "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    keys = size = count = 0
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with gzip.open(partial, "wb", compresslevel=_LEVEL) as file:
+            file.write(msgpack.packb(described))
+            for g in groups:
+                file.write(msgpack.packb({"group": g.group, "epoch": g.epoch, "ended": g.ended, "undo": g.undo, "values": g.values}))
+                keys, size, count = keys + g.keys, size + g.bytes, count + 1
+            file.write(msgpack.packb({"groups": count, "keys": keys, "bytes": size}))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Summary(described, keys, size)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Header, groups, trailer as they stand; UsageError if it is no such file, damaged or cut off."""
+    try:
+        with gzip.open(path, "rb") as file:
+            unpacker = msgpack.Unpacker(file, max_buffer_size=0, strict_map_key=False)
+            header = next(unpacker, None)
+            if not isinstance(header, dict) or header.get("format") != FORMAT:
+                raise UsageError(f"{path} is no file of `udo state export`")
+            if header["format_version"] != FORMAT_VERSION:
+                raise UsageError(f"{path} has format version {header['format_version']}; this udo reads {FORMAT_VERSION}")
+            yield header
+            yield from unpacker
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}") from None
+    except (OSError, EOFError, zlib.error, ValueError, msgpack.UnpackException) as e:
+        raise UsageError(f"{path} is damaged or no file of `udo state export`: {e}") from e
+
+
+def check(path: Path) -> Summary:
+    """Read it to the end; what it holds."""
+    header: dict[str, Any] | None = None
+    trailer: dict[str, Any] = {}
+    count = 0
+    for item in read(path):
+        if header is None:
+            header = item
+        elif "group" in item:
+            count += 1
+        else:
+            trailer = item
+    assert header is not None, "read yields a header or raises"
+    if trailer.get("groups") != count:
+        raise UsageError(f"{path} is cut off: it names {trailer.get('groups', 'no number of')} groups and has {count}")
+    return Summary(header, trailer["keys"], trailer["bytes"])
+
+
+def parts(path: Path, found: Summary, deployment: str, session: str, start_epoch: int | None, replace: bool) -> Iterator[pb.StatePart]:
+    """The file as an import: for a query whose next epoch is the one after the last ENDed, or `start_epoch`."""
+    header = found.header
+    yield pb.StatePart(
+        header=pb.StateHeader(
+            deployment=deployment,
+            session=session,
+            state_version=header["state_version"],
+            key=[pb.KeyColumn(name=n, type=t) for n, t in header["key"]],
+            key_groups=header["key_groups"],
+            last_ended=header["last_ended"] if start_epoch is None else start_epoch - 1,
+            keys=found.keys,
+            bytes=found.bytes,
+            replace=replace,
+        )
+    )
+    for item in read(path):
+        if "group" in item:
+            g = Settled(**item)
+            if start_epoch is not None:
+                g = g.at(start_epoch - 1)
+            group = Group.imported(g.epoch, g.ended, g.values, g.undo)
+            yield from _pieces(g.group, ((pb.StatePiece.META, group.meta()), (pb.StatePiece.BASE, group.snapshot())))
+
+
+def _pieces(group: int, values: Sequence[tuple[pb.StatePiece.Kind, bytes]]) -> Iterator[pb.StatePart]:
+    for kind, data in values:
+        for at in range(0, len(data), _PIECE_BYTES):
+            piece = pb.StatePiece(group=group, kind=kind, data=data[at : at + _PIECE_BYTES], more=at + _PIECE_BYTES < len(data))
+            yield pb.StatePart(piece=piece)
