@@ -1,0 +1,116 @@
+"""Push and pull of one large layer against copying the file and hashing it once.
+
+A push ends when the registry has the layer on its disk, a pull when the file has been checked; the copy that both are
+measured against is in the page cache only, which favours it. Rounds take turns, so that a busy machine troubles all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bringup import say, wait_until
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section
+from udo_protocol.registry_api import Registry
+
+FULL_MB, QUICK_MB = 500, 100
+# The first megabyte of each round is new, so that the registry cannot know the layer.
+_HEAD_BYTES = 1 << 20
+
+
+@contextmanager
+def _registry(home: Path) -> Iterator[Registry]:
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-P", "-m", "registry", "--data", str(home)], stdout=log, stderr=log)
+    try:
+        wait_until(lambda: (home / "address").exists() or process.poll() is not None, 60, "the registry's start")
+        if process.poll() is not None:
+            raise InvalidRun(f"the registry ended: {(home / 'log').read_text()[-500:]}")
+        with Registry((home / "address").read_text(), token=(home / "token").read_text(), user="benchmarks", timeout_s=120) as client:
+            yield client
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
+
+
+def _copy_and_hash(source: Path, target: Path) -> str:
+    shutil.copyfile(source, target)
+    with target.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def run(*, quick: bool, driver: str = "process", seed: int = 0) -> dict[str, Any]:
+    """Seconds of each way and the ratio of the copy's to them; `driver` and `seed` make no difference here."""
+    size_mb, rounds = (QUICK_MB, 3) if quick else (FULL_MB, 5)
+    seconds: dict[str, list[float]] = {"copy": [], "push": [], "pull": []}
+    with tempfile.TemporaryDirectory(prefix="udo-bench-") as name, _registry(_made(Path(name) / "registry")) as client:
+        layer, copy, pulled = (Path(name) / n for n in ("layer", "copy", "pulled"))
+        with layer.open("wb") as file:
+            for _ in range(size_mb):
+                file.write(secrets.token_bytes(1 << 20))
+        for i in range(rounds):
+            with layer.open("r+b") as file:
+                file.write(secrets.token_bytes(_HEAD_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            digests: list[str] = []
+            seconds["copy"].append(_seconds(lambda: digests.append(_copy_and_hash(layer, copy))))  # noqa: B023 - called at once
+            (digest,) = digests
+            seconds["push"].append(_seconds(lambda: client.push_blob("layers", digest, layer)))  # noqa: B023
+            seconds["pull"].append(_seconds(lambda: client.fetch_blob("layers", digest, pulled)))  # noqa: B023
+            if pulled.stat().st_size != size_mb << 20:
+                raise InvalidRun(f"the pulled layer has {pulled.stat().st_size} bytes, {size_mb << 20} were pushed")
+            for used in (copy, pulled):
+                used.unlink()
+            client.collect_garbage(unused_s=0)
+            say(f"round {i + 1} of {rounds}: " + ", ".join(f"{way} {took[-1]:.2f} s" for way, took in seconds.items()))
+    ratios = {
+        f"{way}_vs_copy": statistics.median(c / s for c, s in zip(seconds["copy"], seconds[way], strict=True)) for way in ("push", "pull")
+    }
+    medians = {f"{way}_s": statistics.median(took) for way, took in seconds.items()}
+    return {"layer_mb": size_mb, "rounds": rounds, **medians, **ratios}
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    rows = [["copy and hash", f"{record['copy_s']:.2f}", "1.00"]]
+    rows += [[way, f"{record[f'{way}_s']:.2f}", f"{record[f'{way}_vs_copy']:.2f}"] for way in ("push", "pull")]
+    remark = f"A layer of {record['layer_mb']} MB, {record['rounds']} rounds, medians; a push is on the disk when it ends, the copy is not."
+    return [Section("Registry: one layer", ["", "s", "× copy and hash"], rows, remark)]
+
+
+def main() -> None:
+    """`python -m benchmarks.registry_layers [--quick]`: run, append the record, show it."""
+    from benchmarks import record, tables
+
+    quick = "--quick" in sys.argv[1:]
+    made = record.stamp("registry_layers", {"quick": quick}, run(quick=quick))
+    record.append(made)
+    tables.show(sections(made))
+
+
+if __name__ == "__main__":
+    main()
