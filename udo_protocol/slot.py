@@ -142,19 +142,27 @@ class LaneEnd:
     def collect(self, wait_ms: int) -> list[Frame]:
         """Answers in order; [] after `wait_ms` or when the slot's status changed. LaneExpired if the lane is gone."""
         self._backoff.reset()
-        while not (frames := self.poll()):
-            if not self._backoff.at_ceiling:
-                self._backoff.pause()
-                continue
-            armed = self.conn.call("FCALL", "udo_park_lane", 1, self.prefix, self.lane, self.limits.lane_ttl_ms)
-            if armed < 0:
-                raise LaneExpired(f"lane {self.lane} was idle for more than {self.limits.lane_ttl_ms / 1000:g} s and has been removed")
-            if armed == 0 and wait_ms <= 0:
-                return []
-            if armed == 0:
-                self.conn.call("BLPOP", self._bell, f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + self.conn.default_timeout_s)
-                wait_ms = 0
-        return frames
+        while not self._backoff.at_ceiling:
+            if frames := self.poll():
+                return frames
+            self._backoff.pause()
+        return self._park(wait_ms)
+
+    def _park(self, wait_ms: int) -> list[Frame]:
+        """Arm the doorbell, sleep on it, read: in one round trip, so that who is woken has the answers in hand."""
+        park: Sequence[Arg] = ("FCALL", "udo_park_lane", 1, self.prefix, self.lane, self.limits.lane_ttl_ms)
+        trim: Sequence[Arg] = ("LTRIM", self._out, self._collected, -1)
+        wait = [("BLPOP", self._bell, f"{wait_ms / 1000:.3f}")] if wait_ms > 0 else []
+        self.conn.send([trim, park, *wait, ("LRANGE", self._out, 0, self.limits.read_frames - 1)])
+        timeout_s = max(wait_ms, 0) / 1000 + self.conn.default_timeout_s
+        replies = [self.conn.receive(timeout_s) for _ in range(3 + len(wait))]
+        for r in replies:
+            if isinstance(r, Exception):
+                raise r
+        if replies[1] < 0:
+            raise LaneExpired(f"lane {self.lane} was idle for more than {self.limits.lane_ttl_ms / 1000:g} s and has been removed")
+        self._collected = len(replies[-1])
+        return [decode(f) for f in replies[-1]]
 
     def schema(self, identity: bytes) -> pa.Schema:
         """The schema of that id, as registered on this slot; ProtocolError if nobody registered it."""
@@ -247,11 +255,28 @@ class SlotReader:
 
     def park(self, cursor: int, wait_ms: int, *, shadow: bool = False) -> bool:
         """Sleep until there is something at `cursor` (a shadow: until it is promoted); False if nothing came in time."""
+        self._send_park(cursor, wait_ms, shadow)
+        return self._woken(wait_ms)
+
+    def park_and_read(self, cursor: int, wait_ms: int) -> Read | None:
+        """Sleep as `park`, then read as `receive_read`, in one round trip: who is woken has the frames in hand."""
+        self._send_park(cursor, wait_ms, False)
+        self.send_read(cursor)
+        self._woken(wait_ms)
+        return self.receive_read(cursor)
+
+    def _send_park(self, cursor: int, wait_ms: int, shadow: bool) -> None:
         group = "waiting" if shadow else "parked"
-        if self.conn.call("FCALL", "udo_park", 1, self.prefix, self.name, cursor, self.token, group) == 1:
-            return True
-        bell = f"{self.prefix}bell:{self.name}"
-        return self.conn.call("BLPOP", bell, f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + self.conn.default_timeout_s) is not None
+        park = ("FCALL", "udo_park", 1, self.prefix, self.name, cursor, self.token, group)
+        self.conn.send([park, ("BLPOP", f"{self.prefix}bell:{self.name}", f"{wait_ms / 1000:.3f}")])
+
+    def _woken(self, wait_ms: int) -> bool:
+        timeout_s = wait_ms / 1000 + self.conn.default_timeout_s
+        replies = [self.conn.receive(timeout_s) for _ in range(2)]
+        for r in replies:
+            if isinstance(r, Exception):
+                raise r
+        return replies[1] is not None
 
     def sender(self, seq: int) -> tuple[str, int]:
         """(lane, number) that the log noted for a frame that cannot be decoded."""

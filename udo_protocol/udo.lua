@@ -184,17 +184,23 @@ end
 
 -- Arm a reader's doorbell, then look again, so that what came in between is not slept through.
 -- ARGV: reader, cursor, token, set ('parked': woken by events; 'waiting': a shadow, woken by a promotion only).
--- Answers 1 if there is something to do at once.
+-- Answers 1 if there is something to do at once; the bell rings then too, so that the caller may send this, the blocking
+-- pop of its bell and the next read in one go.
 local function park(keys, a)
   local p = keys[1]
   local bell = p .. 'bell:' .. a[1]
   local owner = redis.call('GET', p .. 'owner') or '0'
+  redis.call('DEL', bell)
+  local due
   if a[4] == 'waiting' then
-    if owner == a[3] then return 1 end
-  elseif owner ~= a[3] or num(p .. 'base', 1) + redis.call('LLEN', p .. 'in') > tonumber(a[2]) then
+    due = owner == a[3]
+  else
+    due = owner ~= a[3] or num(p .. 'base', 1) + redis.call('LLEN', p .. 'in') > tonumber(a[2])
+  end
+  if due then
+    ring_bell(bell)
     return 1
   end
-  redis.call('DEL', bell)
   redis.call('SADD', p .. a[4], a[1])
   return 0
 end
@@ -203,9 +209,13 @@ end
 local function park_lane(keys, a)
   local p = keys[1]
   local key = p .. 'lane:' .. a[1]
-  if redis.call('PEXPIRE', key, a[2]) == 0 then return -1 end
-  if redis.call('EXISTS', p .. 'out:' .. a[1]) == 1 then return 1 end
-  redis.call('DEL', p .. 'bell:' .. a[1])
+  local bell = p .. 'bell:' .. a[1]
+  redis.call('DEL', bell)
+  local gone = redis.call('PEXPIRE', key, a[2]) == 0
+  if gone or redis.call('EXISTS', p .. 'out:' .. a[1]) == 1 then
+    ring_bell(bell)
+    return gone and -1 or 1
+  end
   redis.call('HSET', key, 'parked', 1)
   return 0
 end

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import TypeVar
 
 import pyarrow as pa
@@ -69,11 +70,13 @@ class Instance:
             cursor = self._shadow()
             while not self.stopping:
                 cursor = self._step(cursor)
-        except Stopped:
-            pass
-        finally:
             self._settle()
-            self._stats.publish(self._conn, force=True)
+        except Stopped:
+            pass  # parked: nothing is under way but the parking's own replies
+        finally:
+            # A connection of its own: on the loop's one, replies may still be to come.
+            with suppress(UdoError), closing(Connection(self._conn.path)) as conn:
+                self._stats.publish(conn, force=True)
 
     def _shadow(self) -> int:
         """Wait for the promotion; answer the first unanswered sequence number."""
@@ -83,7 +86,7 @@ class Instance:
                 return self._begin(read)
             if read.owner > self._reader.token:
                 raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
-            self._park(read.emitted + 1, shadow=True)
+            self._park_shadow(read.emitted + 1)
 
     def _begin(self, read: Read) -> int:
         """Promoted: where to begin."""
@@ -94,10 +97,11 @@ class Instance:
         self._reader.send_read(cursor, base=self._expected_base(cursor))
         self._settle_emits()
         read = self._reader.receive_read(cursor) or self._reader.read(cursor)
+        if not read.frames and read.owner == self._reader.token:
+            read = self._idle(read)
         if read.owner != self._reader.token:
             raise Fenced(f"token {self._reader.token} is not the owner any more, {read.owner} is")
         if not read.frames:
-            self._idle(read.first)
             return read.first
         self._backoff.reset()
         cursor = self._answer_all(read.first, read.frames)
@@ -198,24 +202,33 @@ class Instance:
         reply.failure.CopyFrom(failure)
         return header.lane, encode(reply)
 
-    def _idle(self, cursor: int) -> None:
+    def _idle(self, read: Read) -> Read:
+        """Nothing was there: pause, or park and read again; what is there then."""
         if not self._backoff.at_ceiling:
             self._backoff.pause()
-            return
-        self._stats.publish(self._conn, force=True)
-        self._park(cursor)
+            return read
         self._backoff.reset()
+        self._stats.publish(self._conn)
+        with self._parking():
+            again = self._reader.park_and_read(read.first, self._limits.park_ms)
+        self._housekeeping()
+        return again or self._reader.read(read.first)
 
-    def _park(self, cursor: int, *, shadow: bool = False) -> None:
+    def _park_shadow(self, cursor: int) -> None:
+        with self._parking():
+            self._reader.park(cursor, self._limits.park_ms, shadow=True)
+        self._housekeeping()
+
+    @contextmanager
+    def _parking(self) -> Iterator[None]:
+        """While it lasts, SIGTERM raises Stopped instead of waiting for the next frame."""
         self.parked = True
         try:
             if self.stopping:
                 raise Stopped
-            woken = self._reader.park(cursor, self._limits.park_ms, shadow=shadow)
+            yield
         finally:
             self.parked = False
-        if not woken:
-            self._housekeeping()
 
     def _housekeeping(self) -> None:
         now = time.monotonic()
