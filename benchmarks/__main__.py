@@ -19,7 +19,11 @@ SUITES = {
     "throughput": "Events per second of one function called from Spark in six ways.",
     "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
     "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
+    "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
+    "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
+# Suites with options of their own, in OPTIONS of their module.
+WITH_OPTIONS = ("exactly_once",)
 EXIT_INVALID = 1
 
 
@@ -34,11 +38,11 @@ def _suite(name: str, text: str) -> click.Command:
     @click.option("--json", "as_json", is_flag=True, help="The record as one JSON object on the last line of standard output.")
     @click.option("--driver", type=click.Choice(["process", "docker"]), default="process", show_default=True, help="How instances run.")
     @click.option("--seed", type=int, default=1, show_default=True, help="Of the input.")
-    def suite(quick: bool, as_json: bool, driver: str, seed: int) -> None:
+    def suite(quick: bool, as_json: bool, driver: str, seed: int, **own: Any) -> None:
         from benchmarks import tables
 
         module = importlib.import_module(f"benchmarks.{name}")
-        arguments: dict[str, Any] = {"quick": quick, "driver": driver, "seed": seed}
+        arguments: dict[str, Any] = {"quick": quick, "driver": driver, "seed": seed, **own}
         try:
             made = record.stamp(name, arguments, module.run(**arguments))
         except InvalidRun as e:
@@ -50,6 +54,9 @@ def _suite(name: str, text: str) -> click.Command:
         else:
             tables.show(module.sections(made))
 
+    if name in WITH_OPTIONS:
+        for option in reversed(importlib.import_module(f"benchmarks.{name}").OPTIONS):
+            suite = option(suite)
     return suite
 
 
