@@ -45,7 +45,11 @@ class Connection:
             raise ServerLost(f"no server answers on {socket_path}: {e}; is the node manager running? (udo status)") from e
         self.default_timeout_s = timeout_s
         self._set_timeout(timeout_s)
-        info = bytes(self.call("INFO", "server")).decode()
+        try:
+            info = bytes(self.call("INFO", "server")).decode()
+        except BaseException:  # it may be loading its file still
+            self.close()
+            raise
         self.run_id = next(line[7:] for line in info.splitlines() if line.startswith("run_id:"))
         if run_id is not None and run_id != self.run_id:
             self.close()
