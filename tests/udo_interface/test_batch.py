@@ -208,8 +208,8 @@ def test_a_version_is_pinned_by_name_while_the_deployment_moves_on(spark: SparkS
 def test_options_that_make_no_sense_are_refused_at_once(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator()
     df = spark.range(1)
-    with pytest.raises(UsageError, match="key= .*not supported"):
-        udo(name, key="id")
+    with pytest.raises(UsageError, match="keeps no state; call it without key="):
+        udo(name, key="id")(df)
     with pytest.raises(UsageError, match="pin= expects 'epoch'"):
         udo(name, pin="1")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="window= expects"):
