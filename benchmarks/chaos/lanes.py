@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.chaos.faults import WEIGHTS, Faults
 from benchmarks.chaos.node import ChaosNode, chaos_node
-from benchmarks.chaos.query import Mismatch, Query
+from benchmarks.chaos.judge import Mismatch
+from benchmarks.chaos.query import Query
 
 DEPLOYMENTS, AT_ONCE = 2, 6
 # A node serves this many seeds, then a fresh one takes over.
@@ -98,5 +99,8 @@ def _some(
 
 def _report(seed: int, query: Query, error: str, faults: Faults) -> str:
     lines = [f"seed {seed}: MISMATCH", error, "what the query did (seconds since its start):", *query.trace]
-    lines += ["what befell the node:", *(f"{at:7.3f} {who}: {what}{'' if took else ' (did not take place)'}" for at, who, what, took in faults.happened[-60:])]
+    lines += [
+        "what befell the node:",
+        *(f"{at:7.3f} {who}: {what}{'' if took else ' (did not take place)'}" for at, who, what, took in faults.happened[-60:]),
+    ]
     return "\n".join(lines)

@@ -195,4 +195,3 @@ def chaos_node(deployments: int, broken: str = "") -> Iterator[tuple[ChaosNode, 
         with contextlib.suppress(UdoError):
             node.stop()
         shutil.rmtree(top, ignore_errors=True)
-

@@ -26,6 +26,7 @@ class _Ctx:
 
     def expire(self, at: dt.datetime) -> None:
         self.state[_EXPIRES] = at
+        self._oracle.timers -= {t for t in self._oracle.timers if t[1:] == ("x", self._key)}
         self._oracle.timers.add((at, "x", self._key))
 
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import time
 from typing import Any
 
-from benchmarks.chaos.node import ChaosNode
-from udo_protocol.keys import prefix
 from udo_runtime.durable import load_session
 from udo_runtime.groups import TIMERS, unpack
 from udo_runtime.keyed import unpack_key
 
+from udo_protocol.connection import Connection
+from udo_protocol.errors import ServerLost
+from udo_protocol.keys import prefix
+
+_BACK_S = 30.0
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
-def durable_state(
-    node: ChaosNode, deployment: str, name: str
-) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
+def durable_state(state_socket: str, deployment: str, name: str) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
     """State by key, and timers as (at, kind, key)."""
-    with contextlib.closing(node.connect("state")) as conn:
-        session = load_session(conn, prefix(deployment, 0), name)
+    deadline = time.monotonic() + _BACK_S
+    while True:
+        try:
+            with contextlib.closing(Connection(state_socket)) as conn:
+                session = load_session(conn, prefix(deployment, 0), name)
+                break
+        except ServerLost:  # killed just now; it comes back
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
     states: dict[str, dict[str, Any]] = {}
     timers: set[tuple[dt.datetime, str, str]] = set()
     for number, group in session.groups.items():
@@ -29,7 +39,10 @@ def durable_state(
         for key, raw in group.values.items():
             value = unpack(raw)
             if key == TIMERS:
-                timers |= {(_EPOCH + dt.timedelta(microseconds=at), kind, unpack_key(k)) for kind in value for at, k in value[kind]}
+                timers |= {
+                    (_EPOCH + dt.timedelta(microseconds=at), "t", unpack_key(k)) for k, times in value.get("t", {}).items() for at in times
+                }
+                timers |= {(_EPOCH + dt.timedelta(microseconds=at), "x", unpack_key(k)) for k, at in value.get("x", {}).items()}
             else:
                 states[unpack_key(key)] = {n: v for n, v in value.items() if not n.startswith("\0")}
     return states, timers
