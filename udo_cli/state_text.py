@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from udo_runtime.groups import TIMERS, unpack
-from udo_runtime.keyed import EXPIRES, unpack_key
+from udo_runtime.keyed import EXPIRES, TIMER, unpack_key
 
 from udo_cli.state_file import Settled
 
@@ -46,10 +46,7 @@ def _readings(text: str) -> list[Any]:
 
 
 def _timers(packed: bytes | None) -> dict[bytes, list[int]]:
-    found: dict[bytes, list[int]] = {}
-    for at, key in unpack(packed).get("t", ()) if packed else ():
-        found.setdefault(key, []).append(at)
-    return found
+    return unpack(packed).get(TIMER, {}) if packed else {}
 
 
 def _time(us: int) -> str:

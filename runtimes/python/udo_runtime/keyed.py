@@ -20,8 +20,9 @@ from udo_runtime.session import Session, time_group
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 EXPIRES = "\0expires"
-# A group's timers and expirations, each a list of [µs since the epoch, packed key]; at one time timers fire first.
-_TIMER, _EXPIRY = "t", "x"
+# A group's timers and expirations by packed key, in µs since the epoch: several timers, one expiration. At one time timers
+# fire first.
+TIMER, EXPIRY = "t", "x"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class KeyedContext(Context):
     state: dict[str, Any]
     _group: Group
     _watermark_us: int | None = None
+    # Changed for every event: without the check of a frozen dataclass, which is Python code.
+    __setattr__ = object.__setattr__
 
     @property
     def watermark(self) -> dt.datetime | None:
@@ -55,24 +58,25 @@ class KeyedContext(Context):
 
     def timer(self, at: dt.datetime) -> None:
         """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
-        self._set(_TIMER, to_us(at))
+        at_us = to_us(at)
+        due = self._timers(TIMER).setdefault(pack(self.key), [])
+        if at_us not in due:
+            due.append(at_us)
 
     def expire(self, at: dt.datetime) -> None:
         """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
         at_us = to_us(at)
         if self.state.get(EXPIRES) != at_us:
             self.state[EXPIRES] = at_us
-            self._set(_EXPIRY, at_us)
+            self._timers(EXPIRY)[pack(self.key)] = at_us
 
-    def _set(self, kind: str, at_us: int) -> None:
+    def _timers(self, kind: str) -> dict[bytes, Any]:
         group = self._group
         timers = group.live.get(TIMERS)
         if timers is None:
             timers = group.open(TIMERS)
-        entry = [at_us, pack(self.key)]
-        due = timers.setdefault(kind, [])
-        if entry not in due:
-            due.append(entry)
+        of_kind: dict[bytes, Any] = timers.setdefault(kind, {})
+        return of_kind
 
 
 class KeyedProcessor:
@@ -150,11 +154,7 @@ class KeyedProcessor:
             timers = group.live.get(TIMERS)
             if timers is None:
                 timers = group.open(TIMERS)
-            for kind in list(timers):
-                due += [(at, kind, n, key) for at, key in timers[kind] if at <= watermark_us]
-                timers[kind] = [entry for entry in timers[kind] if entry[0] > watermark_us]
-                if not timers[kind]:
-                    del timers[kind]
+            due += _due(timers, n, watermark_us)
         out: list[dict[str, Any]] = []
         for at, kind, n, packed in sorted(due):
             out += self._on_timer(session.groups[n], kind, at, packed, watermark_us)
@@ -166,7 +166,7 @@ class KeyedProcessor:
         state = group.live.get(ctx.key)
         ctx._group, ctx._watermark_us = group, watermark_us
         ctx.state = group.open(ctx.key) if state is None else state
-        if kind == _EXPIRY:
+        if kind == EXPIRY:
             if ctx.state.get(EXPIRES) == at_us:  # else a later call replaced it
                 ctx.state.clear()
             return ()
@@ -194,6 +194,26 @@ class KeyedProcessor:
                 f"state of {ctx.operator}@{ctx.version}, session {session.name}, takes {session.size} bytes; the bound is "
                 f"{self._keyed.state_bytes} (limits.state_mb). Largest keys: {largest}"
             )
+
+
+def _due(timers: dict[str, Any], number: int, watermark_us: int) -> list[tuple[int, str, int, bytes]]:
+    """Take the timers and expirations of a group that are due: (when, kind, group, packed key)."""
+    due: list[tuple[int, str, int, bytes]] = []
+    for key, at in list(timers.get(EXPIRY, {}).items()):
+        if at <= watermark_us:
+            due.append((at, EXPIRY, number, key))
+            del timers[EXPIRY][key]
+    for key, times in list(timers.get(TIMER, {}).items()):
+        passed = [at for at in times if at <= watermark_us]
+        if passed:
+            due += [(at, TIMER, number, key) for at in passed]
+            rest = timers[TIMER][key] = [at for at in times if at > watermark_us]
+            if not rest:
+                del timers[TIMER][key]
+    for kind in (TIMER, EXPIRY):
+        if kind in timers and not timers[kind]:
+            del timers[kind]
+    return due
 
 
 def label_of(header: Header) -> Label:
