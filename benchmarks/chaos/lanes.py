@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from benchmarks.chaos.faults import WEIGHTS, Faults
-from benchmarks.chaos.node import ChaosNode, chaos_node
 from benchmarks.chaos.judge import Mismatch
+from benchmarks.chaos.node import ChaosNode, chaos_node
 from benchmarks.chaos.query import Query
 
 DEPLOYMENTS, AT_ONCE = 2, 6

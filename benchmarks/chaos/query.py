@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from benchmarks.chaos.attempt import Attempt, Identity, Rows
-from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.judge import Mismatch, judge
+from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.oracle import Event
 from udo_protocol.connection import ReplyError
 from udo_protocol.errors import ProtocolError, SchemaError, StateLost, TwoProducers, UdoError

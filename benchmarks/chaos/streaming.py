@@ -1,0 +1,171 @@
+"""One seed's streaming query on Spark: a file an epoch, through the keyed operator, into a dict of rows by epoch.
+
+What goes wrong comes from the seed: tasks that raise, workers that die, queries stopped in the middle of a batch, commits
+that are lost, other numbers of partitions, evaluations that are repeated or cut short, and faults of the platform.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.chaos.attempt import EVENTS, Rows
+from benchmarks.chaos.judge import Mismatch, judge
+from benchmarks.chaos.query import events_of
+from udo_interface import udo
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "k string, id long, kind string, t timestamp_ntz"
+STUCK_S = 150.0
+# Errors that no fault here may bring about.
+_ILLEGAL = ("ProtocolError", "StateLost", "TwoProducers", "SchemaError")
+Fault = Callable[[random.Random], str]
+
+
+class StreamingQuery:
+    """`run` it; Mismatch says what differs. `fault` breaks something of the platform at once and says what."""
+
+    def __init__(self, spark: SparkSession, directory: Path, operator: str, state_socket: str, seed: int, fault: Fault) -> None:
+        self._spark, self._dir, self._operator, self._state, self._fault = spark.newSession(), directory, operator, state_socket, fault
+        self.rng = rng = random.Random(seed)
+        keys = [f"{kind}{i}" for kind in "clsp" for i in range(rng.randrange(1, 5))]
+        self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(3, 6))]
+        self._wrong = {e: rng.choice(("raise", "raise at once", "exit", "", "")) for e in range(len(self._epochs))}
+        self._evaluation = {e: rng.choice(("", "", "twice", "limit first", "limit after")) for e in range(len(self._epochs))}
+        self._stop_at = {e: rng.random() * 0.5 for e in range(len(self._epochs)) if rng.random() < 0.2}
+        self._break_at = {e for e in range(len(self._epochs)) if rng.random() < 0.3}
+        self._rows: dict[int, Rows] = {}
+        self.trace: list[str] = []
+        self.faults: Counter[str] = Counter()
+        self.runs = 0
+        self._failure = ""
+        self._started = time.monotonic()
+
+    def run(self) -> None:
+        """All epochs, over as many starts as it takes, then the judgement."""
+        self._write()
+        replayed = False
+        while True:
+            if time.monotonic() - self._started > STUCK_S:
+                raise Mismatch(f"stuck for {STUCK_S:g} s")
+            self._start_once()
+            if not (self._dir / "ckpt" / "commits" / str(len(self._epochs) - 1)).exists():
+                continue
+            if replayed or self.rng.random() < 0.5:
+                break
+            replayed = True
+            self._lose_commit(len(self._epochs) - 1)
+        session = json.loads((self._dir / "ckpt" / "metadata").read_text())["id"]
+        judge(self._epochs, self._rows, self._state, self._operator, session)
+
+    def _write(self) -> None:
+        (self._dir / "in").mkdir(parents=True)
+        for epoch, events in enumerate(self._epochs):
+            columns = [pa.array([e[f.name] for e in events], f.type) for f in EVENTS]
+            draft = self._dir / "draft"
+            pq.write_table(pa.Table.from_arrays(columns, schema=EVENTS), draft)
+            os.utime(draft, (1_700_000_000 + epoch,) * 2)
+            draft.rename(self._dir / "in" / f"{epoch:06}.parquet")
+
+    def _lose_commit(self, epoch: int) -> None:
+        for name in (str(epoch), f".{epoch}.crc"):
+            (self._dir / "ckpt" / "commits" / name).unlink(missing_ok=True)
+        self._did("commit lost")
+
+    def _start_once(self) -> None:
+        self.runs += 1
+        partitions = self.rng.randrange(1, 5)
+        self._spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        self._log(f"start {self.runs} with {partitions} partitions")
+        try:
+            source = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self._dir / "in"))
+            df = udo(self._operator)(source, key="k")
+            df = df.mapInArrow(_wrong(self._wrong, self.rng.randrange(partitions)), df.schema)
+            self._query = df.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self._dir / "ckpt")).start()
+            try:
+                self._query.processAllAvailable()
+            finally:
+                self._query.stop()
+        except Exception as e:
+            text, self._failure = self._failure or str(e), ""
+            self._log(f"query failed: {type(e).__name__}: {text[-300:]}")
+            if any(f"errors.{name}" in text for name in _ILLEGAL):
+                raise Mismatch(text) from e
+            self.faults["query failed"] += 1
+            time.sleep(0.3)
+
+    def _batch(self, df: DataFrame, epoch: int) -> None:
+        try:
+            self._evaluate(df, epoch)
+        except Exception as e:
+            self._failure = str(e)
+            # Spark takes the text of what is raised here apart with a regular expression that overflows its stack on a long one.
+            raise RuntimeError("the evaluation failed") from None
+
+    def _evaluate(self, df: DataFrame, epoch: int) -> None:
+        self._log(f"epoch {epoch}")
+        if epoch in self._break_at:
+            self._break_at.discard(epoch)
+            self._did(self._fault(self.rng))
+        if (after_s := self._stop_at.pop(epoch, None)) is not None:
+            self._did("query stopped in a batch")
+            Timer(after_s, self._query.stop).start()
+        how = self._evaluation[epoch]
+        if how == "limit first":
+            df.limit(1).collect()
+        rows = df.collect()
+        if how == "twice":
+            rows = df.collect()
+        elif how == "limit after":
+            df.limit(1).collect()
+        if how:
+            self._did(f"evaluated: {how}")
+        if wrong := self._wrong[epoch]:
+            self._did(f"task: {wrong}")
+        self._rows[epoch] = [r.asDict() for r in rows]
+
+    def _did(self, kind: str) -> None:
+        self.faults[kind] += 1
+        self._log(kind)
+
+    def _log(self, text: str) -> None:
+        self.trace.append(f"{time.monotonic() - self._started:7.3f} {text}")
+
+
+def _wrong(plan: dict[int, str], partition: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What the first attempt of one task of each epoch does after the operator."""
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        epoch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        mine = context.attemptNumber() == 0 and context.partitionId() == partition
+        wrong = plan.get(epoch, "") if mine else ""
+        for batch in batches:
+            if wrong == "raise at once":
+                raise RuntimeError("a step downstream fails at the first answers")
+            if wrong == "exit":
+                os._exit(1)
+            yield batch
+        if wrong == "raise":
+            raise RuntimeError("a step downstream fails at the end")
+
+    return step
+
+
+def report(seed: int, query: StreamingQuery, error: str, happened: Sequence[str]) -> str:
+    """The whole story of a seed that differs."""
+    return "\n".join([f"seed {seed} on Spark: MISMATCH", error, *query.trace, "what befell the platform:", *happened[-40:]])
