@@ -184,15 +184,19 @@ class SlotReader:
         self.conn, self.prefix, self.name, self.token, self.limits = conn, prefix, name, token, limits
         self._base = 1
 
-    def send_read(self, cursor: int, base: int | None = None) -> None:
-        """Ask for frames from `cursor` on without waiting; `base` is what the log's base will be by then, if known."""
+    def send_read(self, cursor: int, base: int | None = None, park_ms: int | None = None) -> None:
+        """Ask for frames from `cursor` on without waiting; `base` is what the log's base will be by then, if known.
+
+        With `park_ms` the read waits on the server until something is there, so that who is woken has the frames in hand;
+        then call `woken` before receive_read.
+        """
         if base is not None:
             self._base = base
         first = max(cursor - self._base, 0)
         p = self.prefix
-        self.conn.send_transaction(
-            [("MGET", f"{p}base", f"{p}emitted", f"{p}owner"), ("LRANGE", f"{p}in", first, first + self.limits.read_frames - 1)]
-        )
+        read: list[Sequence[Arg]] = [("MULTI",), ("MGET", f"{p}base", f"{p}emitted", f"{p}owner")]
+        read += [("LRANGE", f"{p}in", first, first + self.limits.read_frames - 1), ("EXEC",)]
+        self.conn.send(read if park_ms is None else [*self._park(cursor, park_ms, "parked"), *read])
 
     def receive_read(self, cursor: int) -> Read | None:
         """The range, or None if the base moved meanwhile (read again). Frames a shadow must not see are left out."""
@@ -255,22 +259,16 @@ class SlotReader:
 
     def park(self, cursor: int, wait_ms: int, *, shadow: bool = False) -> bool:
         """Sleep until there is something at `cursor` (a shadow: until it is promoted); False if nothing came in time."""
-        self._send_park(cursor, wait_ms, shadow)
-        return self._woken(wait_ms)
+        self.conn.send(self._park(cursor, wait_ms, "waiting" if shadow else "parked"))
+        return self.woken(wait_ms)
 
-    def park_and_read(self, cursor: int, wait_ms: int) -> Read | None:
-        """Sleep as `park`, then read as `receive_read`, in one round trip: who is woken has the frames in hand."""
-        self._send_park(cursor, wait_ms, False)
-        self.send_read(cursor)
-        self._woken(wait_ms)
-        return self.receive_read(cursor)
+    def _park(self, cursor: int, wait_ms: int, group: str) -> list[Sequence[Arg]]:
+        """Arm the doorbell, then sleep on it; it rings at once if there is something to do."""
+        arm = ("FCALL", "udo_park", 1, self.prefix, self.name, cursor, self.token, group)
+        return [arm, ("BLPOP", f"{self.prefix}bell:{self.name}", f"{wait_ms / 1000:.3f}")]
 
-    def _send_park(self, cursor: int, wait_ms: int, shadow: bool) -> None:
-        group = "waiting" if shadow else "parked"
-        park = ("FCALL", "udo_park", 1, self.prefix, self.name, cursor, self.token, group)
-        self.conn.send([park, ("BLPOP", f"{self.prefix}bell:{self.name}", f"{wait_ms / 1000:.3f}")])
-
-    def _woken(self, wait_ms: int) -> bool:
+    def woken(self, wait_ms: int) -> bool:
+        """Wait for the end of the sleep; False if nothing came in time."""
         timeout_s = wait_ms / 1000 + self.conn.default_timeout_s
         replies = [self.conn.receive(timeout_s) for _ in range(2)]
         for r in replies:

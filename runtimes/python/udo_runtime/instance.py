@@ -32,7 +32,7 @@ Result = TypeVar("Result", bound="pa.RecordBatch | None")
 _GROUP_BYTES = 64 << 10
 # Failed lanes remembered; a lane lives for seconds, so this is far more than can be alive at once.
 _FAILED_LANES = 10_000
-_HEARTBEAT_EVERY_S = 5.0
+_HEARTBEAT_EVERY_S = 1.0
 
 
 class Stopped(BaseException):
@@ -94,18 +94,24 @@ class Instance:
 
     def _step(self, cursor: int) -> int:
         """Read once and answer what was there; the cursor after it."""
-        self._reader.send_read(cursor, base=self._expected_base(cursor))
+        park_ms = self._limits.park_ms if self._backoff.at_ceiling else None
+        self._reader.send_read(cursor, self._expected_base(cursor), park_ms)
         self._settle_emits()
+        if park_ms is not None:
+            with self._parking():
+                self._reader.woken(park_ms)
         read = self._reader.receive_read(cursor) or self._reader.read(cursor)
-        if not read.frames and read.owner == self._reader.token:
-            read = self._idle(read)
         if read.owner != self._reader.token:
             raise Fenced(f"token {self._reader.token} is not the owner any more, {read.owner} is")
-        if not read.frames:
-            return read.first
-        self._backoff.reset()
-        cursor = self._answer_all(read.first, read.frames)
-        self._housekeeping()
+        if read.frames:
+            cursor = self._answer_all(read.first, read.frames)
+        else:
+            cursor = read.first
+        if read.frames or park_ms is not None:
+            self._backoff.reset()
+            self._housekeeping()
+        else:
+            self._backoff.pause()
         return cursor
 
     def _expected_base(self, cursor: int) -> int | None:
@@ -202,18 +208,6 @@ class Instance:
         reply.failure.CopyFrom(failure)
         return header.lane, encode(reply)
 
-    def _idle(self, read: Read) -> Read:
-        """Nothing was there: pause, or park and read again; what is there then."""
-        if not self._backoff.at_ceiling:
-            self._backoff.pause()
-            return read
-        self._backoff.reset()
-        self._stats.publish(self._conn)
-        with self._parking():
-            again = self._reader.park_and_read(read.first, self._limits.park_ms)
-        self._housekeeping()
-        return again or self._reader.read(read.first)
-
     def _park_shadow(self, cursor: int) -> None:
         with self._parking():
             self._reader.park(cursor, self._limits.park_ms, shadow=True)
@@ -235,7 +229,7 @@ class Instance:
         if now < self._heartbeat_due:
             return
         self._settle_emits()
-        self._heartbeat_due = now + min(_HEARTBEAT_EVERY_S, self._limits.park_ms / 1000)
+        self._heartbeat_due = now + _HEARTBEAT_EVERY_S
         self._stats.publish(self._conn, now=now)
         if not self._conn.call("EXISTS", HEARTBEAT):
             grace_s = self._limits.heartbeat_grace_ms / 1000
