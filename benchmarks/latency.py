@@ -68,7 +68,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 def sections(record: dict[str, Any]) -> list[Section]:
     """For people."""
     keys = ("offered", "achieved", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms", "events_per_frame")
-    header = ("offered, events/s", "achieved", "mean ms", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "events a frame")
+    header = ("events/s", "achieved", "mean ms", "p50", "p99", "p99.9", "max", "a frame")
     rows = [[f"{r[k]:,.0f}" if k in ("offered", "achieved") else f"{r[k]:.2f}" for k in keys] for r in record["rates"].values()]
     remark = f"Open loop, all events of {record['seconds']:g} s after a second of warm-up; linger {record['linger_ms']:g} ms."
     idle = [["idle instance", f"{record['idle_cpu_percent']:.3f}"]]
