@@ -85,10 +85,9 @@ class Registry(Transport):
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
                 try:
                     sha = hashlib.sha256()
-                    with self._stream("GET", f"/v2/{_q(operator)}/blobs/{_q(digest)}") as response:
-                        for chunk in self._guarded(response.iter_raw()):
-                            sha.update(chunk)
-                            file.write(chunk)
+                    for piece in self._body(f"/v2/{_q(operator)}/blobs/{_q(digest)}"):
+                        sha.update(piece)
+                        file.write(piece)
                     if f"sha256:{sha.hexdigest()}" != digest:
                         raise ProtocolError(f"blob {digest} from {self.url}: what came has digest sha256:{sha.hexdigest()}; fetch it again")
                     os.replace(file.name, path)

@@ -9,6 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -36,6 +37,7 @@ class Transport:
         name = "".join(c if c.isascii() and c.isprintable() else "?" for c in user or "")
         self._headers = {k: v for k, v in (("Authorization", f"Bearer {token.strip()}" if token else ""), ("X-Udo-User", name)) if v}
         self._timeout_s = timeout_s
+        self._near = self.url.startswith("unix:") or urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
         self._client: tuple[int, httpx.Client] | None = None
         self._lock = threading.Lock()
 
@@ -58,8 +60,6 @@ class Transport:
         with self._lock:
             if self._client is None or self._client[0] != os.getpid():
                 unix = self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
-                host = urlsplit(self.url).hostname
-                near = unix is not None or host in ("127.0.0.1", "localhost", "::1")
                 client = httpx.Client(
                     base_url="http://registry" if unix else self.url,
                     headers=self._headers,
@@ -67,7 +67,7 @@ class Transport:
                     # Loading certificates takes 20 ms that plain HTTP need not pay.
                     verify=self.url.startswith("https:"),
                     # A proxy must not stand between processes of one machine.
-                    trust_env=not near,
+                    trust_env=not self._near,
                     timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, 5.0)),
                     limits=httpx.Limits(keepalive_expiry=60.0),
                 )
@@ -138,6 +138,26 @@ class Transport:
             raise self._away(e) from e
         self._checked(response)
         return Streamed(response)
+
+    def _body(self, path: str) -> Iterator[bytes]:
+        """The body of a GET as it comes."""
+        if not self._near or self.url.startswith("https:"):
+            with self._stream("GET", path) as response:
+                yield from self._guarded(response.iter_raw())
+            return
+        import httpx
+
+        from udo_protocol import registry_body
+
+        with closing(registry_body.Plain(self.url, self._timeout_s)) as connection:
+            try:
+                connection.request("GET", registry_body.prefix(self.url) + path, headers=self._headers)
+                got = connection.getresponse()
+                if got.status != 200:
+                    self._checked(httpx.Response(got.status, content=got.read(), request=httpx.Request("GET", f"http://registry{path}")))
+                yield from registry_body.pieces(got)
+            except (OSError, registry_body.HTTPException) as e:
+                raise self._away(e) from e
 
     def _guarded(self, items: Iterator[T]) -> Iterator[T]:
         import httpx

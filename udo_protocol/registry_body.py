@@ -1,0 +1,48 @@
+"""Large bodies from a registry on this machine: by the standard library, for httpx takes longer than copying the file.
+
+Imported at the first download; knows no endpoint and no error of ours.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from urllib.parse import urlsplit
+
+__all__ = ["HTTPException", "Plain", "pieces", "prefix"]
+_PIECE = 1 << 20
+
+
+class Plain(HTTPConnection):
+    """A connection to `http://host:port` or `unix:/path.sock`."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        super().__init__(parts.hostname or "registry", parts.port, timeout=timeout_s)
+        self._unix = url.removeprefix("unix:") if url.startswith("unix:") else None
+
+    def connect(self) -> None:
+        if self._unix is None:
+            return super().connect()
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._unix)
+
+
+def prefix(url: str) -> str:
+    """The path before all others of a registry that does not stand at the root."""
+    return "" if url.startswith("unix:") else urlsplit(url).path
+
+
+def pieces(body: HTTPResponse) -> Iterator[bytes]:
+    """The body as it comes; OSError if it breaks off."""
+    left = body.length or 0
+    try:
+        while piece := body.read(min(left, _PIECE)):
+            yield piece
+            left -= len(piece)
+    except HTTPException as e:
+        raise OSError(f"{type(e).__name__}: {e}") from e
+    if left:
+        raise OSError(f"the connection broke {left} bytes before the end")
