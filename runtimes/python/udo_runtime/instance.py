@@ -103,10 +103,7 @@ class Instance:
         read = self._reader.receive_read(cursor) or self._reader.read(cursor)
         if read.owner != self._reader.token:
             raise Fenced(f"token {self._reader.token} is not the owner any more, {read.owner} is")
-        if read.frames:
-            cursor = self._answer_all(read.first, read.frames)
-        else:
-            cursor = read.first
+        cursor = self._answer_all(read.first, read.frames) if read.frames else read.first
         if read.frames or park_ms is not None:
             self._backoff.reset()
             self._housekeeping()
