@@ -26,7 +26,20 @@ def unbatched(df: DataFrame, operator: str, registry: str, node: str) -> DataFra
     """One frame per event; Spark's side stays batched on both ends, so that only the queue's batching is taken away."""
     deployed = fetch(DEPLOYMENTS[operator], registry)
     sent, back = to_ipc(deployed.input), to_ipc(deployed.output)
-    task = Task(deployed.reference, deployed.what, node, "unbatched", "", False, None, (), sent, back, back)
+    task = Task(
+        deployment=deployed.reference,
+        what=deployed.what,
+        node=node,
+        app="unbatched",
+        uid="",
+        pin_epoch=False,
+        window=None,
+        keep=(),
+        keyed=None,
+        input=sent,
+        output=back,
+        delivered=back,
+    )
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         answers = task.arrow(batch.slice(i, 1) for batch in batches for i in range(batch.num_rows))

@@ -93,12 +93,9 @@ def test_figures_are_copied_between_their_markers_only() -> None:
         figures.replace_between(text, "latency", "new")
 
 
-def test_the_document_has_a_place_for_every_suite() -> None:
-    from benchmarks.__main__ import SUITES
-
-    text = figures.DOCUMENT.read_text("utf-8")
-    for name in SUITES:
-        figures.replace_between(text, name, "figures")
+@pytest.mark.parametrize("name", ["throughput", "latency", "update"])
+def test_the_document_has_a_place_for_the_figures(name: str) -> None:
+    figures.replace_between(figures.DOCUMENT.read_text("utf-8"), name, "figures")
 
 
 def test_a_section_becomes_a_markdown_table() -> None:
