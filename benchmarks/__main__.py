@@ -20,6 +20,7 @@ SUITES = {
     "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
     "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
     "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
+    "state": "A running count per key: against Spark's stateful operators, and without state; restoring it.",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.

@@ -305,10 +305,10 @@ class Group:
 def fold(base: bytes, deltas: Iterable[bytes]) -> dict[bytes, bytes]:
     """Values of a durable base and the deltas after it."""
     values: dict[bytes, bytes] = unpack(base)
-    for delta in deltas:
-        for key, value in unpack(delta).items():
-            if value is None:
-                values.pop(key, None)
-            else:
-                values[key] = value
+    for packed in deltas:
+        delta = unpack(packed)
+        values.update(delta)
+        if None in delta.values():
+            for key in [k for k, v in delta.items() if v is None]:
+                del values[key]
     return values

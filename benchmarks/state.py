@@ -1,0 +1,235 @@
+"""Keyed, stateful processing per event: a running count per key in a streaming query, four ways, and how fast state is restored.
+
+Every contender reads the same parquet files, one a micro-batch, and writes to Spark's noop sink; the first micro-batch of a
+query is not counted (it holds every key, so that state has its full size). Rates are of micro-batches as Spark reports them:
+reading, shuffle, operator, state and its checkpoint. Before anything is timed each contender's counts are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit, pmod, xxhash64
+from udo_runtime.durable import load_session
+
+from benchmarks.bringup import Platform, platform, say
+from benchmarks.contenders import stateful
+from benchmarks.contenders.stateful import Call
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section
+from benchmarks.tables import count as readable
+from udo_interface.java import spark_session
+from udo_protocol.connection import Connection
+from udo_protocol.keys import prefix
+
+PARTITIONS = 2
+CHECKED_ROWS, CHECKED_KEYS = 3_000, 50
+_QUERY_TIMEOUT_S = 300
+_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to count; peers get fewer rows a micro-batch, so that one takes about as long."""
+
+    name: str
+    what: str
+    fast: bool
+
+
+CONTENDERS = (
+    Contender("stateless", "UDO, stateless per event, same repartition", True),
+    Contender("udo", "UDO, keyed", True),
+    Contender("transform_with_state", "transformWithState (Python rows)", False),
+    Contender("apply_in_pandas_with_state", "applyInPandasWithState", False),
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A number of keys, rows per micro-batch for fast contenders and for peers, micro-batches counted, and rounds."""
+
+    keys: int
+    rows: int
+    peer_rows: int
+    batches: int
+    rounds: int
+    peers: bool = True
+
+
+# Peers work key by key, so fewer rows a micro-batch would be unfair to them; quick runs have less time.
+FULL = (Scale(5_000, 300_000, 300_000, 2, 2), Scale(1_000_000, 1_000_000, 0, 2, 2, peers=False))
+QUICK = (Scale(5_000, 250_000, 100_000, 2, 1), Scale(1_000_000, 500_000, 0, 2, 1, peers=False))
+
+
+def write(spark: SparkSession, directory: Path, keys: int, rows: int, batches: int, seed: int) -> None:
+    """The files of one stream, in the order of their names and times: every key once, then `batches` of random keys."""
+    for b in range(batches + 1):
+        count = keys if b == 0 else rows
+        df = spark.range(b * 10_000_000, b * 10_000_000 + count, 1, 1)
+        card = pmod(col("id"), lit(keys)) if b == 0 else pmod(xxhash64(col("id"), lit(seed)), lit(keys))
+        part = directory / f"part{b}"
+        df.select("id", card.alias("card")).write.parquet(str(part))
+        [file] = part.glob("*.parquet")
+        file.rename(directory / f"{b:03d}.parquet")
+        shutil.rmtree(part)
+
+
+@contextmanager
+def _streaming(spark: SparkSession, call: Call, source: Path) -> Iterator[tuple[DataFrame, str]]:
+    """A contender over a stream of files, and a fresh checkpoint."""
+    checkpoint = tempfile.mkdtemp(prefix="udo-bench-ckpt-")
+    try:
+        schema = "id bigint, card bigint"
+        yield call(spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))), checkpoint
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def counted(spark: SparkSession, call: Call, source: Path) -> list[tuple[int, int]]:
+    """(card, n) of every answer, sorted: within a micro-batch the order of a key's events is the shuffle's."""
+    with _streaming(spark, call, source) as (df, checkpoint):
+        rows: list[tuple[int, int]] = []
+
+        def gather(batch: DataFrame, _: int) -> None:
+            found = batch.select("card", "n").toArrow()
+            rows.extend(zip(found["card"].to_pylist(), found["n"].to_pylist(), strict=True))
+
+        query = df.writeStream.foreachBatch(gather).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        _finish(query)
+        return sorted(rows)
+
+
+def rates(spark: SparkSession, call: Call, source: Path) -> tuple[list[float], str]:
+    """Events per second of each micro-batch behind the first; and the query's id."""
+    with _streaming(spark, call, source) as (df, checkpoint):
+        query = df.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        _finish(query)
+        done = [p for p in query.recentProgress if p["numInputRows"]]
+        return [p["numInputRows"] / (p["durationMs"]["addBatch"] / 1000) for p in done[1:]], str(query.id)
+
+
+def _finish(query: Any) -> None:
+    if not query.awaitTermination(_QUERY_TIMEOUT_S):
+        query.stop()
+        raise InvalidRun(f"a query did not end within {_QUERY_TIMEOUT_S} s")
+    if (error := query.exception()) is not None:
+        raise InvalidRun(f"a query failed: {error}")
+
+
+def check(spark: SparkSession, ways: dict[str, Call], directory: Path, seed: int) -> None:
+    """Every stateful contender counts the same."""
+    write(spark, directory, CHECKED_KEYS, CHECKED_ROWS, 2, seed)
+    found = {name: counted(spark, call, directory) for name, call in ways.items() if name != "stateless"}
+    for name, rows in found.items():
+        if rows != found["udo"]:
+            wrong = (
+                next((a, b) for a, b in zip(rows, found["udo"], strict=False) if a != b) if len(rows) == len(found["udo"]) else len(rows)
+            )
+            raise InvalidRun(f"{name} counts otherwise than udo: {wrong}")
+    cards = [card for card, _ in found["udo"]]
+    if found["udo"] != sorted((c, i + 1) for c in set(cards) for i in range(cards.count(c))):
+        raise InvalidRun("the counts of udo are not 1, 2, 3 ... for every key")
+
+
+def restore(p: Platform, session: str) -> dict[str, float]:
+    """Read a session as a replacement instance does, and decode every group."""
+    socket = next(s.socket for s in p.node().status().servers if s.role == "state")
+    took, size, keys = [], 0, 0
+    for _ in range(4):
+        with contextlib.closing(Connection(socket)) as conn:
+            started = time.perf_counter()
+            found = load_session(conn, prefix("count", 0), session)
+            for group in found.groups.values():
+                len(group.values)
+            took.append(time.perf_counter() - started)
+            size, keys = found.size, found.keys
+    return {"keys": keys, "bytes": size, "seconds": statistics.median(took[1:]), "mb_per_s": size / statistics.median(took[1:]) / 1e6}
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """The suite; its top-level figures are those of 5,000 keys, those of a million stand under `keys_1000000`."""
+    scales = QUICK if quick else FULL
+    with ExitStack() as stack:
+        p = stack.enter_context(platform(driver))
+        for name in ("count", "each"):
+            p.push(name, "1")
+            p.deploy(name, name)
+        conf = {
+            "spark.sql.shuffle.partitions": PARTITIONS,
+            "spark.sql.streaming.stateStore.providerClass": _STORE,
+            "spark.sql.execution.arrow.maxRecordsPerBatch": 10_000,
+            "spark.udo.node": p.node_socket,
+        }
+        spark = spark_session("udo benchmarks", "local[2]", **conf)
+        stack.callback(spark.stop)
+        spark.sparkContext.setLogLevel("ERROR")
+        ways: dict[str, Call] = {
+            "stateless": lambda df: stateful.stateless(df, p.registry_url),
+            "udo": lambda df: stateful.keyed(df, p.registry_url),
+            "transform_with_state": stateful.transform_with_state,
+            "apply_in_pandas_with_state": stateful.apply_in_pandas_with_state,
+        }
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-bench-state-")))
+        say("comparing counts")
+        (work / "check").mkdir()
+        check(spark, ways, work / "check", seed)
+        found = {s.keys: measure(spark, p, ways, s, work / str(s.keys), seed) for s in scales}
+    small, large = (found[s.keys] for s in scales)
+    return {**small, "keys": scales[0].keys, f"keys_{scales[1].keys}": large, "driver": driver, "partitions": PARTITIONS}
+
+
+def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scale, work: Path, seed: int) -> dict[str, Any]:
+    """One number of keys: all contenders in turn, as many rounds as asked for."""
+    for kind, rows in (("fast", scale.rows), ("peer", scale.peer_rows)):
+        (work / kind).mkdir(parents=True)
+        if rows:
+            write(spark, work / kind, scale.keys, rows, scale.batches, seed)
+    chosen = [c for c in CONTENDERS if c.fast or scale.peers]
+    taken: dict[str, list[float]] = {c.name: [] for c in chosen}
+    session = ""
+    for turn in range(scale.rounds):
+        for c in chosen:
+            say(f"{scale.keys} keys, round {turn + 1} of {scale.rounds}: {c.name}")
+            found, query = rates(spark, ways[c.name], work / ("fast" if c.fast else "peer"))
+            taken[c.name] += found
+            session = query if c.name == "udo" else session
+    medians = {name: statistics.median(r) for name, r in taken.items()}
+    ratios = {f"udo_vs_{name}": round(medians["udo"] / r, 3) for name, r in medians.items() if name != "udo"}
+    return {
+        "events_per_s": {n: round(r) for n, r in medians.items()},
+        **ratios,
+        "restore": {n: round(v, 4) for n, v in restore(p, session).items()},
+        "rows": {c.name: scale.rows if c.fast else scale.peer_rows for c in chosen},
+        "rates": {n: [round(x) for x in r] for n, r in taken.items()},
+    }
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    million = record["keys_1000000"]
+
+    def cells(part: dict[str, Any], name: str) -> list[str]:
+        rate = part["events_per_s"].get(name)
+        return ["–", "–"] if rate is None else [readable(rate), f"{part['events_per_s']['udo'] / rate:.2f}"]
+
+    rows = [[c.what, *cells(record, c.name), *cells(million, c.name)] for c in CONTENDERS]
+    header = ["counted by", f"{record['keys']:,} keys, events/s", "UDO keyed ×", "1,000,000 keys, events/s", "UDO keyed ×"]
+    restored = [
+        [f"{part['restore']['keys']:,.0f} keys", f"{part['restore']['bytes'] / 1e6:.1f} MB", f"{part['restore']['mb_per_s']:.0f} MB/s"]
+        for part in (record, million)
+    ]
+    return [
+        Section("Running count per key in a streaming query", header, rows, "local[2], medians of micro-batches behind the first."),
+        Section("Restoring a session", ["", "size", "read and decoded at"], restored),
+    ]
