@@ -35,8 +35,8 @@ _FIRE_S, _RESUME_S = 3.0, 6.0
 class ChaosNode:
     """One node manager and what it runs. Methods may be called from any thread."""
 
-    def __init__(self, top: Path, broken: str = "") -> None:
-        self.home, self._top = top / "h", top
+    def __init__(self, top: Path, broken: str = "", module: str = "benchmarks.chaos.manager") -> None:
+        self.home, self._top, self._module = top / "h", top, module
         self.api = connect_node(self.home / "node.sock")
         self.process: subprocess.Popen[bytes] | None = None
         self.chaos = self.home / "chaos"
@@ -52,7 +52,7 @@ class ChaosNode:
     def start(self) -> None:
         """Start the manager, or start it again, and wait until it serves."""
         with (self._top / "manager.log").open("ab") as log:
-            argv = [sys.executable, "-m", "benchmarks.chaos.manager", "--home", str(self.home), "--node", "n1", "--warm", "2"]
+            argv = [sys.executable, "-m", self._module, "--home", str(self.home), "--node", "n1", "--warm", "2"]
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self.api.healthy, _START_S, f"the node manager to serve; its log: {self._top}/manager.log")
 
@@ -181,10 +181,10 @@ def _signal(pid: int, signum: int) -> bool:
 
 
 @contextmanager
-def chaos_node(deployments: int, broken: str = "") -> Iterator[tuple[ChaosNode, list[str]]]:
-    """A node with that many deployments of `history`, removed at the end whatever happened."""
+def chaos_node(deployments: int, broken: str = "", module: str = "benchmarks.chaos.manager") -> Iterator[tuple[ChaosNode, list[str]]]:
+    """A node with that many deployments of `history`, removed at the end whatever happened; `module`: the manager to run."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))
-    node = ChaosNode(top, broken)
+    node = ChaosNode(top, broken, module)
     try:
         node.start()
         names = [f"d{i}" for i in range(deployments)]

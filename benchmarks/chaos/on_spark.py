@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
 from threading import Lock
 
 import psutil
 
-from benchmarks.bringup import Platform, platform, say
+from benchmarks.bringup import Platform, say
 from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.lanes import Outcome
 from benchmarks.chaos.streaming import StreamingQuery, report
 from udo_cli import local
+from udo_cli.home import Home
 from udo_interface.java import spark_session
 from udo_protocol.errors import UdoError
 
@@ -66,16 +71,34 @@ class PlatformFaults:
                     self._versions[deployment] = version
         else:
             name = "node_manager" if kind == MANAGER else "registry"
-            [process] = [c for c in p.processes().get(name, []) if f"-m {name}" in " ".join(c.cmdline())][:1]
-            process.kill()
-            process.wait(10)
-            local.start(p.home, local.Options(), lambda _: None)
+            # All that run it: the registry's worker would answer on for a moment.
+            processes = [c for c in p.processes().get(name, []) if f"-m {name}" in " ".join(c.cmdline())]
+            for process in processes:
+                process.kill()
+            psutil.wait_procs(processes, 10)
+            local.start(p.home, _options(p.home), lambda _: None)
+
+
+def _options(home: Home) -> local.Options:
+    """With an address that a registry started again has as well."""
+    return local.Options(listen=f"unix:{home.path}/r.sock")
+
+
+@contextmanager
+def _platform() -> Iterator[Platform]:
+    home = Home(Path(tempfile.mkdtemp(prefix="udo-")))
+    try:
+        started = local.start(home, _options(home), say)
+        yield Platform(home, started.registry, started.node)
+    finally:
+        local.stop(home, say)
+        shutil.rmtree(home.path, ignore_errors=True)
 
 
 def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callable[[int], None] = lambda seed: None) -> Outcome:
     """All seeds; no new one starts `deadline_s` after Spark is up."""
     outcome = Outcome()
-    with platform("process") as p:
+    with _platform() as p:
         for version in ("1", "2"):
             p.push("history", version)
         for i in range(DEPLOYMENTS):

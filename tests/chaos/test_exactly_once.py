@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from benchmarks.chaos import lanes
 from node_manager.servers import find_server
 from tests.conftest import require
+from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
 
 
@@ -33,3 +37,15 @@ def test_a_build_that_does_not_take_attempts_back_is_caught() -> None:
     outcome = lanes.run(range(40), broken="undo", until_mismatch=True, deadline_s=60)
     assert outcome.reports
     assert "expected" in next(iter(outcome.reports.values()))
+
+
+def test_streaming_queries_under_fire_come_out_as_one_plain_process_says() -> None:
+    """In a process of its own: it starts and stops a Spark application."""
+    try:
+        java_home()
+    except Unavailable as e:
+        require("java", str(e))
+    command = [sys.executable, "-m", "benchmarks", "exactly_once", "--seeds", "0", "--spark-seeds", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-20_000:]
+    assert json.loads(done.stdout.splitlines()[-1])["on_spark"]["seeds"] == 2

@@ -1,0 +1,189 @@
+"""From a death to the next answer: a keyed instance with about 1 MB of state, the queue server, the state server.
+
+Every epoch sends a frame, sees its answers, kills, and at once sends the next frame: its answers end the clock. All answers
+tell how often their key was seen, so that what was lost or counted twice shows in the next one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bringup import say, wait_until
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section
+
+# What was seen last, before, and how often, of so many keys: about 1 MB.
+KEYS = 16_000
+_COUNT = re.compile(r"'A', (\d+)")
+GOAL_MS = 300
+# A warm instance is taken at each death; the next one is ready well within this time.
+PAUSE_S = 1.5
+KILLS, QUICK_KILLS = 60, 12
+SERVER_KILLS, QUICK_SERVER_KILLS = 10, 3
+_RETRY_S = 0.02
+
+
+class Counts:
+    """Running counts as they should be, and what differs."""
+
+    def __init__(self) -> None:
+        self._expected: Counter[str] = Counter()
+        self.lost = self.duplicated = 0
+
+    def check(self, keys: list[str], rows: list[dict[str, Any]]) -> None:
+        """The answers to one event of each of these keys."""
+        got = {r["k"]: int(_COUNT.search(r["what"])[1]) for r in rows}  # type: ignore[index]
+        for key in keys:
+            self._expected[key] += 1
+            difference = got.get(key, 0) - self._expected[key]
+            self.lost += max(-difference, 0)
+            self.duplicated += max(difference, 0)
+            self._expected[key] += difference if key in got else 0
+
+
+class Epochs:
+    """One session's epochs, one partition each, one frame before the fault and one after it."""
+
+    def __init__(self, node: Any, deployment: str) -> None:
+        self.node, self.deployment, self.counts = node, deployment, Counts()
+        self._epoch = self._attempt = 0
+
+    def open(self, frames: list[list[str]]) -> Any:
+        """An attempt at the present epoch."""
+        from benchmarks.chaos.attempt import Attempt, Identity
+        from benchmarks.chaos.query import group_of
+        from udo_protocol.limits import KEY_GROUPS
+
+        self._attempt += 1
+        at = dt.datetime(2020, 1, 1)
+        rows = [[({"k": k, "id": i, "kind": "A", "t": at}, group_of(k)) for i, k in enumerate(keys)] for keys in frames]
+        who = Identity(self.deployment, "recovery", "r1", self._epoch, 0, self._attempt, tuple(range(KEY_GROUPS)))
+        return Attempt(str(self.node.api.path), who, rows, window=1)
+
+    def fill(self, keys: list[str]) -> None:
+        """One epoch with an event of every key."""
+        self._finish(self.open([keys]), keys)
+
+    def killed_between(self, before: list[str], after: list[str], kill: Callable[[], None], *, retry: bool, end: bool = False) -> float:
+        """Seconds from the kill to the answers of the next frame, or with `end` to that of END; `retry`: of a new attempt."""
+        from udo_protocol.connection import ReplyError
+        from udo_protocol.errors import UdoError
+
+        attempt = self.open([before, after])
+        attempt.step()
+        started = time.perf_counter()
+        kill()
+        while True:
+            try:
+                while attempt is None or not (attempt.complete if end else len(attempt.rows) == len(before) + len(after)):
+                    attempt = attempt or self.open([before, after])
+                    attempt.step()
+                break
+            except (UdoError, ReplyError) as e:
+                if not retry or time.perf_counter() - started > 60:
+                    raise InvalidRun(f"no answer after the kill: {e}") from e
+                if attempt is not None:
+                    attempt.die()
+                attempt = None
+                time.sleep(_RETRY_S)
+        took_s = time.perf_counter() - started
+        self._finish(attempt, [*before, *after])
+        return took_s
+
+    def _finish(self, attempt: Any, keys: list[str]) -> None:
+        while not attempt.complete and not attempt.step():
+            pass
+        self.counts.check(keys, attempt.rows)
+        attempt.close()
+        self._epoch += 1
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """Kills of the instance, then of the servers."""
+    from benchmarks.chaos.node import chaos_node
+
+    rng = np.random.default_rng(seed)
+    with chaos_node(1, module="node_manager") as (node, [name]):
+        epochs = Epochs(node, name)
+        keys = [f"l{i:06}" for i in range(KEYS)]
+        for at in range(0, KEYS, 2000):
+            epochs.fill(keys[at : at + 2000])
+
+        def measure(kill: Callable[[], None], *, retry: bool, end: bool = False) -> float:
+            time.sleep(PAUSE_S)  # the next warm instance gets ready: a death a second is not what is measured
+            wait_until(lambda: node.owner_pid(name) > 0, 60, "an owner")
+            before, after = ([str(k) for k in rng.choice(keys, 20, replace=False)] for _ in range(2))
+            after = [k for k in after if k not in before]
+            return epochs.killed_between(before, after, kill, retry=retry, end=end) * 1000
+
+        def kill_instance() -> Callable[[], None]:
+            wait_until(lambda: node.owner_pid(name) > 0, 60, "an owner")
+            pid = node.owner_pid(name)
+            return lambda: os.kill(pid, signal.SIGKILL)
+
+        def kill_server(role: str) -> Callable[[], None]:
+            pid = node.server_pid(role)
+            return lambda: os.kill(pid, signal.SIGKILL)
+
+        say("killing the instance")
+        instance = [measure(kill_instance(), retry=False) for _ in range(QUICK_KILLS if quick else KILLS)]
+        servers = {}
+        for role in ("queue", "state"):
+            say(f"killing the {role} server")
+            kills = QUICK_SERVER_KILLS if quick else SERVER_KILLS
+            servers[role] = [measure(kill_server(role), retry=True, end=role == "state") for _ in range(kills)]
+        size = _state_bytes(node, name)
+    counts = epochs.counts
+    if counts.lost or counts.duplicated:
+        raise InvalidRun(f"{counts.lost} events lost, {counts.duplicated} counted twice")
+    return {
+        "kill_to_answer_ms": _quantiles(instance),
+        "redis_restart_to_answer_ms": round(float(np.median(servers["queue"])), 1),
+        "state_restart_to_answer_ms": round(float(np.median(servers["state"])), 1),
+        "kills": len(instance),
+        "state_bytes": size,
+        "goal_ms": GOAL_MS,
+        "lost": counts.lost,
+        "duplicated": counts.duplicated,
+    }
+
+
+def _state_bytes(node: Any, name: str) -> int:
+    from udo_runtime.durable import load_session
+
+    from udo_protocol.keys import prefix
+
+    conn = node.connect("state")
+    try:
+        return int(load_session(conn, prefix(name, 0), "recovery").size)
+    finally:
+        conn.close()
+
+
+def _quantiles(ms: list[float]) -> dict[str, float]:
+    ordered = np.sort(np.array(ms))
+    rank = {q: float(ordered[max(int(np.ceil(len(ordered) * q / 100)) - 1, 0)]) for q in (50, 99)}
+    return {"p50": round(rank[50], 1), "p99": round(rank[99], 1), "max": round(float(ordered[-1]), 1)}
+
+
+def sections(made: dict[str, Any]) -> list[Section]:
+    """One row per death."""
+    kill = made["kill_to_answer_ms"]
+    rows = [
+        ("instance", f"{kill['p50']:.0f}", f"{kill['p99']:.0f}"),
+        ("queue server (the attempt is retried)", f"{made['redis_restart_to_answer_ms']:.0f}", ""),
+        ("state server (until END is durable again)", f"{made['state_restart_to_answer_ms']:.0f}", ""),
+    ]
+    remark = (
+        f"{made['kills']} kills at {made['state_bytes'] / 1e6:.2f} MB of state; {made['lost']} lost, {made['duplicated']} counted twice."
+    )
+    return [Section("From kill -9 to the next answer", ("killed", "p50 ms", "p99 ms"), rows, remark)]
