@@ -11,7 +11,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import urlsplit
 
 __all__ = ["HTTPException", "Plain", "pieces", "prefix"]
-_PIECE = 1 << 20
+# Larger pieces cost more in the kernel than they save.
+_PIECE = 1 << 18
 
 
 class Plain(HTTPConnection):
