@@ -78,6 +78,7 @@ def _start(
             "version": manifest.version,
             "entry": manifest.entry,
             "output": manifest.output,
+            "keyed": manifest.keyed,
             "path": path,
             "base": [*front, str(base)],
             "events": batches is not None,

@@ -10,8 +10,27 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+
+def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batches: Any) -> Iterator[Any]:
+    """All events as epoch 0 of one session, then its END, then an epoch without events, whose END fires the timers due by then."""
+    import pyarrow as pa
+    from udo_runtime.keyed import Keyed, KeyedProcessor
+    from udo_runtime.session import Session
+
+    from udo_protocol.frame import Header
+    from udo_protocol.proto.frame_pb2 import Label
+
+    keyed = KeyedProcessor(processor.per_event, Keyed(**{**request["keyed"], "columns": tuple(request["keyed"]["columns"])}), output, ctx)
+    session = Session("udo test")
+    first, second = (Header(label=Label(run=1, epoch=epoch, attempt=1), groups=[0]) for epoch in (0, 1))
+    for batch in batches:
+        yield keyed.events(session, first, batch, pa.array([0] * batch.num_rows, pa.int32()))
+    for header in (first, second):
+        yield keyed.end(session, header)
 
 
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
@@ -35,8 +54,7 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
         pa.OSFile(str(work / "events.arrow"), "rb") as source,
         pa.ipc.open_stream(source) as reader,
     ):
-        for batch in reader:
-            answer = processor(batch)
+        for answer in _keyed(processor, request, output, ctx, reader) if request["keyed"] else map(processor, reader):
             answered += answer.num_rows
             writer.write_batch(answer)
     took_ms = (time.perf_counter() - started) * 1000
