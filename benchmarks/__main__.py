@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
 from typing import Any
 
@@ -31,6 +32,8 @@ EXIT_INVALID = 1
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python -m benchmarks throughput --quick")
 def main() -> None:
     """Measure what the platform costs. Every run is appended to benchmarks/results/NAME.jsonl."""
+    # A run that is told to end (timeout, a supervisor) stops the platform it started, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _suite(name: str, text: str) -> click.Command:
