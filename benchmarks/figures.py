@@ -26,9 +26,10 @@ def caption(made: dict[str, Any]) -> str:
     """What, when, where: the line under the tables."""
     m, v = made["machine"], made["versions"]
     quick = " --quick" if made["arguments"].get("quick") else ""
+    load = f", load average {m['load_at_start']:g} at the start" if "load_at_start" in m else ", busy with other work"
     return (
         f"`python -m benchmarks {made['name']}{quick}` on {made['time'][:10]}, commit {made['commit']}; "
-        f"{m['cores']} cores ({m['cpu']}), {m['memory_gb']:g} GB, Linux {m['kernel']}; "
+        f"{m['cores']} cores ({m['cpu']}), {m['memory_gb']:g} GB, Linux {m['kernel']}{load}; "
         f"Python {v['python']}, PySpark {v['pyspark']}, PyArrow {v['pyarrow']}."
     )
 
@@ -40,6 +41,9 @@ def copy_all(names: Iterable[str], document: Path = DOCUMENT) -> Iterator[str]:
         made = record.latest(name)
         if made is None:
             yield f"{name}: no run yet; python -m benchmarks {name}"
+            continue
+        if f"<!-- figures:{name} -->" not in text:
+            yield f"{name}: {document.name} has no place for it"
             continue
         module = importlib.import_module(f"benchmarks.{name}")
         text = replace_between(text, name, f"{tables.markdown(module.sections(made))}\n\n{caption(made)}")
