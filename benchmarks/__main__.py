@@ -44,11 +44,14 @@ def _suite(name: str, text: str) -> click.Command:
     @click.option("--seed", type=int, default=1, show_default=True, help="Of the input.")
     def suite(quick: bool, as_json: bool, driver: str, seed: int, **own: Any) -> None:
         from benchmarks import tables
+        from udo_cli.local import interruptible
 
         module = importlib.import_module(f"benchmarks.{name}")
         arguments: dict[str, Any] = {"quick": quick, "driver": driver, "seed": seed, **own}
         try:
-            made = record.stamp(name, arguments, module.run(**arguments))
+            # A benchmark that is stopped (Ctrl-C, or `timeout`) stops what it has started, too.
+            with interruptible():
+                made = record.stamp(name, arguments, module.run(**arguments))
         except InvalidRun as e:
             print(f"benchmarks: the run is invalid: {e}", file=sys.stderr)
             sys.exit(EXIT_INVALID)
