@@ -150,6 +150,8 @@ class Connection:
         if kind == 43:  # +
             return rest
         if kind == 45:  # -
+            if rest.startswith(b"LOADING"):
+                self._lost("it is back, but still reading its file")
             return ReplyError(rest.decode("utf-8", "replace"))
         raise ReplyError(f"the peer on {self.path} does not speak RESP: {line[:40]!r}")
 

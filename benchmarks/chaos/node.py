@@ -162,7 +162,6 @@ class ChaosNode:
         assert self.process is not None
         self.process.kill()
         self.process.wait(10)
-        self.api.close()
         self.start()
         return True
 

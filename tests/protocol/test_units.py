@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from udo_protocol import errors, lifecycle, manifest, schema
 from udo_protocol.backoff import LinearBackoff
 from udo_protocol.clock import FakeClock
+from udo_protocol.connection import Connection
 from udo_protocol.frame import DATA, Header, decode, encode
 
 TYPES = [
@@ -193,3 +197,27 @@ def test_an_error_keeps_its_class_across_a_wire() -> None:
     for cls in (errors.SchemaError, errors.NotFound, errors.ServerLost, errors.OperatorError, errors.Unavailable):
         assert type(errors.by_code(cls.code, "x")) is cls
     assert type(errors.by_code("of the future", "x")) is errors.UdoError
+
+
+def test_a_server_that_still_reads_its_file_counts_as_away() -> None:
+    """It refuses every command with LOADING, for as long as its append-only file is large."""
+    with tempfile.TemporaryDirectory(prefix="udo-") as name, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{name}/s"
+        listener.bind(path)
+        listener.listen()
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(1000)
+                peer.sendall(b"$12\r\nrun_id:abc\r\n\r\n")
+                peer.recv(1000)
+                peer.sendall(b"-LOADING Valkey is loading the dataset in memory\r\n")
+
+        thread = Thread(target=serve)
+        thread.start()
+        conn = Connection(path, timeout_s=10)
+        assert conn.run_id == "abc"
+        with pytest.raises(errors.ServerLost, match="still reading its file"):
+            conn.call("GET", "k")
+        thread.join(10)
