@@ -92,8 +92,9 @@ def load_session(state: Connection, prefix: str, name: str) -> Session:
     if found is None:
         return Session(name)
     groups: dict[int, Group] = {}
+    # Asked for all at once: a hundred small commands, whose replies wait on the server's side.
+    state.send(c for n in metas for c in (("GET", f"{prefix}g:{name}:{n}"), ("LRANGE", f"{prefix}d:{name}:{n}", 0, -1)))
     for number, meta in metas.items():
-        state.send([("GET", f"{prefix}g:{name}:{number}"), ("LRANGE", f"{prefix}d:{name}:{number}", 0, -1)])
         base, deltas = state.receive(), state.receive()
         for r in (base, deltas):
             if isinstance(r, Exception):
