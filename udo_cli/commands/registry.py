@@ -71,3 +71,19 @@ def audit(deployment: str | None, limit: int, as_json: bool) -> None:
         for e in entries
     ]
     output.table(("AT", "WHO", "FROM", "ACTION", "DEPLOYMENT", "OLD", "NEW", "DETAIL"), rows, "nothing has been changed yet")
+
+
+@command.command("gc", examples="udo registry gc\nudo registry gc --unused-s 3600 --untagged")
+@click.option("--unused-s", type=click.FloatRange(0), help="Only what has not been used for so long; a day by default.")
+@click.option("--untagged", is_flag=True, help="Also images without a tag that nothing refers to.")
+@base.json_option
+def gc(unused_s: float | None, untagged: bool, as_json: bool) -> None:
+    """Remove layers that no image needs and uploads nobody finished; the registry does so by itself every few minutes."""
+    from udo_cli import output, remote
+
+    with remote.registry() as api:
+        removed = api.collect_garbage(unused_s, untagged=untagged)
+    if as_json:
+        output.emit(removed)
+    else:
+        print(f"removed {removed['blobs']} blobs and {removed['uploads']} unfinished uploads")
