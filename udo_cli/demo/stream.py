@@ -109,8 +109,9 @@ class Stream:
     def _slots(self, now: float) -> None:
         self.watched.slots = self._rates.look(self._node.stats(), now)
         fraud = [s["events_out"] for s in self.watched.slots if s["deployment"] == "fraud"]
-        # Some of these events are the probe's; a new version counts from zero.
-        self.watched.answered = max([self.watched.answered, self.watched.committed, *(n - self._probe.answered for n in fraud)])
+        # Some of these events are the probe's, of which one may be on its way back; a new version counts from zero.
+        probed = self._probe.answered + 1
+        self.watched.answered = max([self.watched.answered, self.watched.committed, *(n - probed for n in fraud)])
 
     def _update(self) -> float:
         w = self.watched
