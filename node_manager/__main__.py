@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import select
 import signal
 import socket
 import sys
@@ -71,6 +73,26 @@ def _registry(settings: Settings) -> Any:
     return Registry(settings.registry, token=settings.token or None, user=f"node:{settings.node}")
 
 
+def _wait(stopping: Event) -> None:
+    """Until a signal handler has set `stopping`.
+
+    Not by Event.wait: a signal that comes just before the thread falls asleep would be handled when it wakes, which is
+    never, and a handler that runs inside it would wait for a lock that its own thread holds. A signal always writes to the
+    wake-up descriptor, whichever thread it reaches and whenever it comes.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        while not stopping.is_set():
+            select.select([reading], [], [])
+            os.read(reading, 64)
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(reading)
+        os.close(writing)
+
+
 def run(settings: Settings, stopping: Event) -> None:
     """Until `stopping` is set; then everything is stopped."""
     log = structlog.get_logger()
@@ -86,7 +108,7 @@ def run(settings: Settings, stopping: Event) -> None:
         if reconciler:
             reconciler.start()
         log.info("node manager serves", node=settings.node, socket=str(settings.socket), metrics=manager.metrics_address)
-        stopping.wait()
+        _wait(stopping)
     finally:
         log.info("node manager stops")
         if reconciler:
