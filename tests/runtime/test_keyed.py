@@ -222,6 +222,28 @@ def test_timers_fire_at_end_with_the_sessions_own_watermark_and_expired_state_is
     assert Attempt(servers, 5, 7).run(["c"], 31) == [("b", 2), ("c", 3)]
 
 
+def test_an_attempt_whose_epoch_another_one_has_followed_is_stale_and_fires_no_timer(start: Start, servers: Servers) -> None:
+    """A stage ran again, the epoch was committed without it, and it ends when the next epoch has begun elsewhere."""
+    counter(start, TIMERS, "op:Quiet", time_column="t")
+    for attempt, key, partition in ((1, "a", 0), (2, "b", 1)):
+        first = Attempt(servers, 0, attempt, partition)
+        first.send([key], 20 * partition)
+        first.end([group_of(key)])
+        assert first.answers() == []
+    again = Attempt(servers, 0, 3, partition=0)
+    again.send(["a"], 0)
+    assert again.answers() == []
+    other = Attempt(servers, 1, 4, partition=1)
+    other.send(["b"], 21)
+    assert other.answers() == []
+    again.end([group_of("a")])
+    assert [f.header.kind for f in again.frames()] == [STALE]
+    last = Attempt(servers, 1, 5, partition=0)
+    last.send(["a"], 22)
+    last.end([group_of("a")])
+    assert last.answers() == [("a", 2)]
+
+
 def test_a_renewed_expiry_calls_no_timer_and_a_timer_of_the_same_time_still_sees_the_state(start: Start, servers: Servers) -> None:
     counter(start, RENEWED, "op:Renewed", time_column="t")
     assert Attempt(servers, 0, 1).run(["a"], 0) == []

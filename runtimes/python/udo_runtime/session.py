@@ -24,6 +24,8 @@ class Session:
         self.groups = groups or {}
         self.last_ended = last_ended  # highest epoch of which an END was answered
         self.run = run
+        # Highest epoch that touched a group: whoever comes with an older one has been left behind by its query.
+        self.epoch = max((g.label.epoch for g in self.groups.values() if g.label), default=-1)
         self.changed = groups is None  # its record is to be written with the next checkpoint
         # Attempts that met an error, as (partition, *label). Durable: a frame behind the error must not complete the epoch,
         # also not for the next instance.
@@ -36,11 +38,13 @@ class Session:
         self.changed |= bool(self.groups)
 
     def admit(self, label: Label, *, start_empty: bool = False) -> bool:
-        """Whether frames of this label may be processed; False: STALE, a newer run is known. StateLost if epochs are missing."""
-        if label.run < self.run:
+        """Whether frames of this label may be processed; False: STALE. StateLost if epochs are missing.
+
+        STALE are those of an older run, and those of an epoch of this run that another one has followed: the watermark of
+        their epoch is not known any more, and Spark wants no answers of them.
+        """
+        if label.run < self.run or (label.run == self.run and label.epoch < self.epoch):
             return False
-        if label.run > self.run:
-            self.run, self.changed = label.run, True
         if self.last_ended is None:
             if label.epoch > 0 and not start_empty:
                 raise StateLost(
@@ -53,6 +57,8 @@ class Session:
                 f"expected epoch {self.last_ended} (again) or {self.last_ended + 1}. The query's checkpoint and the operator's state "
                 "come from different times; restore the one that fits, or start='empty'"
             )
+        if label.run > self.run:
+            self.run, self.changed = label.run, True
         return True
 
     def touch(self, numbers: Iterable[int], label: Label, partition: int) -> bool:
@@ -63,6 +69,8 @@ class Session:
             return False
         for g in wanted:
             g.touch(label, partition)
+        if wanted:
+            self.epoch = max(self.epoch, label.epoch)
         return True
 
     @property
