@@ -1,12 +1,13 @@
 """Operator images on this node: pulled by digest from the registry, checked, unpacked once, never changed.
 
-`images/<digest>/` holds `manifest.json`, `code/` and `deps/`; it appears whole or not at all. Archives are not trusted:
-paths outside, devices, and sizes beyond the bound are refused.
+`images/<digest>/` holds `manifest.json`, `layers.json`, `code/` and `deps/`; it appears whole or not at all. Archives are not
+trusted: paths outside, devices, and sizes beyond the bound are refused. Whole images are the driver's to pull.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import re
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from udo_protocol.errors import NotFound, OperatorError, ProtocolError, Unavailable, UsageError
+from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
 from udo_protocol.manifest import Manifest, parse
 
 LAYERS = {"code": "opt/udo/code", "dependencies": "opt/udo/deps"}
@@ -42,11 +43,27 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Image:
-    """One operator version, unpacked."""
+    """One operator version, its code unpacked. `layers`: {digest, size, kind} with kind base, dependencies or code."""
 
     digest: str
     manifest: Manifest
     directory: Path
+    layers: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """`name@sha256:…`: what to pull from the registry to get the whole image."""
+        return f"{self.manifest.name}@{self.digest}"
+
+    @property
+    def has_code(self) -> bool:
+        """Whether `udo push` has packed code into it, which can run outside of the image too."""
+        return self.code.is_dir()
+
+    @property
+    def has_base(self) -> bool:
+        """Whether it brings a root file system, so that it can run as a container."""
+        return any(layer["kind"] == "base" for layer in self.layers)
 
     @property
     def code(self) -> Path:
@@ -59,10 +76,10 @@ class Image:
         return self.directory / "deps"
 
 
-def require_match(manifest: Manifest) -> None:
-    """OperatorError if its dependencies were resolved for another interpreter or platform than this node's."""
+def require_match(manifest: Manifest, *, interpreter: bool = True) -> None:
+    """OperatorError if its dependencies were resolved for another platform, or interpreter if that counts, than this node's."""
     mine = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    tag, where = manifest.python_tag, manifest.platform
+    tag, where = manifest.python_tag if interpreter else "", manifest.platform
     os_name, machine = platform.system().lower(), platform.machine().lower()
     fits_python = tag in ("", mine) or tag.startswith("py3")
     fits_platform = where in ("", "any") or (
@@ -106,10 +123,10 @@ def _require_digest(path: Path, digest: str) -> None:
 
 
 class Images:
-    """The images of one node."""
+    """The images of one node. `whole`: its driver runs whole images, so those without a code layer are fine."""
 
-    def __init__(self, directory: Path, source: Source | None = None) -> None:
-        self._directory, self._source = directory, source
+    def __init__(self, directory: Path, source: Source | None = None, *, whole: bool = False) -> None:
+        self._directory, self._source, self._whole = directory, source, whole
         self._known: dict[str, Image] = {}
         self._lock = Lock()
 
@@ -117,8 +134,18 @@ class Images:
         """The image, pulled if needed; checked against this node. NotFound, Unavailable or OperatorError say why not."""
         with self._lock:
             image = (self._local(digest) if digest else self._by_version(operator, version)) or self._pull(operator, digest or version)
-        require_match(image.manifest)
+        self._require_runnable(image.manifest, image.layers, has_code=image.has_code)
         return image
+
+    def _require_runnable(self, manifest: Manifest, layers: Sequence[Mapping[str, Any]], *, has_code: bool) -> None:
+        """OperatorError unless this node's driver can run it."""
+        brings_interpreter = self._whole and any(layer["kind"] == "base" for layer in layers)
+        require_match(manifest, interpreter=not brings_interpreter)
+        if not has_code and not self._whole:
+            raise OperatorError(
+                f"operator {manifest.reference} is a whole image without a code layer of udo push: only the Docker driver runs it. "
+                "Start this node with --driver docker, or push the operator's folder: udo push DIRECTORY"
+            )
 
     def prune(self, used: set[str], kept: int = KEPT) -> None:
         """Remove all but the `used` images and the `kept` latest ones."""
@@ -139,7 +166,9 @@ class Images:
             manifest = path / "manifest.json"
             if not manifest.exists():
                 return None
-            self._known[digest] = Image(digest, Manifest.model_validate_json(manifest.read_bytes()), path)
+            layers = path / "layers.json"
+            known = json.loads(layers.read_bytes()) if layers.exists() else ()
+            self._known[digest] = Image(digest, Manifest.model_validate_json(manifest.read_bytes()), path, tuple(known))
         return self._known[digest]
 
     def _by_version(self, operator: str, version: str) -> Image | None:
@@ -157,14 +186,14 @@ class Images:
         if (image := self._local(digest)) is not None:
             return image
         manifest = parse(dict(found["manifest"]), f"manifest of {operator}@{ref}")
-        require_match(manifest)  # before anything is fetched
         layers: Sequence[Mapping[str, Any]] = found["layers"]
-        if not any(layer["kind"] == "code" for layer in layers):
-            raise NotFound(f"operator {manifest.reference} ({digest}) has no code layer; push it again")
+        has_code = any(layer["kind"] == "code" for layer in layers)
+        self._require_runnable(manifest, layers, has_code=has_code)  # before anything is fetched
         with tempfile.TemporaryDirectory(prefix=".pull-", dir=self._directory) as name:
             new = Path(name) / "image"
-            for kind in ("code", "deps"):
-                (new / kind).mkdir(parents=True)
+            new.mkdir()
+            for kind in ("code", "deps") if has_code else ():
+                (new / kind).mkdir()
             for layer in layers:
                 if layer["kind"] not in LAYERS:
                     continue  # a runtime base: for drivers that run whole images
@@ -172,9 +201,10 @@ class Images:
                 self._source.fetch_blob(operator, layer["digest"], blob)
                 _require_digest(blob, layer["digest"])
                 unpack(blob, layer["kind"], new / Path(LAYERS[layer["kind"]]).name)
+            (new / "layers.json").write_text(json.dumps(list(layers)), "utf-8")
             (new / "manifest.json").write_text(manifest.model_dump_json(), "utf-8")
             path = self._path(digest)
             if path.exists():  # without its manifest: not ours
                 shutil.rmtree(path)
             new.rename(path)
-        return Image(digest, manifest, path)
+        return Image(digest, manifest, path, tuple(layers))

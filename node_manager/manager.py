@@ -103,7 +103,7 @@ class Manager:
         self.started_at = datetime.now(UTC)
         self.metrics_address = ""
         self.servers = Servers(settings, self._server_restarted)
-        self.images = Images(settings.images, catalogue)
+        self.images = Images(settings.images, catalogue, whole=self.driver.capabilities().runs_images)
         self.instances = Instances(settings, self.driver, self.servers)
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
         self._node = Node(settings, self.servers, self.instances, self.pool)

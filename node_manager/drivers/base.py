@@ -84,6 +84,8 @@ class Capabilities:
     isolates_files: bool
     isolates_network: bool
     isolates_users: bool
+    # It pulls and runs whole container images, whatever is in them.
+    runs_images: bool = False
 
 
 OnExit = Callable[[Exit], None]

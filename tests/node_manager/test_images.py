@@ -41,9 +41,10 @@ class Source:
         self.blob = layer(directory / "layer.tar.gz", {"opt/udo/code/op.py": b"x = 1\n"}).read_bytes()
         self.digest, self.fetched = "sha256:" + hashlib.sha256(self.blob).hexdigest(), 0
         self.manifest = MANIFEST.model_copy(update=manifest)
+        self.kinds: tuple[str, ...] = ("code",)
 
     def version(self, name: str, ref: str) -> Mapping[str, Any]:
-        layers = [{"digest": self.digest, "size": len(self.blob), "kind": "code"}]
+        layers = [{"digest": self.digest, "size": len(self.blob), "kind": kind} for kind in self.kinds]
         return {"name": name, "version": "1", "digest": "sha256:" + "a" * 64, "manifest": self.manifest.model_dump(), "layers": layers}
 
     def fetch_blob(self, name: str, digest: str, path: Path) -> None:
@@ -82,6 +83,26 @@ def test_another_python_or_platform_is_refused_before_anything_is_fetched(tmp_pa
     with pytest.raises(OperatorError, match=f"t@1 was packaged for .*{value}.*this node runs"):
         Images(tmp_path, source).get("t", "1")
 
+    assert source.fetched == 0
+
+
+def test_a_whole_image_without_our_code_layer_needs_a_driver_that_runs_images(tmp_path: Path) -> None:
+    source = Source(tmp_path, python_tag="cp27")  # its own interpreter: none of the node's business
+    source.kinds = ("base",)
+    stores = [tmp_path / "process", tmp_path / "docker"]
+    for store in stores:
+        store.mkdir()
+
+    with pytest.raises(OperatorError, match=r"t@1 .*cp27"):
+        Images(stores[0], source).get("t", "1")
+    source.manifest = MANIFEST
+    with pytest.raises(OperatorError, match=r"t@1 is a whole image .*--driver docker, or push the operator's folder"):
+        Images(stores[0], source).get("t", "1")
+
+    source.manifest = MANIFEST.model_copy(update={"python_tag": "cp27"})
+    Images(stores[1], source, whole=True).get("t", "1")
+    image = Images(stores[1], whole=True).get("t", "1")  # from the disk
+    assert (image.has_base, image.has_code, image.reference) == (True, False, f"t@{image.digest}")
     assert source.fetched == 0
 
 
