@@ -70,7 +70,7 @@ class Servers:
 
     def socket(self, role: Role) -> Path:
         """Where the server listens."""
-        return self._settings.home.absolute() / f"{role}.sock"
+        return self._settings.sockets.absolute() / f"{role}.sock"
 
     def running(self) -> list[Server]:
         """Both servers, as they are now."""

@@ -40,6 +40,12 @@ class Settings:
         return self.home / "node.sock"
 
     @property
+    def sockets(self) -> Path:
+        """Where both servers listen, and nothing else is: a container sees this directory, so that a server started again is
+        reachable in it."""
+        return self.home / "run"
+
+    @property
     def instances(self) -> Path:
         """Private directories of instances."""
         return self.home / "instances"
@@ -71,8 +77,8 @@ class Settings:
 
     def prepare(self) -> None:
         """Make the directories, for this user only; UsageError if a socket's path would be too long."""
-        longest = str(self.home.absolute() / "queue.sock")
+        longest = str(self.sockets.absolute() / "queue.sock")
         if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
             raise UsageError(f"{longest} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter --home")
-        for path in (self.home, self.instances, self.handles, self.logs, self.images, self.home / "servers"):
+        for path in (self.home, self.sockets, self.instances, self.handles, self.logs, self.images, self.home / "servers"):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)

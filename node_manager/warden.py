@@ -66,7 +66,7 @@ def stop_instances(home: Path) -> None:
 
 def main(home: Path, grace_s: float) -> None:
     """Watch until the manager or the servers are gone."""
-    queue, state = home / "queue.sock", home / "state.sock"
+    queue, state = home / "run" / "queue.sock", home / "run" / "state.sock"
     seen = time.monotonic()
     while True:
         try:

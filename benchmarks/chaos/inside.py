@@ -158,7 +158,7 @@ def main():
     """As bootstrap.py does it, with the points and without the rule."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = os.environ["UDO_PYTHONPATH"].split(os.pathsep) + [p for p in sys.path if os.path.abspath(p) != here]
-    directory = os.path.join(os.path.dirname(os.environ["UDO_QUEUE_SOCKET"]), "chaos")
+    directory = os.path.join(os.path.dirname(os.environ["UDO_QUEUE_SOCKET"]), "..", "chaos")
     with suppress(FileNotFoundError), open(os.path.join(directory, "broken")) as f:
         LACKS[f.read().strip()](directory)
     install_points(directory)

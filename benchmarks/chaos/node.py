@@ -106,7 +106,7 @@ class ChaosNode:
 
     def connect(self, role: str) -> Connection:
         """A fresh connection to the queue or the state server."""
-        return Connection(str(self.home / f"{role}.sock"))
+        return Connection(str(self.home / "run" / f"{role}.sock"))
 
     def stats(self, name: str) -> SlotStats:
         """Counters of the deployment's slot."""

@@ -120,7 +120,7 @@ def test_a_stopped_manager_leaves_no_process_and_no_socket_and_knows_its_deploym
     assert daemon.stop() == 0
 
     assert daemon.processes() == []
-    assert list(daemon.home.glob("*.sock")) == []
+    assert list(daemon.home.rglob("*.sock")) == []
     assert list((daemon.home / "instances").iterdir()) == []
     assert list((daemon.home / "handles").iterdir()) == []
     daemon.start()
@@ -134,7 +134,7 @@ def test_a_stop_at_any_stage_leaves_nothing_running(home: Path, signum: int, sta
     try:
         if stage == "servers":
             daemon.start(wait=False)
-            wait_until((home / "queue.sock").exists, 20, "queue server")
+            wait_until((home / "run" / "queue.sock").exists, 20, "queue server")
         else:
             daemon.start()
         if stage == "loading":
@@ -145,7 +145,7 @@ def test_a_stop_at_any_stage_leaves_nothing_running(home: Path, signum: int, sta
         assert daemon.stop(signum) == 0
 
         assert daemon.processes() == []
-        assert list(home.glob("*.sock")) == []
+        assert list(home.rglob("*.sock")) == []
     finally:
         if daemon.process and daemon.process.poll() is None:
             daemon.kill()
@@ -180,7 +180,7 @@ os.kill(os.getpid(), 9)
 
     daemon = Daemon(home)
     wait_until(lambda: daemon.processes() == [], 20, "servers, warden and instance to stop")
-    assert list(home.glob("*.sock")) == []
+    assert list(home.rglob("*.sock")) == []
 
 
 def test_a_second_manager_on_the_same_home_is_refused_by_name(daemon: Daemon) -> None:
@@ -239,7 +239,7 @@ def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home:
         assert Servers(settings, lambda role: None)._adopt("queue") is not None
     finally:
         servers.stop()
-    assert list(home.glob("*.sock")) == []
+    assert list(home.rglob("*.sock")) == []
 
 
 def test_a_home_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) -> None:
