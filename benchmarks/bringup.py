@@ -17,7 +17,9 @@ import psutil
 from benchmarks.rules import InvalidRun
 from udo_cli import local
 from udo_cli.home import Home
+from udo_cli.packing import bases
 from udo_cli.packing.build import Target, build, load_manifest
+from udo_cli.packing.upload import upload
 from udo_protocol.errors import UdoError
 from udo_protocol.node_api import Node, connect_node
 from udo_protocol.registry_api import Registry
@@ -39,6 +41,10 @@ def wait_until(met: Callable[[], bool], timeout_s: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise InvalidRun(f"waited {timeout_s:g} s for {what}")
         time.sleep(_LOOK_S)
+
+
+def _silent(_: str) -> None:
+    """Packing says nothing here."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +70,9 @@ class Platform:
         manifest = load_manifest(directory, version, target)
         work = self.home.path / "work"
         work.mkdir(exist_ok=True)
-        image = build(directory, manifest, target, work, self.home.dependencies, lambda _: None)
-        config = work / "config.json"
-        config.write_bytes(image.config)
         with self.registry() as registry:
-            registry.push_blob(operator, image.config_digest, config)
-            for layer in image.layers:
-                registry.push_blob(operator, layer.digest, layer.path)
-            registry.put_manifest(operator, version, image.manifest)
+            base = bases.choose(registry, manifest.runtime, target, None, _silent)
+            upload(registry, manifest, build(directory, manifest, target, work, self.home.dependencies, _silent, base), _silent)
 
     def deploy(self, name: str, operator: str, version: str = "1") -> None:
         """Deploy and wait until an instance answers."""

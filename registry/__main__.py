@@ -14,6 +14,7 @@ from typing import IO
 from registry import auth
 from registry.config import Config
 from registry.server import serve
+from udo_protocol import signing
 from udo_protocol.errors import Conflict, UdoError
 
 # The worker of a killed registry notices within one second that its master is gone; until then it may still commit.
@@ -29,8 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--listen", default="127.0.0.1:0", help=listen)
     parser.add_argument("--token-file", type=Path, help="file of write tokens, one a line; made if missing (default: DATA/token)")
     parser.add_argument("--database", default="", help="SQLAlchemy URL (default: SQLite in DATA)")
+    keys = "directory of public keys *.pub: only versions signed by one of them are taken (default: no signature is asked for)"
+    parser.add_argument("--trusted-keys", type=Path, help=keys)
     given = parser.parse_args(arguments)
-    config = Config(given.data.absolute(), (given.token_file or given.data / "token").absolute(), given.listen, given.database)
+    token_file = (given.token_file or given.data / "token").absolute()
+    trusted = given.trusted_keys.absolute() if given.trusted_keys else None
+    config = Config(given.data.absolute(), token_file, given.listen, given.database, trusted)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
@@ -38,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.umask(0o077)  # the database and the files hold secrets
         with _taken(config.data):
             auth.load_tokens(config.token_file)
+            if config.trusted_keys is not None:
+                signing.load_trusted(config.trusted_keys)
             return serve(config)
     except (UdoError, OSError) as e:
         print(f"registry: {e}", file=sys.stderr)

@@ -61,18 +61,18 @@ def operators(session: Session) -> list[dict[str, Any]]:
     return [{"name": name, "latest": versions[0]["version"], "versions": versions} for name, versions in found.items()]
 
 
-def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: str, digest: str, image: Image) -> None:
-    """Make a version of an image whose config is labelled as an operator; others stay plain images. All it needs is stored.
+def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: str, digest: str, image: Image) -> Version | None:
+    """The new version of an image whose config is labelled as an operator; None for a plain image, or a version that is known.
 
     An operator's own repository has its name, and a tag there its version: anything else is refused. A repository with a
     slash cannot be an operator's; what is copied there stays a plain image.
     """
     if image.config is None or image.config.media_type not in IMAGE_CONFIGS:
-        return
+        return None
     config = read_json(blobs.require(image.config.digest).read_bytes(), f"image config {image.config.digest}").get("config")
     labels = config.get("Labels") if isinstance(config, dict) else None
     if not isinstance(labels, dict) or LABEL not in labels or "/" in repository:
-        return
+        return None
     manifest = _labelled(labels[LABEL])
     layers = [{"digest": d.digest, "size": d.size, "kind": str(d.annotations.get(LAYER, "base"))} for d in image.layers]
     if any(layer["kind"] != "base" for layer in layers) and "code" not in [layer["kind"] for layer in layers]:
@@ -82,17 +82,15 @@ def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: 
     if manifest.version != tag:
         raise ManifestError(f"the operator's manifest says version {manifest.version!r}, but it was pushed as {tag!r} (digest {digest})")
     if session.scalar(select(Version.id).where(Version.name == repository, Version.version == tag)):
-        return
-    session.add(
-        Version(
-            name=repository,
-            version=tag,
-            digest=digest,
-            manifest=manifest.model_dump(mode="json"),
-            layers=layers,
-            created_at=caller.now,
-            pushed_by=caller.who,
-        )
+        return None
+    return Version(
+        name=repository,
+        version=tag,
+        digest=digest,
+        manifest=manifest.model_dump(mode="json"),
+        layers=layers,
+        created_at=caller.now,
+        pushed_by=caller.who,
     )
 
 

@@ -14,6 +14,8 @@ class Config:
     token_file: Path
     listen: str = "127.0.0.1:0"
     database_url: str = ""
+    # Directory of public keys; with one, an image becomes a version only if signed by one of them.
+    trusted_keys: Path | None = None
 
     # Every node holds one thread with its long poll, every watched update another; idle threads cost little.
     threads: int = 256

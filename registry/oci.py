@@ -106,7 +106,7 @@ def put_manifest(name: str, ref: str) -> Response:
     body = request.get_data()
     image = images.read(body, request.content_type or "")
     with s.store.write(durable=True) as session:
-        digest = repositories.put(session, s.blobs, caller(), name, ref, body, image)
+        digest = repositories.put(session, s.blobs, caller(), name, ref, body, image, s.config.trusted_keys)
     response = _created(url_for("oci.get_manifest", name=name, ref=digest), digest)
     if image.subject:
         response.headers["OCI-Subject"] = image.subject

@@ -84,6 +84,12 @@ class PaginationInvalid(UsageError):
     oci, status = "PAGINATION_NUMBER_INVALID", 400
 
 
+class Unsigned(errors.SignatureError):
+    """The image would become an operator version, and no trusted key has signed it."""
+
+    oci, status = "DENIED", 403
+
+
 class InUse(errors.Conflict):
     """What is to be deleted is referred to."""
 

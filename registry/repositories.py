@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
@@ -27,8 +28,10 @@ from registry.oci_errors import (
     ManifestUnknown,
     NameInvalid,
     NameUnknown,
+    Unsigned,
 )
 from registry.uploads import Upload
+from udo_protocol import signing
 from udo_protocol.errors import Conflict
 
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -83,8 +86,11 @@ def resolve(session: Session, repository: str, ref: str) -> Stored:
     raise ManifestUnknown(f"repository {repository!r} has no manifest {ref!r:.150}{catalogue.near(ref, known)}")
 
 
-def put(session: Session, blobs: Blobs, caller: Caller, repository: str, ref: str, body: bytes, image: Image) -> str:
-    """Store a manifest under a tag or its digest; its digest. A labelled image under a tag becomes an operator version."""
+def put(
+    session: Session, blobs: Blobs, caller: Caller, repository: str, ref: str, body: bytes, image: Image, trusted: Path | None = None
+) -> str:
+    """Store a manifest under a tag or its digest; its digest. A labelled image under a tag becomes an operator version, with
+    `trusted` keys only if one of them has signed it."""
     tag = None if ":" in ref else _tag(ref)
     digest = digest_of(body, "sha256" if tag else check_digest(ref).partition(":")[0])
     if not tag and digest != ref:
@@ -92,7 +98,10 @@ def put(session: Session, blobs: Blobs, caller: Caller, repository: str, ref: st
     _require_all(session, blobs, repository, image)
     if tag:
         _keep_versions(session, repository, tag, digest)
-        catalogue.admit(session, blobs, caller, repository, tag, digest, image)
+        if version := catalogue.admit(session, blobs, caller, repository, tag, digest, image):
+            if trusted is not None:
+                _require_signature(session, blobs, version, trusted)
+            session.add(version)
     blobs.write(digest, body)
     if session.get(Stored, (repository, digest)) is None:
         needs = list(dict.fromkeys(d.digest for d in image.needs))
@@ -104,6 +113,24 @@ def put(session: Session, blobs: Blobs, caller: Caller, repository: str, ref: st
             record(session, caller, "push", before=before.digest if before else "", after=digest, detail=f"{repository}@{tag}")
         session.merge(Tag(repository=repository, name=tag, digest=digest))
     return digest
+
+
+def _require_signature(session: Session, blobs: Blobs, version: Version, trusted: Path) -> None:
+    """Unsigned unless a signature by a trusted key is attached to the image."""
+    keys, seen = signing.load_trusted(trusted), []
+    query = select(Stored.digest, Stored.media_type).where(Stored.repository == version.name, Stored.subject == version.digest)
+    for digest, media_type in session.execute(query):
+        attached = images.read(blobs.require(digest).read_bytes(), media_type)
+        if attached.artifact_type != signing.ARTIFACT_TYPE:
+            continue
+        if signing.signer(keys, attached.annotations, version.name, version.version, version.digest):
+            return
+        seen.append(str(attached.annotations.get(signing.KEY))[:19])
+    signed = f"its signatures ({', '.join(seen[:5])}) are by none of them or do not fit" if seen else "it has no signature"
+    raise Unsigned(
+        f"{version.name}@{version.version} does not become a version: this registry takes what is signed by one of "
+        f"{len(keys)} trusted keys ({', '.join(signing.key_id(k)[:19] for k in keys[:5])}), {signed}; push with --sign KEY"
+    )
 
 
 def _tag(text: str) -> str:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Options:
-    """How `udo up` starts the two. `listen`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any."""
+    """How `udo up` starts the two. `listen`, `trusted_keys`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any."""
 
     listen: str = "127.0.0.1:0"
     node: str = ""
@@ -44,6 +44,7 @@ class Options:
     warm: int = 1
     metrics_port: int = 0
     timeout_s: float = START_TIMEOUT_S
+    trusted_keys: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
             undo.callback(_stop_one, home.registry)
             (home.registry / "address").unlink(missing_ok=True)
             arguments = ["registry", "--data", str(home.registry), "--listen", options.listen, "--token-file", str(home.token_file)]
+            arguments += ["--trusted-keys", str(options.trusted_keys)] if options.trusted_keys else []
             child = _spawn(home.registry, arguments)
             url = _await(lambda: _answering_registry(home), child, home.registry, "the registry", options.timeout_s)
             fresh.append("registry")

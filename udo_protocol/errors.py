@@ -49,6 +49,12 @@ class Unauthorized(UsageError):
     code = "unauthorized"
 
 
+class SignatureError(UsageError):
+    """An operator version without a signature by a key that the registry trusts; names the keys."""
+
+    code = "signature"
+
+
 class PeerError(UdoError):
     """The other side misbehaved or is away."""
 

@@ -1,101 +1,28 @@
 """The registry's HTTP API for everyone who calls it: node manager, Spark driver, command line. One method per endpoint.
 
-Errors of the registry come back as the classes of udo_protocol.errors; a registry that is away is `Unavailable`.
+Errors of the registry come back as the classes of udo_protocol.errors; a registry that is away is `Unavailable`. What
+goes through the OCI distribution API stands in registry_content.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from urllib.parse import quote
 
-from udo_protocol import errors
-from udo_protocol.errors import ProtocolError, Unavailable
-from udo_protocol.registry_http import BRIEFLY_S, RESTART_S, Json, Streamed, Transport, retrying
+from udo_protocol.errors import Unavailable
+from udo_protocol.registry_content import OCI_MANIFEST, Content
+from udo_protocol.registry_http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
 
-OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+__all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
 # An update's last event has one of these phases.
 FINAL = ("done", "refused", "failed")
-_CHUNK = 1 << 20
 
 
-class Registry(Transport):
+class Registry(Content):
     """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`, with the write token if writes are meant."""
-
-    # Content
-
-    def has_blob(self, operator: str, digest: str) -> bool:
-        """Whether the registry has this blob."""
-        try:
-            self._send("HEAD", f"/v2/{_q(operator)}/blobs/{_q(digest)}")
-        except errors.NotFound:
-            return False
-        return True
-
-    def push_blob(self, operator: str, digest: str, path: Path) -> None:
-        """Upload the file at `path` as `digest`, unless the registry has it; what broke off is resumed where it broke."""
-        if self.has_blob(operator, digest):
-            return
-        # Without `from` the registry looks into all its repositories: a base layer is sent once.
-        begun = self._send("POST", f"/v2/{_q(operator)}/blobs/uploads/?mount={_q(digest)}", retry_s=BRIEFLY_S)
-        if begun.status_code == 201:
-            return
-        location, offset = begun.headers["Location"], 0
-
-        def upload() -> None:
-            with path.open("rb") as file:
-                rest = os.fstat(file.fileno()).st_size - file.seek(offset)
-                headers = {"Content-Length": str(rest), "Content-Type": "application/octet-stream"}
-                content = iter(lambda: file.read(_CHUNK), b"")
-                self._send("PUT", f"{location}?digest={_q(digest)}", content=content, headers=headers)
-
-        def resume() -> None:
-            nonlocal offset
-            try:
-                upload()
-            except Unavailable:
-                if self.has_blob(operator, digest):
-                    return
-                standing = self._send("GET", location).headers["Range"]
-                offset = int(standing.partition("-")[2]) + 1 if standing != "0-0" else 0
-                raise
-
-        retrying(resume, RESTART_S)
-
-    def put_manifest(self, operator: str, version: str, manifest: bytes) -> str:
-        """Make a version of an OCI manifest whose blobs are pushed; its digest. Conflict if that version has other content."""
-        path = f"/v2/{_q(operator)}/manifests/{_q(version)}"
-        response = self._send("PUT", path, content=manifest, headers={"Content-Type": OCI_MANIFEST}, retry_s=BRIEFLY_S)
-        return str(response.headers["Docker-Content-Digest"])
-
-    def manifest(self, operator: str, ref: str) -> bytes:
-        """The OCI manifest under a version, a digest or `latest`."""
-        return bytes(self._send("GET", f"/v2/{_q(operator)}/manifests/{_q(ref)}").content)
-
-    def fetch_blob(self, operator: str, digest: str, path: Path) -> None:
-        """Download a blob to `path`: whole and with that digest, or not at all (ProtocolError)."""
-
-        def download() -> None:
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-                try:
-                    sha = hashlib.sha256()
-                    for piece in self._body(f"/v2/{_q(operator)}/blobs/{_q(digest)}"):
-                        sha.update(piece)
-                        file.write(piece)
-                    if f"sha256:{sha.hexdigest()}" != digest:
-                        raise ProtocolError(f"blob {digest} from {self.url}: what came has digest sha256:{sha.hexdigest()}; fetch it again")
-                    os.replace(file.name, path)
-                except BaseException:
-                    os.unlink(file.name)
-                    raise
-
-        retrying(download)
 
     # Catalogue
 

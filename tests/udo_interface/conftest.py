@@ -76,7 +76,7 @@ class Platform:
             (Path(work) / "code").mkdir()
             (Path(work) / "code" / "op.py").write_text(textwrap.dedent(source))
             layer = pack("code", CODE_ROOT, files_of(Path(work) / "code"), Path(work) / "code.tar.gz")
-            upload(self.api, checked, assemble(checked, [layer]), Path(work), lambda _: None)
+            upload(self.api, checked, assemble(checked, [layer]), lambda _: None)
 
     def deploy(self, name: str, version: str = "1", **options: Any) -> None:
         """Deploy and wait until the node answers, or says why it cannot."""

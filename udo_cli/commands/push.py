@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from udo_cli import base
 
+if TYPE_CHECKING:
+    from udo_cli.settings import Settings
+    from udo_protocol.registry_api import Registry
+
 EXAMPLES = """
 udo push fraud
 udo push fraud --version 2
 udo push fraud --python 3.12 --platform linux_aarch64      for other nodes than this machine
+udo push fraud --image fraud:2                             an image of the local Docker daemon, as it is
+udo push fraud --image fraud.tar                           ... or from docker save, skopeo, buildah
+udo push fraud --sign release.key
 UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 """
 
@@ -22,31 +31,74 @@ UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 @click.option("--version", help="Instead of the version in operator.toml.")
 @click.option("--python", help="Python of the nodes, such as 3.12; this one by default.")
 @click.option("--platform", help="Platform of the nodes, such as linux_x86_64; this one by default.")
+@click.option("--image", "source", metavar="REF|FILE", help="A whole image instead of the folder's code, as it is.")
+@click.option("--base", "wish", metavar="REPO:TAG|none", help="Runtime base; by default the registry's for that Python and platform.")
+@click.option("--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign with this private key.")
 @click.option("--dry-run", is_flag=True, help="Check and package, upload nothing.")
 @base.json_option
-def command(directory: Path, version: str | None, python: str | None, platform: str | None, dry_run: bool, as_json: bool) -> None:
+def command(
+    directory: Path,
+    version: str | None,
+    python: str | None,
+    platform: str | None,
+    source: str | None,
+    wish: str | None,
+    sign: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Upload the operator in DIRECTORY as an immutable version.
 
     Checks operator.toml, resolves its requirements for the nodes' Python, imports it as an instance would, and packs
-    reproducible layers: the same files give the same digest. What the registry has is not sent again.
+    reproducible layers on top of the runtime base: the same files give the same digest. What the registry has is not
+    sent again. With --image only operator.toml is taken from DIRECTORY; such an operator needs nodes with the Docker
+    driver.
     """
-    from udo_cli import output, remote
-    from udo_cli.packing import build
+    from udo_cli import output
+    from udo_cli.packing import archive, bases, build, image, provenance
     from udo_cli.packing.upload import upload
     from udo_cli.settings import Settings
+    from udo_protocol import signing
+    from udo_protocol.errors import UsageError
 
-    settings = Settings()
-    target = build.Target.of(python, platform)
-    manifest = build.load_manifest(directory, version, target)
-    with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
-        image = build.build(directory, manifest, target, Path(work), settings.local.dependencies, output.say)
-        if not dry_run:
-            with remote.registry(settings) as api:
-                upload(api, manifest, image, Path(work), output.say)
-    layers = [{"kind": la.kind, "digest": la.digest, "size": la.size_bytes} for la in image.layers]
+    if source and (python or platform or wish):
+        raise UsageError("--image is pushed as it is: --python, --platform and --base have no meaning for it")
+    settings, target = Settings(), build.Target.of(python, platform)
+    key = signing.load_private(sign) if sign else None
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-push-")))
+        api = _registry(settings, stack, needed=not dry_run)
+        if source:
+            whole = archive.read(source, work)
+            manifest = build.load_image_manifest(directory, version, whole)
+            made = image.label(manifest, whole.config, whole.layers)
+        else:
+            manifest = build.load_manifest(directory, version, target)
+            below = bases.choose(api, manifest.runtime, target, wish, output.say)
+            made = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
+        if api is not None and not dry_run:
+            upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, source or "folder"), key)
     if as_json:
-        output.emit({"name": manifest.name, "version": manifest.version, "digest": image.digest, "layers": layers, "pushed": not dry_run})
+        layers = [{"kind": la.kind, "digest": la.digest, "size": la.size_bytes} for la in made.layers]
+        found = {"name": manifest.name, "version": manifest.version, "digest": made.digest, "layers": layers, "pushed": not dry_run}
+        output.emit({**found, "base": made.base and {"reference": made.base.reference, "digest": made.base.digest}})
         return
-    click.echo(f"{manifest.reference} {image.digest}")
+    click.echo(f"{manifest.reference} {made.digest}")
     if not dry_run:
         output.say(f"next: udo deploy {manifest.reference}, or udo update {manifest.name} {manifest.version}")
+
+
+def _registry(settings: Settings, stack: ExitStack, *, needed: bool) -> Registry | None:
+    """The registry; None if there is none and it is not needed."""
+    from udo_cli import remote
+    from udo_protocol.errors import Unavailable
+
+    try:
+        api = stack.enter_context(remote.registry(settings))
+        if not needed:
+            api.health()
+        return api
+    except Unavailable:
+        if needed:
+            raise
+        return None

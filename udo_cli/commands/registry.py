@@ -7,11 +7,15 @@ from pathlib import Path
 import click
 
 from udo_cli import base
+from udo_cli.commands import registry_base, registry_key
 
 EXAMPLES = """
 udo registry --data /var/lib/udo --listen 0.0.0.0:5000
 udo registry --listen unix:/run/udo/registry.sock
+udo registry --data /var/lib/udo --trusted-keys /etc/udo/keys
 udo registry audit --deployment fraud
+udo registry base push runtime.tar
+udo registry key new release.key
 """
 
 
@@ -31,8 +35,15 @@ udo registry audit --deployment fraud
     help="SQLAlchemy URL; SQLite in DATA by default. May hold a password: prefer UDO_DATABASE.",
     envvar="UDO_DATABASE",
 )
+@click.option(
+    "--trusted-keys",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Folder of public keys *.pub: only versions signed by one of them are taken.",
+)
 @click.pass_context
-def command(ctx: click.Context, data: Path | None, listen: str, token_file: Path | None, database: str | None) -> None:
+def command(
+    ctx: click.Context, data: Path | None, listen: str, token_file: Path | None, database: str | None, trusted_keys: Path | None
+) -> None:
     """Run a registry here in the foreground: operator images, the catalogue, deployments and the live update endpoint."""
     if ctx.invoked_subcommand:
         return
@@ -41,7 +52,13 @@ def command(ctx: click.Context, data: Path | None, listen: str, token_file: Path
 
     folder = data or Settings().local.registry
     arguments = ["--data", str(folder), "--listen", listen, "--token-file", str(token_file or folder / "token")]
-    ctx.exit(foreground.run("registry", arguments + (["--database", database] if database else [])))
+    arguments += ["--database", database] if database else []
+    arguments += ["--trusted-keys", str(trusted_keys.absolute())] if trusted_keys else []
+    ctx.exit(foreground.run("registry", arguments))
+
+
+command.add_command(registry_base.command)
+command.add_command(registry_key.command)
 
 
 @command.command("audit", examples="udo registry audit --deployment fraud --limit 10\nudo registry audit --json")

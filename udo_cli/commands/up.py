@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from udo_cli import base
@@ -9,6 +11,7 @@ from udo_cli import base
 EXAMPLES = """
 udo up
 udo up --warm 2 --metrics-port 9464
+udo up --require-signatures trusted-keys
 UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
 """
 
@@ -21,9 +24,16 @@ UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
 @click.option("--driver", default="process", show_default=True, help="How the node runs operators.")
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready for updates.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the node's Prometheus endpoint; 0: any free one.")
+@click.option(
+    "--require-signatures",
+    "keys",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="FOLDER",
+    help="The registry takes only versions signed by one of the public keys *.pub in there.",
+)
 @click.option("--wait-s", type=click.FloatRange(1), default=60.0, show_default=True, help="How long each may take until it answers.")
 @base.json_option
-def command(listen: str, node: str, driver: str, warm: int, metrics_port: int, wait_s: float, as_json: bool) -> None:
+def command(listen: str, node: str, driver: str, warm: int, metrics_port: int, keys: Path | None, wait_s: float, as_json: bool) -> None:
     """Start a registry and a node manager under UDO_HOME (default ~/.udo) and wait until both answer.
 
     What already runs is left alone. Stop both with `udo down`.
@@ -31,7 +41,7 @@ def command(listen: str, node: str, driver: str, warm: int, metrics_port: int, w
     from udo_cli import local, output
     from udo_cli.settings import Settings
 
-    options = local.Options(listen, node, driver, warm, metrics_port, wait_s)
+    options = local.Options(listen, node, driver, warm, metrics_port, wait_s, keys.absolute() if keys else None)
     with local.interruptible():
         started = local.start(Settings().local, options, output.say)
     if as_json:

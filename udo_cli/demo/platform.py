@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from udo_cli import remote
-from udo_cli.packing import build
+from udo_cli.packing import bases, build
 from udo_cli.packing.upload import upload
 from udo_protocol.errors import NotFound
 from udo_protocol.registry_api import Registry
@@ -30,8 +30,8 @@ def push(api: Registry, example: str, cache: Path) -> str:
     target = build.Target.of(None, None)
     manifest = build.load_manifest(directory, None, target)
     with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
-        image = build.build(directory, manifest, target, Path(work), cache, _silent)
-        upload(api, manifest, image, Path(work), _silent)
+        base = bases.choose(api, manifest.runtime, target, None, _silent)
+        upload(api, manifest, build.build(directory, manifest, target, Path(work), cache, _silent, base), _silent)
     return manifest.reference
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from node_manager.images import unpack
 from udo_cli.packing import image, isolated
+from udo_cli.packing.archive import Archive
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
 from udo_cli.packing.requirements import current_target, dependencies_layer
 from udo_protocol import manifest as manifests
@@ -70,7 +71,20 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
     return manifests.parse(data, str(directory / manifests.FILE_NAME))
 
 
-def build(directory: Path, manifest: Manifest, target: Target, work: Path, cache: Path, say: Callable[[str], None]) -> image.Image:
+def load_image_manifest(directory: Path, version: str | None, whole: Archive) -> Manifest:
+    """The manifest in `directory` for an image that brings everything: the image says what platform it is for."""
+    run = whole.config.get("config") or {}
+    if whole.config.get("os") != "linux":
+        raise UsageError(f"operators run on Linux, the image is for {whole.config.get('os', 'an unknown system')}")
+    if not (run.get("Entrypoint") or run.get("Cmd")):
+        raise UsageError("the image has neither ENTRYPOINT nor CMD: nothing would speak the queue protocol (docs/protocol.md)")
+    data = manifests.load(directory).model_dump() | {"platform": image.platform_of(whole.config)}
+    return manifests.parse(data | ({"version": version} if version else {}), str(directory / manifests.FILE_NAME))
+
+
+def build(
+    directory: Path, manifest: Manifest, target: Target, work: Path, cache: Path, say: Callable[[str], None], base: image.Base | None = None
+) -> image.Image:
     """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported."""
     with unpacked_dependencies(manifest, target, directory, cache, say) as (dependencies, unpacked):
         if target.here:
@@ -81,4 +95,4 @@ def build(directory: Path, manifest: Manifest, target: Target, work: Path, cache
     say("packing code")
     code = pack("code", CODE_ROOT, files_of(directory), work / "code.tar.gz")
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
-    return image.assemble(manifest, [*([dependencies] if dependencies else []), code])
+    return image.assemble(manifest, [*([dependencies] if dependencies else []), code], base)

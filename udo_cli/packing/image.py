@@ -1,31 +1,54 @@
-"""The OCI documents of an operator version: image config (with the operator manifest as a label) and image manifest."""
+"""The OCI documents of an operator version: image config (with the operator manifest as a label) and image manifest.
+
+Pure: the same manifest, layers and base give the same bytes. Who pushed it, when and from what is attached afterwards.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from udo_cli.packing.layers import MEDIA_TYPE, Layer
+from udo_cli.packing.layers import Layer
 from udo_protocol.manifest import Manifest
+from udo_protocol.registry_content import OCI_MANIFEST, digest_of
 
-MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 MANIFEST_LABEL = "dev.udo.manifest"
 LAYER_ANNOTATION = "dev.udo.layer"
+BASE_NAME, BASE_DIGEST = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
+PATHS = "/opt/udo/code:/opt/udo/deps"
 # OCI's names of the machines in platform tags.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_EPOCH = "1970-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class Base:
+    """An image in the registry to stand on: its layers and its config come first."""
+
+    repository: str
+    tag: str
+    digest: str
+    config: Mapping[str, Any]
+    layers: tuple[Mapping[str, Any], ...]  # descriptors
+
+    @property
+    def reference(self) -> str:
+        """`repository:tag`."""
+        return f"{self.repository}:{self.tag}"
 
 
 @dataclass(frozen=True)
 class Image:
-    """Canonical bytes of config and manifest, and the layers they name."""
+    """Canonical bytes of config and manifest, and the layers to send; those of the base are in the registry."""
 
     config: bytes
     manifest: bytes
     layers: tuple[Layer, ...]
+    base: Base | None = None
 
     @property
     def config_digest(self) -> str:
@@ -38,39 +61,65 @@ class Image:
         return digest_of(self.manifest)
 
 
-def digest_of(data: bytes) -> str:
-    """OCI's way of writing a sha256."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+def platform_of(config: Mapping[str, Any]) -> str:
+    """The platform tag of an image config: linux and amd64 -> linux_x86_64."""
+    machine = str(config.get("architecture", ""))
+    return f"{config.get('os', '')}_{_MACHINES.get(machine, machine)}"
 
 
-def assemble(manifest: Manifest, layers: Sequence[Layer]) -> Image:
-    """The image of these layers: nothing in it depends on when or where it is made."""
+def assemble(manifest: Manifest, layers: Sequence[Layer], base: Base | None = None) -> Image:
+    """The image of these layers on top of `base`. Nothing in it depends on when, where or by whom it is made."""
     machine = manifest.platform.partition("_")[2]
-    config = _canonical(
-        {
-            "architecture": _ARCHITECTURES.get(machine, machine),
-            "os": "linux",
-            "config": {
-                "Env": ["UDO_PYTHONPATH=/opt/udo/code:/opt/udo/deps"],
-                "Labels": {MANIFEST_LABEL: manifest.model_dump_json()},
-                "WorkingDir": "/opt/udo/code",
-            },
-            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
-        }
-    )
-    document = _canonical(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST_TYPE,
-            "config": {"mediaType": CONFIG_TYPE, "digest": digest_of(config), "size": len(config)},
-            "layers": [
-                {"mediaType": MEDIA_TYPE, "digest": la.digest, "size": la.size_bytes, "annotations": {LAYER_ANNOTATION: la.kind}}
-                for la in layers
-            ],
-        }
-    )
-    return Image(config, document, tuple(layers))
+    config: dict[str, Any] = dict(base.config) if base else {"architecture": _ARCHITECTURES.get(machine, machine), "os": "linux"}
+    run = dict(config.get("config") or {})
+    environment = dict(e.partition("=")[::2] for e in run.get("Env") or ())
+    inherited = environment.get("UDO_PYTHONPATH", "")
+    environment["UDO_PYTHONPATH"] = f"{PATHS}:{inherited}" if inherited else PATHS
+    run |= {"Env": [f"{k}={v}" for k, v in environment.items()], "WorkingDir": "/opt/udo/code"}
+    return _image(manifest, config | {"config": run}, layers, base)
 
 
-def _canonical(document: dict[str, Any]) -> bytes:
+def label(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer]) -> Image:
+    """Somebody's whole image as an operator version: as it was, with the operator's manifest as a label."""
+    return _image(manifest, config, layers, None)
+
+
+def plain(config: Mapping[str, Any], layers: Sequence[Layer]) -> Image:
+    """Somebody's whole image as it was, such as a base."""
+    data = _canonical(config)
+    return Image(data, _document(data, [_descriptor(la) for la in layers], {}), tuple(layers))
+
+
+def _image(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer], base: Base | None) -> Image:
+    run = dict(config.get("config") or {})
+    run["Labels"] = {**(run.get("Labels") or {}), MANIFEST_LABEL: manifest.model_dump_json()}
+    changed = {**config, "config": run}
+    diff_ids = [*(config["rootfs"]["diff_ids"] if base else ()), *(la.diff_id for la in layers)]
+    changed["rootfs"] = {"type": "layers", "diff_ids": diff_ids}
+    if base and config.get("history"):
+        changed["history"] = [*config["history"], *({"created": _EPOCH, "created_by": f"udo push: {la.kind}"} for la in layers)]
+    data = _canonical(changed)
+    annotations = {"org.opencontainers.image.title": manifest.name, "org.opencontainers.image.version": manifest.version}
+    if base:
+        annotations |= {BASE_NAME: base.reference, BASE_DIGEST: base.digest}
+    below = [{k: la[k] for k in ("mediaType", "digest", "size")} for la in base.layers] if base else []
+    return Image(data, _document(data, [*below, *map(_descriptor, layers)], annotations), tuple(layers), base)
+
+
+def _descriptor(layer: Layer) -> dict[str, Any]:
+    found: dict[str, Any] = {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size_bytes}
+    return found if layer.kind == "base" else {**found, "annotations": {LAYER_ANNOTATION: layer.kind}}
+
+
+def _document(config: bytes, layers: Sequence[Mapping[str, Any]], annotations: Mapping[str, str]) -> bytes:
+    document = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": {"mediaType": CONFIG_TYPE, "digest": digest_of(config), "size": len(config)},
+        "layers": list(layers),
+    }
+    return _canonical(document | ({"annotations": dict(annotations)} if annotations else {}))
+
+
+def _canonical(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()

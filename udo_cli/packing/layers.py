@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 # Never part of an operator: version control, caches, environments, hidden files.
 SKIPPED_NAMES = frozenset({"__pycache__", "build", "dist", "node_modules", "venv"})
 SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
+_PIECE = 1 << 20
 CODE_ROOT = "opt/udo/code"
 DEPENDENCIES_ROOT = "opt/udo/deps"
 
@@ -29,10 +31,11 @@ class Layer:
     """One packed layer on disk. `digest` is of the compressed bytes, `diff_id` of the tar, `size_bytes` compressed."""
 
     path: Path
-    kind: str  # "dependencies" or "code"
+    kind: str  # "dependencies", "code", or "base" for a layer of somebody else's image
     digest: str
     diff_id: str
     size_bytes: int
+    media_type: str = MEDIA_TYPE
 
 
 class _Digesting:
@@ -70,6 +73,24 @@ def files_of(directory: Path) -> Iterator[tuple[str, Path]]:
                 yield f"{inside}{entry.name}", entry
 
     yield from walk(root, "")
+
+
+def compress(tar: BinaryIO, target: Path) -> Layer:
+    """A layer of a tar that somebody else made, as it stands."""
+    with target.open("wb") as raw:
+        packed = _Digesting(raw)
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as zipped:
+            plain = _Digesting(zipped)
+            shutil.copyfileobj(tar, plain, _PIECE)
+    return Layer(target, "base", f"sha256:{packed.hash.hexdigest()}", f"sha256:{plain.hash.hexdigest()}", packed.size_bytes)
+
+
+def copy(layer: BinaryIO, target: Path) -> Layer:
+    """A layer that somebody else has packed; what is in it (`diff_id`, `media_type`) its image knows."""
+    with target.open("wb") as raw:
+        packed = _Digesting(raw)
+        shutil.copyfileobj(layer, packed, _PIECE)
+    return Layer(target, "base", f"sha256:{packed.hash.hexdigest()}", "", packed.size_bytes)
 
 
 def pack(kind: str, root: str, files: Iterator[tuple[str, Path]], target: Path) -> Layer:

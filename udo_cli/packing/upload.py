@@ -1,28 +1,67 @@
-"""Brings an image into the registry: layers, config, then the manifest that makes them a version."""
+"""Brings an image into the registry: layers and config first, the manifest that names them, then the tag that makes it a version."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from udo_cli.output import short, size
 from udo_cli.packing.image import Image
-from udo_protocol.errors import ProtocolError
+from udo_cli.packing.provenance import PROVENANCE_TYPE
+from udo_protocol import signing
+from udo_protocol.errors import NotFound, ProtocolError
 from udo_protocol.manifest import Manifest
 from udo_protocol.registry_api import Registry
 
+if TYPE_CHECKING:
+    from udo_protocol.signing import PrivateKey
 
-def upload(api: Registry, manifest: Manifest, image: Image, work: Path, say: Callable[[str], None]) -> None:
-    """Send what the registry lacks. Conflict when the version exists with other content, Unauthorized without a token."""
-    config = work / "config.json"
-    config.write_bytes(image.config)
+Say = Callable[[str], None]
+
+
+def upload(
+    api: Registry, manifest: Manifest, image: Image, say: Say, provenance: Mapping[str, str] | None = None, key: PrivateKey | None = None
+) -> None:
+    """Make it a version. Conflict when that exists with other content, SignatureError, Unauthorized without a token.
+
+    What is attached comes before the tag: a registry may insist on a signature, and nobody sees a version without its provenance.
+    """
+    name = manifest.name
+    send(api, name, image, say)
+    if key is not None or provenance is not None:
+        put(api, name, image.digest, image)
+    if key is not None:
+        payload, annotations = signing.sign(key, name, manifest.version, image.digest)
+        _attach(api, name, image, signing.ARTIFACT_TYPE, annotations, payload, signing.PAYLOAD_TYPE)
+        say(f"signed with key {short(annotations[signing.KEY])}")
+    if provenance is not None and not api.referrers(name, image.digest, PROVENANCE_TYPE):
+        _attach(api, name, image, PROVENANCE_TYPE, provenance, b"{}", "application/vnd.oci.empty.v1+json")
+    put(api, name, manifest.version, image)
+
+
+def send(api: Registry, repository: str, image: Image, say: Say) -> None:
+    """Send the blobs the registry lacks; the layers of a base only change hands."""
+    if base := image.base:
+        for below in base.layers:
+            if not api.mount_blob(repository, below["digest"], base.repository):
+                raise NotFound(f"the base {base.reference} has lost its layer {below['digest']}; publish it again: udo registry base push")
     for layer in image.layers:
-        if api.has_blob(manifest.name, layer.digest):
+        if api.has_blob(repository, layer.digest):
             say(f"{layer.kind}: {short(layer.digest)} is there already")
             continue
         say(f"{layer.kind}: sending {short(layer.digest)} ({size(layer.size_bytes)})")
-        api.push_blob(manifest.name, layer.digest, layer.path)
-    api.push_blob(manifest.name, image.config_digest, config)
-    said = api.put_manifest(manifest.name, manifest.version, image.manifest)
+        api.push_blob(repository, layer.digest, layer.path)
+    api.push_bytes(repository, image.config)
+
+
+def put(api: Registry, repository: str, ref: str, image: Image) -> None:
+    """Store the manifest, whose blobs are there, under a tag or its digest."""
+    said = api.put_manifest(repository, ref, image.manifest)
     if said != image.digest:
-        raise ProtocolError(f"the registry stored {manifest.reference} as {said}, expected {image.digest}; push again")
+        raise ProtocolError(f"the registry stored {repository}:{ref} as {said}, expected {image.digest}; push again")
+
+
+def _attach(
+    api: Registry, repository: str, image: Image, artifact_type: str, annotations: Mapping[str, str], payload: bytes, kind: str
+) -> None:
+    api.attach(repository, image.digest, len(image.manifest), artifact_type, annotations, payload, kind)

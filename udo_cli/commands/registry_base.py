@@ -1,0 +1,43 @@
+"""`udo registry base`: runtime bases, the images below every operator that runs as a container."""
+
+from __future__ import annotations
+
+import click
+
+from udo_cli import base
+from udo_cli.base import ReportingGroup
+
+EXAMPLES = """
+udo registry base push udo-runtime-python:cp311      an image of the local Docker daemon
+udo registry base push runtime.tar                   ... or from docker save, skopeo, buildah
+"""
+
+
+@click.group("base", cls=ReportingGroup, examples=EXAMPLES, context_settings={"max_content_width": 110})
+def command() -> None:
+    """Publish runtime bases: `udo push` puts the one that fits below the layers of an operator."""
+
+
+@command.command("push", examples=EXAMPLES)
+@click.argument("source", metavar="REF|FILE|FOLDER")
+@click.option("--python", help="Which Python is in it, such as 3.11; by default the image's label dev.udo.python_tag says so.")
+@base.json_option
+def push(source: str, python: str | None, as_json: bool) -> None:
+    """Publish an image as the base for its runtime, Python and platform; it replaces the one before.
+
+    SOURCE is a docker-archive, an oci-archive, an OCI layout, or an image of the local Docker daemon. Versions that were
+    pushed on a former base keep it.
+    """
+    import tempfile
+    from pathlib import Path
+
+    from udo_cli import output, remote
+    from udo_cli.packing import archive, bases, build
+
+    tag = build.Target.of(python, None).python_tag if python else None
+    with tempfile.TemporaryDirectory(prefix="udo-base-") as work, remote.registry() as api:
+        reference, digest = bases.publish(api, archive.read(source, Path(work)), tag, output.say)
+    if as_json:
+        output.emit({"reference": reference, "digest": digest})
+    else:
+        click.echo(f"{reference} {digest}")

@@ -1,0 +1,184 @@
+"""Whole images as other tools make them: docker-archive, oci-archive, OCI layout, or by reference from a Docker daemon.
+
+A daemon is only asked for a reference, never for a file. What is in an archive is not trusted: names stay inside it, and
+the registry checks every digest.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from udo_cli.packing.layers import MEDIA_TYPE, Layer, compress, copy
+from udo_protocol.errors import NotFound, ProtocolError, Unavailable, UsageError
+from udo_protocol.registry_content import parse_json
+
+# Docker's name of a media type -> OCI's.
+_LAYER_TYPES = {
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": MEDIA_TYPE,
+    "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
+}
+_GZIP = b"\x1f\x8b"
+_KINDS = "a docker-archive (docker save), an oci-archive, an OCI layout, or an image of the local Docker daemon"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One image: its config and its layers, which lie in the work directory or the layout."""
+
+    config: Mapping[str, Any]
+    layers: tuple[Layer, ...]
+
+
+def read(source: str, work: Path) -> Archive:
+    """The image in the file or folder `source`, else of that name in the local Docker daemon; files it needs come to `work`."""
+    path = Path(source)
+    if not path.exists():
+        if source.startswith(("/", "./", "../")) or source.endswith((".tar", ".tar.gz", ".tgz")):
+            raise NotFound(f"there is no file {source}; expected {_KINDS}")
+        path = _saved(source, work / "saved.tar")
+    with ExitStack() as stack:
+        box: _Box = _Folder(path) if path.is_dir() else _Tar(path, stack)
+        try:
+            if box.has("manifest.json"):
+                return _docker(box, source, work)
+            if box.has("index.json"):
+                return _oci(box, source, work)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise UsageError(f"{source} is damaged: {type(e).__name__}: {e}; expected {_KINDS}") from e
+    raise UsageError(f"{source} holds neither manifest.json nor index.json; expected {_KINDS}")
+
+
+class _Folder:
+    """An OCI layout."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def has(self, name: str) -> bool:
+        return (self._path / name).is_file()
+
+    def open(self, name: str) -> BinaryIO:
+        path = (self._path / name).resolve()
+        if not path.is_relative_to(self._path.resolve()) or not path.is_file():
+            raise UsageError(f"{self._path} has no file {name}, which it refers to")
+        return path.open("rb")
+
+
+class _Tar:
+    """An archive; it stays open as long as the stack."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._path = path
+        try:
+            self._tar = stack.enter_context(tarfile.open(path, "r:*"))  # noqa: SIM115 - the stack closes it
+            self._names = {m.name.removeprefix("./"): m for m in self._tar}
+        except (tarfile.TarError, EOFError, OSError) as e:
+            raise UsageError(f"{path} is no archive: {e}; expected {_KINDS}") from e
+
+    def has(self, name: str) -> bool:
+        return name in self._names
+
+    def open(self, name: str) -> BinaryIO:
+        try:
+            found = self._tar.extractfile(self._names[name])
+        except (KeyError, tarfile.TarError):
+            found = None
+        if found is None:
+            raise UsageError(f"{self._path} has no file {name}, which it refers to")
+        return cast(BinaryIO, found)
+
+
+_Box = _Folder | _Tar
+
+
+def _json(box: _Box, name: str) -> dict[str, Any]:
+    with box.open(name) as file:
+        return _parse(file.read(), name)
+
+
+def _parse(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        return parse_json(data, name)
+    except ProtocolError as e:
+        raise UsageError(str(e)) from e
+
+
+def _docker(box: _Box, source: str, work: Path) -> Archive:
+    with box.open("manifest.json") as file:
+        images = _parse(b'{"images":' + file.read() + b"}", "manifest.json")["images"]
+    if len(images) != 1:
+        raise UsageError(f"{source} holds {len(images)} images, expected one: docker save IMAGE -o FILE.tar")
+    (entry,) = images
+    config = _json(box, entry["Config"])
+    layers: list[Layer] = []
+    for name, diff_id in zip(entry["Layers"], _diff_ids(config, source), strict=True):
+        with box.open(name) as file:
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            target = work / f"layer-{len(layers)}.tar.gz"
+            layer = replace(copy(file, target), diff_id=diff_id) if packed else compress(file, target)
+        if layer.diff_id != diff_id:
+            raise UsageError(f"{source}: layer {name} has digest {layer.diff_id}, its config says {diff_id}: the archive is damaged")
+        layers.append(layer)
+    return Archive(config, tuple(layers))
+
+
+def _oci(box: _Box, source: str, work: Path) -> Archive:
+    document = _json(box, "index.json")
+    while "manifests" in document:
+        images = [m for m in document["manifests"] if (m.get("platform") or {}).get("os", "linux") == "linux"]
+        if len(images) != 1:
+            shown = ", ".join(f"{(m.get('platform') or {}).get('architecture', '?')} {m['digest'][:19]}" for m in images) or "none"
+            raise UsageError(f"{source}: expected one Linux image, there are: {shown}; copy one of them out: skopeo copy --override-arch")
+        document = _json(box, _place(images[0]["digest"]))
+    config = _json(box, _place(document["config"]["digest"]))
+    layers: list[Layer] = []
+    for descriptor, diff_id in zip(document["layers"], _diff_ids(config, source), strict=True):
+        kind = _LAYER_TYPES.get(descriptor["mediaType"], descriptor["mediaType"])
+        if not kind.startswith("application/vnd.oci.image.layer.v1.tar"):
+            raise UsageError(f"{source}: layer {descriptor['digest']} is of type {kind}, expected a tar that lies in the archive")
+        with box.open(_place(descriptor["digest"])) as file:
+            layer = replace(copy(file, work / f"layer-{len(layers)}"), diff_id=diff_id, media_type=kind)
+        if layer.digest != descriptor["digest"]:
+            raise UsageError(f"{source}: layer {descriptor['digest']} has digest {layer.digest}: the archive is damaged")
+        layers.append(layer)
+    return Archive(config, tuple(layers))
+
+
+def _place(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _diff_ids(config: Mapping[str, Any], source: str) -> list[str]:
+    found = (config.get("rootfs") or {}).get("diff_ids")
+    if not isinstance(found, list):
+        raise UsageError(f"{source}: the image config has no rootfs.diff_ids; expected {_KINDS}")
+    return found
+
+
+def _saved(reference: str, target: Path) -> Path:
+    """The image of that name in the local Docker daemon, as a docker-archive."""
+    from docker.errors import DockerException, ImageNotFound
+
+    import docker
+
+    try:
+        client = docker.from_env()
+    except DockerException as e:
+        raise Unavailable(f"{reference} is no file, and the Docker daemon does not answer ({e}); start it, or give {_KINDS}") from e
+    try:
+        with target.open("wb") as file:
+            for piece in client.images.get(reference).save():
+                file.write(piece)
+    except ImageNotFound as e:
+        raise NotFound(f"{reference} is neither a file nor an image of the local Docker daemon (docker images)") from e
+    except DockerException as e:
+        raise Unavailable(f"the Docker daemon does not hand out {reference}: {e}") from e
+    finally:
+        client.close()
+    return target

@@ -1,0 +1,54 @@
+"""Where an operator version comes from: who pushed it, when, from which commit, with what. Attached to it as OCI annotations.
+
+Never part of the image: the same files give the same digest whoever pushes them, whenever.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+
+from udo_cli.packing.image import BASE_DIGEST, BASE_NAME, Image
+
+PROVENANCE_TYPE = "application/vnd.dev.udo.provenance.v1+json"
+_GIT_TIMEOUT_S = 10
+
+
+def of(directory: Path, image: Image, user: str, source: str) -> dict[str, str]:
+    """The annotations; `source` is "folder" or the image that was pushed as it is."""
+    found = {
+        "org.opencontainers.image.created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "org.opencontainers.image.authors": user,
+        "dev.udo.source": source,
+        "dev.udo.builder": f"udo-spark {_builder()}",
+    }
+    if image.base:
+        found |= {BASE_NAME: image.base.reference, BASE_DIGEST: image.base.digest}
+    return found | _commit(directory)
+
+
+def _builder() -> str:
+    try:
+        return package_version("udo-spark")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _commit(directory: Path) -> dict[str, str]:
+    """The checked out commit, and whether files of the folder differ from it; nothing outside of a repository."""
+    revision = _git(directory, "rev-parse", "HEAD")
+    if not revision:
+        return {}
+    changed = _git(directory, "status", "--porcelain", "--", ".")
+    return {"org.opencontainers.image.revision": revision, "dev.udo.modified": "false" if changed == "" else "true"}
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
