@@ -56,7 +56,15 @@ class NodeService(rpc.NodeManagerServicer):
         if manifest.key:
             self._manager.used(lane, request.session, request.lane)
         limits = wanted.config.limits if wanted else {}
-        address = pb.SlotAddress(prefix=lane.slot.prefix, queue_socket=str(self._manager.servers.socket("queue")), run_id=lane.run_id)
+        servers = self._manager.servers
+        login = servers.users.lane
+        address = pb.SlotAddress(
+            prefix=lane.slot.prefix,
+            queue_socket=str(servers.socket("queue")),
+            run_id=lane.run_id,
+            user=login.user,
+            password=login.password,
+        )
         return pb.OpenLaneReply(
             operator=manifest.name,
             version=manifest.version,
@@ -188,6 +196,7 @@ def _slot_status(m: Manager, queue: Connection | None, v: View) -> pb.SlotStatus
         rss_bytes=seen.rss_bytes if seen else 0,
         last_error=v.last_error,
         pinned=v.pinned,
+        lanes=log.lanes,
     )
 
 

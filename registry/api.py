@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from registry import audit, catalogue, deployments, nodes, repositories, updates
 from registry.stream import stream
-from registry.web import body, caller, number, reply, services
+from registry.web import body, caller, flag, number, reply, services
 from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError
 
 routes = Blueprint("api", __name__, url_prefix="/api/v1")
@@ -60,7 +60,7 @@ def get_version(name: str, ref: str) -> Response:
 @routes.delete("/operators/<name>/versions/<ref>")
 def delete_version(name: str, ref: str) -> Response:
     with services().store.write(durable=True) as session:
-        repositories.delete_manifest(session, caller(), name, catalogue.find(session, name, ref).digest)
+        repositories.delete_version(session, caller(), catalogue.find(session, name, ref))
     return reply({})
 
 
@@ -95,8 +95,9 @@ def deploy() -> Response:
 
 @routes.delete("/deployments/<name>")
 def undeploy(name: str) -> Response:
+    drop_state = flag("drop_state")
     with services().store.write() as session:
-        deployments.remove(session, caller(), name)
+        deployments.remove(session, caller(), name, drop_state=drop_state)
     return reply({})
 
 

@@ -121,9 +121,14 @@ def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deploy
     return deployment, True
 
 
-def remove(session: Session, caller: Caller, name: str) -> None:
-    """Undeploy: nodes stop its instances; Conflict while an update runs."""
+def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = False) -> None:
+    """Undeploy: nodes stop its instances, and drop its state if that is agreed to; Conflict else, and while an update runs."""
     deployment = find(session, name)
+    if deployment.version.manifest.get("key") and not drop_state:
+        raise Conflict(
+            f"deployment {name!r} is keyed: nodes would drop the state that queries have left there. See what there is with: udo state ls "
+            f"{name}; then udo undeploy {name}, which asks the nodes, or DELETE ...?drop_state=true"
+        )
     if running := session.scalar(select(Update.id).where(Update.deployment == name, Update.state.in_(("preparing", "promoting")))):
         raise Conflict(f"deployment {name!r} is being updated ({running}); undeploy it when that has ended")
     session.delete(deployment)

@@ -127,6 +127,7 @@ class Event(Base):
     node: Mapped[str]
     detail: Mapped[str]
     at_ms: Mapped[float]  # since the request
+    error_code: Mapped[str] = mapped_column(server_default="")  # of udo_protocol.errors, where something failed
 
 
 class Node(Base):

@@ -39,7 +39,7 @@ class Report(BaseModel):
     update_id: str | None = None
     phase: str | None = None
     at_ms: float | None = None
-    error_code: str | None = None
+    error_code: str | None = Field(default=None, max_length=50)
 
 
 def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
@@ -126,7 +126,7 @@ def report(session: Session, node: str, r: Report, now: float) -> None:
     if r.update_id:
         # Nodes may name the phase of the plan they are in; then `state` tells the step.
         step = r.phase if r.phase not in (None, "prepare", "promote") else r.state
-        updates.step(session, r.update_id, node, step, r.detail, now)
+        updates.step(session, r.update_id, node, step, r.detail, now, r.error_code or "")
         if step != "answering":
             return
     if session.get(Deployment, r.deployment) is None:

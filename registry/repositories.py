@@ -210,6 +210,13 @@ def delete_manifest(session: Session, caller: Caller, repository: str, ref: str)
     record(session, caller, "delete", before=row.digest, detail=f"{repository}@{ref}")
 
 
+def delete_version(session: Session, caller: Caller, version: Version) -> None:
+    """Forget an operator version, and what is attached to its image: signatures and provenance of nothing."""
+    delete_manifest(session, caller, version.name, version.digest)
+    for attached in session.scalars(select(Stored).where(Stored.repository == version.name, Stored.subject == version.digest)).all():
+        delete_manifest(session, caller, version.name, attached.digest)
+
+
 def delete_blob(session: Session, repository: str, digest: str) -> None:
     """Forget a blob of this repository; InUse while a manifest needs it. Its file goes with the next garbage collection."""
     held = holding(session, repository, digest)

@@ -16,7 +16,7 @@ from registry import audit, catalogue, deployments
 from registry.audit import Caller, iso
 from registry.models import Deployment, Event, Participant, Update, Version
 from registry.store import bump
-from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError
+from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
 from udo_protocol.lifecycle import UPDATE, Lifecycle
 from udo_protocol.manifest import parse, update_refusals
 
@@ -50,7 +50,7 @@ def describe(session: Session, u: Update) -> dict[str, Any]:
 def events(session: Session, update_id: str, after: int) -> list[dict[str, Any]]:
     """The events after the one numbered `after`, oldest first."""
     query = select(Event).where(Event.update_id == update_id, Event.id > after).order_by(Event.id)
-    shown = ("phase", "node", "detail", "at_ms")
+    shown = ("phase", "node", "detail", "at_ms", "error_code")
     return [{"seq": e.id, "id": update_id, **{n: getattr(e, n) for n in shown}} for e in session.scalars(query)]
 
 
@@ -120,20 +120,20 @@ def start(session: Session, caller: Caller, name: str, action: str, ref: str | N
     return update
 
 
-def step(session: Session, update_id: str, node: str, phase: str, detail: str, now: float) -> None:
-    """A node reports a step. Late ones, and those of nodes that are not waited for, change nothing."""
+def step(session: Session, update_id: str, node: str, phase: str, detail: str, now: float, error_code: str = "") -> None:
+    """A node reports a step, with a code if it failed. Late ones, and those of nodes that are not waited for, change nothing."""
     if phase not in NODE_STEPS:
         raise UsageError(f"unknown step {phase!r} of an update; expected one of {', '.join(NODE_STEPS)}")
     update = session.get(Update, update_id)
     if update is None or update.state not in OPEN:
         return
-    _event(session, update, phase if phase != "failed" else "node_failed", now, node=node, detail=detail)
+    _event(session, update, phase if phase != "failed" else "node_failed", now, node=node, detail=detail, error_code=error_code)
     part = session.get(Participant, (update_id, node))
     if part is None:
         return
     if phase == "failed":
         part.state = "failed"
-        return _fail(session, update, f"node {node}: {detail}", now)
+        return _fail(session, update, f"node {node}: {detail}", now, error_code)
     if phase in ("ready", "answering"):
         part.state = phase
         advance(session, update, now)
@@ -177,7 +177,7 @@ def expire(session: Session, now: float) -> None:
         done = (step, "answering", "gone")
         missing = session.scalars(select(Participant.node).where(Participant.update_id == update.id, Participant.state.not_in(done)))
         why = f"no report {step!r} from {', '.join(missing)} within {update.timeout_s:g} s; see: udo logs {update.deployment}"
-        _fail(session, update, why, now)
+        _fail(session, update, why, now, WaitTimeout.code)
 
 
 def drop_dead(session: Session, live: list[str], now: float) -> None:
@@ -216,9 +216,9 @@ def _promote(session: Session, update: Update, now: float) -> None:
     _move(session, update, "promoting", now)
 
 
-def _fail(session: Session, update: Update, why: str, now: float) -> None:
+def _fail(session: Session, update: Update, why: str, now: float, error_code: str) -> None:
     before, after = f"{update.from_version} keeps serving", f"{update.to_version} stays wanted, the nodes converge to it"
-    _move(session, update, "failed", now, detail=f"{why}. {before if update.state == 'preparing' else after}")
+    _move(session, update, "failed", now, f"{why}. {before if update.state == 'preparing' else after}", error_code)
     bump(session)
     _outcome(session, update, now)
 
@@ -231,13 +231,13 @@ def _outcome(session: Session, update: Update, now: float) -> None:
     )
 
 
-def _move(session: Session, update: Update, to: str, now: float, detail: str = "") -> None:
+def _move(session: Session, update: Update, to: str, now: float, detail: str = "", error_code: str = "") -> None:
     life = Lifecycle(UPDATE, update.state, f"update {update.id} of {update.deployment!r}")
     life.move(to)
     update.state, update.detail = life.state, detail or update.detail
-    _event(session, update, to, now, detail=detail)
+    _event(session, update, to, now, detail=detail, error_code=error_code)
 
 
-def _event(session: Session, update: Update, phase: str, now: float, *, node: str = "", detail: str = "") -> None:
+def _event(session: Session, update: Update, phase: str, now: float, *, node: str = "", detail: str = "", error_code: str = "") -> None:
     at_ms = round((now - update.started_at) * 1000, 3)
-    session.add(Event(update_id=update.id, phase=phase, node=node, detail=detail, at_ms=at_ms))
+    session.add(Event(update_id=update.id, phase=phase, node=node, detail=detail, at_ms=at_ms, error_code=error_code))

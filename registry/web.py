@@ -143,3 +143,11 @@ def number(name: str, default: float, ceiling: float) -> float:
     if math.isnan(value):
         raise UsageError(f"?{name}=: expected a number, got {text!r:.50}")
     return min(max(value, 0.0), ceiling)
+
+
+def flag(name: str) -> bool:
+    """A true or false of the query string, false if it is not there."""
+    text = request.args.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"?{name}=: expected true or false, got {text!r:.50}")
+    return text == "true"

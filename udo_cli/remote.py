@@ -63,7 +63,7 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
 
 
 def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:
-    """Tell the events of an update as they come; the last one, `done`. OperatorError why the new version did not get ready."""
+    """Tell the events of an update as they come; the last one, `done`. Else the error by the code of what failed, or OperatorError."""
     last: Json = {}
     for last in events:
         where = f" {last['node']}" if last.get("node") else ""
@@ -72,5 +72,6 @@ def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:
             say(f"{last['at_ms']:8.1f} ms  {last['phase']}{where}{detail and ': '}{detail}")
     if last.get("phase") != "done":
         why = last.get("detail") or "the stream of events ended without a reason; see: udo status"
-        raise (Conflict if last.get("phase") == "refused" else OperatorError)(str(why))
+        code = last.get("error_code") or (Conflict if last.get("phase") == "refused" else OperatorError).code
+        raise by_code(code, str(why))
     return last

@@ -81,13 +81,14 @@ class Registry(Content):
         }
         return self._json("POST", "/api/v1/deployments", body, retry_s=BRIEFLY_S)
 
-    def undeploy(self, name: str) -> None:
-        """Remove a deployment; nodes stop its instances."""
-        self._json("DELETE", f"/api/v1/deployments/{_q(name)}")
+    def undeploy(self, name: str, *, drop_state: bool = False) -> None:
+        """Remove a deployment; nodes stop its instances. A keyed one takes its state along: Conflict without `drop_state`."""
+        self._json("DELETE", f"/api/v1/deployments/{_q(name)}{'?drop_state=true' if drop_state else ''}")
 
     def update(self, name: str, version: str, timeout_s: float = 120.0) -> Iterator[Json]:
         """Start a live update to a version (or digest). Raises here if it is refused (SchemaError, Conflict, NotFound); the
-        iterator then yields {id, phase, node, detail, at_ms} until the phase is in FINAL. The update goes on if nobody iterates."""
+        iterator then yields {id, phase, node, detail, at_ms, error_code} until the phase is in FINAL; `error_code` is one of
+        udo_protocol.errors where something failed. The update goes on if nobody iterates."""
         return self._follow(f"/api/v1/deployments/{_q(name)}/update", {"version": version, "timeout_s": timeout_s})
 
     def rollback(self, name: str, version: str | None = None, timeout_s: float = 120.0) -> Iterator[Json]:

@@ -139,6 +139,21 @@ def test_nodes_report_into_the_deployment_and_undeploy_forgets_it(deployed: tupl
     client.report("n1", name, version="1", digest=digest, state="stopped")  # a late report is no error
 
 
+def test_a_keyed_deployment_is_only_removed_with_its_state(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(), fresh("keyed")
+    image(name, key="card").push(client, tmp_path)
+    client.deploy(name, name)
+    with pytest.raises(errors.Conflict, match=f"{name}.* is keyed.*udo undeploy {name}"):
+        client.undeploy(name)
+    assert registry.http().delete(f"/api/v1/deployments/{name}?drop_state=perhaps").status_code == 400
+    assert client.deployment(name)["version"] == "1"
+
+    client.undeploy(name, drop_state=True)
+
+    with pytest.raises(errors.NotFound):
+        client.deployment(name)
+
+
 def test_an_epoch_keeps_the_version_of_its_first_caller(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     first = client.epoch(name, "run-1", 7)

@@ -53,6 +53,7 @@ def test_a_node_that_fails_to_prepare_leaves_the_old_version_wanted_everywhere(d
         wait_until(withdrawn, 10, "the plan's withdrawal")
 
     assert events[-1]["phase"] == "failed"
+    assert events[-1]["error_code"] == "operator" and events[0]["error_code"] == ""
     assert "node bad: ImportError: no module named torch. 1 keeps serving" in events[-1]["detail"]
     assert "promoting" not in [e["phase"] for e in events]
     assert client.deployment(name)["version"] == "1" and client.deployment(name)["previous"] == []
@@ -65,6 +66,7 @@ def test_a_node_that_never_gets_ready_fails_the_update_at_its_deadline(deployed:
     with FakeNode(client, "slow", lambda _: hold.wait(20)):
         events = list(client.update(name, "2", timeout_s=0.2))
         assert events[-1]["phase"] == "failed" and "no report 'ready' from slow within 0.2 s" in events[-1]["detail"]
+        assert events[-1]["error_code"] == "timeout"
         assert client.deployment(name)["version"] == "1"
         hold.set()  # its late "ready" changes nothing
     assert client.update_status(events[0]["id"])["state"] == "failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -33,7 +32,7 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
                 f"{name} would take its keyed state with it: {'; '.join(held)}. Look with udo state ls {name}, save with udo state "
                 "export, then use --drop-state"
             )
-        api.undeploy(name)
+        api.undeploy(name, drop_state=True)  # there is none, or it has been agreed to
     if as_json:
         output.emit({"undeployed": name})
     else:
@@ -42,24 +41,22 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
 
 def _held(api: Registry, name: str) -> list[str]:
     """What is known of the deployment's state on live nodes; a node that cannot be asked from here counts as holding some."""
+    from udo_cli import usage
     from udo_protocol.errors import NotFound, Unavailable
-    from udo_protocol.node_api import connect_node
 
     if not api.deployment(name)["manifest"].get("key"):
         return []
     held = []
-    for node in api.nodes():
-        if not node["live"]:
-            continue
+    for where, node in usage.live_nodes(api):
         try:
-            if not Path(node["address"]).exists():
+            if node is None:
                 raise Unavailable("its socket is on another host")
-            sessions = connect_node(node["address"]).sessions(name).sessions
+            sessions = node.sessions(name).sessions
         except NotFound:
             continue
         except Unavailable:
-            held.append(f"node {node['node']} cannot be asked from here")
+            held.append(f"node {where} cannot be asked from here")
             continue
         if sessions:
-            held.append(f"{len(sessions)} sessions with {sum(s.keys for s in sessions)} keys on node {node['node']}")
+            held.append(f"{len(sessions)} sessions with {sum(s.keys for s in sessions)} keys on node {where}")
     return held

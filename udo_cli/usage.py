@@ -1,0 +1,71 @@
+"""Who uses an operator version: deployments by the registry, open lanes and sessions by the nodes that can be asked from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from udo_protocol.errors import NotFound, Unavailable
+from udo_protocol.node_api import Node, connect_node
+from udo_protocol.registry_api import Registry
+
+Json = dict[str, Any]
+
+
+def live_nodes(api: Registry) -> Iterator[tuple[str, Node | None]]:
+    """Every live node, with None for one that cannot be asked from here: it answers on a socket of its own host."""
+    for node in api.nodes():
+        if node["live"]:
+            yield node["node"], connect_node(node["address"]) if Path(node["address"]).exists() else None
+
+
+def of_version(api: Registry, name: str, digest: str) -> Json:
+    """{deployments: [{name, wanted}], queries: ..., nodes_not_asked: [names]} of the operator version with that digest.
+
+    `wanted` is False for a deployment that could only be rolled back to it.
+    """
+    found = []
+    for d in api.deployments():
+        if d["operator"] == name and digest in (d["digest"], *(p["digest"] for p in d["previous"])):
+            found.append({"name": d["name"], "wanted": d["digest"] == digest})
+    return {"deployments": found, **_queries(api, {d["name"] for d in found}, digest)}
+
+
+def of_deployment(api: Registry, name: str) -> Json:
+    """{queries: ..., nodes_not_asked: [names]} of a deployment."""
+    return _queries(api, {name}, "")
+
+
+def _queries(api: Registry, deployments: set[str], digest: str) -> Json:
+    """`queries`: [{node, deployment, slot, version, lanes, sessions: [{session, lanes, in_use}]}], of slots that run `digest`.
+
+    A lane is one task or client that exchanges events now, a session what one query of a keyed deployment keeps; a
+    stateless query has lanes only, while its tasks run.
+    """
+    used: list[Json] = []
+    silent: list[str] = []
+    for name, node in live_nodes(api) if deployments else ():
+        try:
+            if node is None:
+                raise Unavailable("on another host")
+            slots = [s for s in node.status().slots if s.deployment in deployments and digest in ("", s.digest)]
+            used += [_slot(name, node, s) for s in slots]
+        except Unavailable:
+            silent.append(name)
+    return {"queries": [u for u in used if u["lanes"] or u["sessions"]], "nodes_not_asked": silent}
+
+
+def _slot(name: str, node: Node, slot: Any) -> Json:
+    try:
+        kept = [s for s in node.sessions(slot.deployment).sessions if s.slot == slot.slot]
+    except NotFound:  # undeployed meanwhile
+        kept = []
+    return {
+        "node": name,
+        "deployment": slot.deployment,
+        "slot": slot.slot,
+        "version": slot.version,
+        "lanes": slot.lanes,
+        "sessions": [{"session": s.session, "lanes": s.lanes, "in_use": s.in_use} for s in kept],
+    }
