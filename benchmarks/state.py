@@ -28,8 +28,8 @@ from benchmarks.contenders.stateful import Call
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from benchmarks.tables import count as readable
+from node_manager import access
 from udo_interface.java import spark_session
-from udo_protocol.connection import Connection
 from udo_protocol.keys import prefix
 
 PARTITIONS = 2
@@ -144,10 +144,9 @@ def check(spark: SparkSession, ways: dict[str, Call], directory: Path, seed: int
 
 def restore(p: Platform, session: str) -> dict[str, float]:
     """Read a session as a replacement instance does, and decode every group. Rates count durable bytes: bases and changes since."""
-    socket = next(s.socket for s in p.node().status().servers if s.role == "state")
     took, read, size, durable, keys = [], [], 0, 0, 0
     for _ in range(6):
-        with contextlib.closing(Connection(socket)) as conn:
+        with contextlib.closing(access.connect(p.home.node, "state")) as conn:
             started = time.perf_counter()
             found = load_session(conn, prefix("count", 0), session)
             read.append(time.perf_counter() - started)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -18,6 +18,7 @@ from threading import Event, Lock, Thread
 import structlog
 
 from node_manager import proc, warden
+from node_manager.access import Users
 from node_manager.files import read_json, write_json
 from node_manager.servers import Role, ServerBinary, find_server, server_args
 from node_manager.settings import Settings
@@ -53,6 +54,7 @@ class Servers:
 
     def __init__(self, settings: Settings, on_restart: Callable[[Role], None]) -> None:
         self._settings, self._on_restart = settings, on_restart
+        self.users = Users(settings.home)
         self._binary: ServerBinary | None = None
         self._running: dict[Role, Server] = {}
         self._lock = Lock()
@@ -84,7 +86,30 @@ class Servers:
 
     def connect(self, role: Role) -> Connection:
         """A fresh connection; ServerLost while the server is away."""
-        return Connection(str(self.socket(role)))
+        return Connection(str(self.socket(role)), login=self.users.manager)
+
+    def admit(self, role: Role, name: str, rules: Sequence[str]) -> str:
+        """A new user of an instance; its password."""
+        with contextlib.closing(self.connect(role)) as conn:
+            return self.users.new(role, conn, name, rules)
+
+    def widen(self, role: Role, name: str, rules: Sequence[str]) -> None:
+        """Give an instance's user these rights."""
+        with contextlib.closing(self.connect(role)) as conn:
+            self.users.widen(role, conn, name, rules)
+
+    def dismiss(self, name: str) -> None:
+        """An instance is gone, and so are its users; connections that it left open are closed."""
+        for role in ROLES:
+            if self.users.forget(role, name):
+                with contextlib.suppress(ServerLost, ReplyError), contextlib.closing(self.connect(role)) as conn:
+                    conn.call("ACL", "DELUSER", name)
+
+    def dismiss_others(self, known: Iterable[str]) -> None:
+        """Whoever is not among these instances has no business here."""
+        for role in ROLES:
+            for name in self.users.others(role, known):
+                self.dismiss(name)
 
     def used_bytes(self, role: Role) -> int:
         """Memory the server uses; 0 while it is away."""
@@ -116,7 +141,7 @@ class Servers:
         return self._settings.home / "servers" / f"{name}.json"
 
     def _describe(self, role: Role) -> Server:
-        with contextlib.closing(Connection(str(self.socket(role)), timeout_s=5)) as conn:
+        with contextlib.closing(Connection(str(self.socket(role)), timeout_s=5, login=self.users.manager)) as conn:
             info = _info(conn, "server")
             install(conn)
         process = proc.identify(int(info["process_id"]))
@@ -128,6 +153,8 @@ class Servers:
     def _adopt(self, role: Role) -> Server | None:
         try:
             server = self._describe(role)
+            with contextlib.closing(self.connect(role)) as conn:
+                self.users.adopt(role, conn)
         except (ServerLost, ReplyError):
             self.socket(role).unlink(missing_ok=True)
             return None
@@ -144,7 +171,7 @@ class Servers:
         log = directory / "log"
         with log.open("wb") as out:
             child = subprocess.Popen(
-                server_args(self._binary, role, directory, self.socket(role)),
+                server_args(self._binary, role, directory, self.socket(role), self.users.acl_file(role)),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

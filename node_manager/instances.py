@@ -19,13 +19,14 @@ from typing import Any
 import structlog
 
 from node_manager import runtime_base
+from node_manager.access import remove_password, write_password
 from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Spec
 from node_manager.embedded import Servers
 from node_manager.files import read_json, write_json
 from node_manager.images import Image
 from node_manager.settings import Settings
-from udo_protocol import keys
+from udo_protocol import access, keys
 from udo_protocol.errors import UsageError
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
 from udo_protocol.schema import to_ipc
@@ -35,6 +36,9 @@ _log = structlog.get_logger()
 _KEPT_LOGS = 5
 # A warm instance has loaded no operator yet: the bound only guards against a broken runtime.
 _WARM = Allowance(memory_bytes=1 << 30)
+_PASSWORD = ".password"
+# What the platform itself puts into an instance's directory.
+_OURS = ("log", "log.1", _PASSWORD)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Config:
         """From config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad file path."""
         for path in data.get("files") or {}:
             p = PurePosixPath(path)
-            if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] == "log":
+            if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] in _OURS:
                 raise UsageError(f"a deployment's file must be a relative path inside the instance's directory, got {path!r}")
         env, secret, files, limits = (data.get(n) or {} for n in ("env", "secrets", "files", "limits"))
         return cls(env, secret, files, {k: int(v) for k, v in limits.items()}, data.get("policy"))
@@ -121,14 +125,17 @@ class Instances:
                 "HOME": str(directory),
                 "UDO_INSTANCE": name,
                 "UDO_QUEUE_SOCKET": str(self._servers.socket("queue")),
+                "UDO_PASSWORD_FILE": _PASSWORD,
                 "UDO_PYTHONPATH": os.pathsep.join([*path, str(self._base.absolute())]),
             },
             directory,
             _WARM,
         )
         try:
+            write_password(directory / _PASSWORD, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)
         except BaseException:
+            self._servers.dismiss(name)
             shutil.rmtree(directory, ignore_errors=True)
             raise
         self.save(instance)
@@ -155,10 +162,11 @@ class Instances:
             "open_files": allowance.open_files,
         }
         self.move(instance, "loading")
+        prefix = keys.prefix(deployment, slot)
         assignment = {
             "instance": instance.name,
             "token": token,
-            "prefix": keys.prefix(deployment, slot),
+            "prefix": prefix,
             "queue_socket": str(self._servers.socket("queue")),
             "state_socket": str(self._servers.socket("state")),
             "operator": manifest.name,
@@ -174,10 +182,17 @@ class Instances:
             "keyed": manifest.keyed,
             "limits": dict(config.limits),
         }
+        if manifest.key:
+            self._servers.widen("state", instance.name, access.state(prefix))
         with contextlib.closing(self._servers.connect("queue")) as conn:
+            self._servers.users.widen("queue", conn, instance.name, access.queue(prefix, instance.name))
             # Holds secrets: gone soon even if nobody fetches it.
             key = keys.warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
+
+    def ready(self, instance: Instance) -> None:
+        """It has reported, and so has logged in."""
+        remove_password(instance.directory / _PASSWORD)
 
     def move(self, instance: Instance, state: str) -> None:
         """Change its state, in memory and on disk."""
@@ -198,6 +213,7 @@ class Instances:
 
     def remove(self, instance: Instance) -> None:
         """Remove the record and directory of a dead instance; its log is kept among the slot's last few."""
+        self._servers.dismiss(instance.name)
         (self._settings.handles / f"{instance.name}.json").unlink(missing_ok=True)
         if deployment := instance.record.get("deployment"):
             kept = self._settings.logs / f"{deployment}-{instance.record['slot']}"
@@ -232,6 +248,7 @@ class Instances:
         for directory in self._settings.instances.iterdir():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
+        self._servers.dismiss_others(known)
         if found:
             _log.info("instances adopted", instances=sorted(known))
         return found

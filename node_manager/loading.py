@@ -91,6 +91,7 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
             dead = instance.exited.is_set()
             report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
             if report is not None:
+                node.instances.ready(instance)
                 if not report["ok"]:
                     raise _load_error(manifest.reference, report["error"])
                 return

@@ -21,13 +21,20 @@ INTERVAL_S = 1.0
 HEARTBEAT = b"udo:heartbeat"
 
 
-def command(path: Path, *words: bytes) -> bytes:
+def encoded(*words: bytes) -> bytes:
+    """One command as the server reads it."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+
+
+def command(path: Path, password: bytes, *words: bytes) -> bytes:
     """One command on a connection of its own; its raw reply (empty when the server closed instead)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
         s.settimeout(5)
         s.connect(str(path))
-        s.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
-        return s.recv(4096)
+        replies = s.makefile("rb")
+        s.sendall(encoded(b"AUTH", b"manager", password) + encoded(*words))
+        replies.readline()
+        return replies.readline()
 
 
 def same_process(pid: int, started: int) -> bool:
@@ -67,10 +74,11 @@ def stop_instances(home: Path) -> None:
 def main(home: Path, grace_s: float) -> None:
     """Watch until the manager or the servers are gone."""
     queue, state = home / "run" / "queue.sock", home / "run" / "state.sock"
+    password = json.loads((home / "servers" / "access.json").read_text())["manager"].encode()
     seen = time.monotonic()
     while True:
         try:
-            if command(queue, b"EXISTS", HEARTBEAT).startswith(b":1"):
+            if command(queue, password, b"EXISTS", HEARTBEAT).startswith(b":1"):
                 seen = time.monotonic()
             elif time.monotonic() - seen > min(grace_s, INTERVAL_S * 3):
                 break  # the key outlives the manager by the whole grace already
@@ -81,7 +89,7 @@ def main(home: Path, grace_s: float) -> None:
     stop_instances(home)
     for path in (queue, state):
         with contextlib.suppress(OSError):
-            command(path, b"SHUTDOWN", b"NOSAVE")
+            command(path, password, b"SHUTDOWN", b"NOSAVE")
         path.unlink(missing_ok=True)
 
 

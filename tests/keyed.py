@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.connection import Connection
+from udo_protocol.connection import Connection, Login
 from udo_protocol.frame import ANSWER, DATA, END, Bytes, Frame, Header, Kind, encode
 from udo_protocol.node_api import Node
 from udo_protocol.proto.frame_pb2 import Label
@@ -25,8 +25,9 @@ class Attempt:
         reply = node.open_lane(deployment, name, session=session, epoch=epoch, run=run, call="c")
         schema = from_ipc(reply.input_schema)
         self._schema = schema.append(pa.field(GROUP_COLUMN, pa.int32()))
-        self._conn = Connection(reply.slots[0].queue_socket)
-        self.lane = LaneEnd(self._conn, reply.slots[0].prefix, name)
+        slot = reply.slots[0]
+        self._conn = Connection(slot.queue_socket, login=Login(slot.user, slot.password))
+        self.lane = LaneEnd(self._conn, slot.prefix, name)
         self.lane.open(to_ipc(self._schema))
         self._output = from_ipc(reply.output_schema)
         self._marks = {"session": session, "label": Label(run=reply.run, epoch=epoch, attempt=attempt)}

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from udo_interface.lane import Collector, Place, Sender, Stamp
 from udo_protocol.backoff import LinearBackoff
-from udo_protocol.connection import Connection
+from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import PeerError, ProtocolError, ServerLost
 from udo_protocol.limits import DEFAULT, Limits
 from udo_protocol.node_api import connect_node
@@ -69,11 +69,12 @@ class Opened:
     prefix: str
     queue_socket: str
     run_id: str
+    login: Login
     stamp: Stamp | None = None
 
     def end(self) -> LaneEnd:
         """A connection of its own to the lane; one per thread."""
-        return LaneEnd(Connection(self.queue_socket, run_id=self.run_id), self.prefix, self.lane, self.limits)
+        return LaneEnd(Connection(self.queue_socket, run_id=self.run_id, login=self.login), self.prefix, self.lane, self.limits)
 
 
 def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened:
@@ -124,6 +125,7 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
         slot.prefix,
         slot.queue_socket,
         slot.run_id,
+        Login(slot.user, slot.password),
         _stamp(request, reply.run),
     )
 

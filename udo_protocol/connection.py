@@ -9,11 +9,12 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.errors import PeerError, ServerLost, WaitTimeout
+from udo_protocol.errors import PeerError, ServerLost, Unauthorized, WaitTimeout
 from udo_protocol.frame import Bytes
 
 Arg = bytes | bytearray | memoryview | str | int | Sequence[Bytes]
@@ -28,11 +29,19 @@ class ReplyError(PeerError):
     code = "server"
 
 
+@dataclass(frozen=True)
+class Login:
+    """Who connects."""
+
+    user: str
+    password: str = field(repr=False)
+
+
 class Connection:
     """A connection; `run_id` names the server's incarnation. Not safe for use by several threads at once."""
 
-    def __init__(self, socket_path: str, *, run_id: str | None = None, timeout_s: float = 30.0) -> None:
-        self.path = socket_path
+    def __init__(self, socket_path: str, *, run_id: str | None = None, timeout_s: float = 30.0, login: Login | None = None) -> None:
+        self.path, self.login = socket_path, login
         self._timeout_s = 0.0
         self._buffer = bytearray(_RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
@@ -46,7 +55,7 @@ class Connection:
         self.default_timeout_s = timeout_s
         self._set_timeout(timeout_s)
         try:
-            info = bytes(self.call("INFO", "server")).decode()
+            info = self._greet()
         except BaseException:  # it may be loading its file still
             self.close()
             raise
@@ -54,6 +63,16 @@ class Connection:
         if run_id is not None and run_id != self.run_id:
             self.close()
             raise ServerLost(f"the server on {socket_path} was restarted: expected run {run_id}, found {self.run_id}; what it held is gone")
+
+    def _greet(self) -> str:
+        """Log in and ask who the server is, in one round trip; Unauthorized if it does not know the login."""
+        auth: list[Sequence[Arg]] = [("AUTH", self.login.user, self.login.password)] if self.login else []
+        self.send([*auth, ("INFO", "server")])
+        for reply in [self.receive() for _ in range(len(auth) + 1)]:
+            if isinstance(reply, ReplyError):
+                who = f"as {self.login.user}" if self.login else "without a login"
+                raise Unauthorized(f"the server on {self.path} lets nobody in {who}: {reply}") from reply
+        return bytes(reply).decode()
 
     def close(self) -> None:
         """Release the socket; further use is an error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from benchmarks.chaos.attempt import Rows
 from benchmarks.chaos.oracle import Answers, Event, Oracle
@@ -17,7 +18,7 @@ class Mismatch(Exception):
 def judge(
     epochs: Sequence[Sequence[Event]],
     answers: Mapping[int, Rows],
-    state_socket: str,
+    node_home: Path,
     deployment: str,
     session: str,
     skipped: Collection[int] = (),
@@ -35,7 +36,7 @@ def judge(
             if (want := expected.get(key, [])) != (have := got.get(key, [])):
                 raise Mismatch(f"epoch {epoch}, key {key}:\n  expected {want}\n  got      {have}")
     states, timers = oracle.final()
-    have_states, have_timers = durable_state(state_socket, deployment, session)
+    have_states, have_timers = durable_state(node_home, deployment, session)
     for key in sorted({*states, *have_states}):
         if states.get(key) != have_states.get(key):
             raise Mismatch(f"final state of key {key}:\n  expected {states.get(key)}\n  got      {have_states.get(key)}")

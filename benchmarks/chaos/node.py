@@ -19,6 +19,8 @@ import psutil
 
 from benchmarks.bringup import OPERATORS, wait_until
 from benchmarks.chaos.inside import LACKS
+from node_manager import access
+from node_manager.servers import Role
 from udo_protocol import manifest as manifests
 from udo_protocol.connection import Connection
 from udo_protocol.errors import UdoError
@@ -104,9 +106,9 @@ class ChaosNode:
         """The queue or the state server."""
         return next(int(s.pid) for s in self.api.status().servers if s.role == role)
 
-    def connect(self, role: str) -> Connection:
+    def connect(self, role: Role) -> Connection:
         """A fresh connection to the queue or the state server."""
-        return Connection(str(self.home / "run" / f"{role}.sock"))
+        return access.connect(self.home, role)
 
     def stats(self, name: str) -> SlotStats:
         """Counters of the deployment's slot."""

@@ -113,8 +113,7 @@ def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callabl
             if time.monotonic() - started > deadline_s:
                 return seed, None, "", 0.0
             name, at = f"h{seed % DEPLOYMENTS}", time.monotonic()
-            state = os.path.join(os.path.dirname(p.node_socket), "run", "state.sock")
-            query = StreamingQuery(spark, p.home.path / f"seed-{seed}", name, state, seed, lambda rng: faults.draw(name, rng))
+            query = StreamingQuery(spark, p.home.path / f"seed-{seed}", name, p.home.node, seed, lambda rng: faults.draw(name, rng))
             try:
                 query.run()
                 error = ""

@@ -271,4 +271,4 @@ class Query:
     def _judge(self) -> None:
         epochs = self._epochs
         skipped = {epoch for epoch, mode in enumerate(self._modes) if mode == CUT}
-        judge(epochs, self._answers, str(self._node.home / "run" / "state.sock"), self._deployment, self.session, skipped)
+        judge(epochs, self._answers, self._node.home, self._deployment, self.session, skipped)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
+from pathlib import Path
 from typing import Any
 
 from udo_runtime.durable import load_session
 from udo_runtime.groups import TIMERS, unpack
 from udo_runtime.keyed import unpack_key
 
-from udo_protocol.connection import Connection
+from node_manager import access
 from udo_protocol.errors import ServerLost
 from udo_protocol.keys import prefix
 
@@ -19,12 +20,12 @@ _BACK_S = 30.0
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
-def durable_state(state_socket: str, deployment: str, name: str) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
+def durable_state(home: Path, deployment: str, name: str) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
     """State by key, and timers as (at, kind, key)."""
     deadline = time.monotonic() + _BACK_S
     while True:
         try:
-            with contextlib.closing(Connection(state_socket)) as conn:
+            with contextlib.closing(access.connect(home, "state")) as conn:
                 session = load_session(conn, prefix(deployment, 0), name)
                 break
         except ServerLost:  # killed just now; it comes back

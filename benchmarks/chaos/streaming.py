@@ -37,8 +37,8 @@ Fault = Callable[[random.Random], str]
 class StreamingQuery:
     """`run` it; Mismatch says what differs. `fault` breaks something of the platform at once and says what."""
 
-    def __init__(self, spark: SparkSession, directory: Path, operator: str, state_socket: str, seed: int, fault: Fault) -> None:
-        self._spark, self._dir, self._operator, self._state, self._fault = spark.newSession(), directory, operator, state_socket, fault
+    def __init__(self, spark: SparkSession, directory: Path, operator: str, node_home: Path, seed: int, fault: Fault) -> None:
+        self._spark, self._dir, self._operator, self._node_home, self._fault = spark.newSession(), directory, operator, node_home, fault
         self.rng = rng = random.Random(seed)
         keys = [f"{kind}{i}" for kind in "clsp" for i in range(rng.randrange(1, 5))]
         self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(3, 6))]
@@ -68,7 +68,7 @@ class StreamingQuery:
             replayed = True
             self._lose_commit(len(self._epochs) - 1)
         session = json.loads((self._dir / "ckpt" / "metadata").read_text())["id"]
-        judge(self._epochs, self._rows, self._state, self._operator, session)
+        judge(self._epochs, self._rows, self._node_home, self._operator, session)
 
     def _write(self) -> None:
         (self._dir / "in").mkdir(parents=True)

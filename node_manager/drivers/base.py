@@ -7,7 +7,7 @@ once, to the callback given at start or recovery. Optional abilities are declare
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
@@ -16,21 +16,43 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Allowance:
-    """What one instance may use; 0 = no bound. Memory is resident memory, of the instance and its descendants."""
+    """What one instance may use; 0 = no bound. Memory is resident memory, of the instance and its descendants.
+
+    `cpus`: processor time a second, in cores. `pids`: processes and threads at once. Both for drivers that can bound them.
+    """
 
     memory_bytes: int = 0
     open_files: int = 1024
+    cpus: float = 0.0
+    pids: int = 0
 
 
 @dataclass(frozen=True)
 class Spec:
-    """An instance to start; `directory` is its own, exists, and is its working directory."""
+    """An instance to start; `directory` is its own, exists, and is its working directory.
+
+    `argv` () runs what the image says; `image`, a reference with a digest, is for drivers that run images, '' their runtime base.
+    """
 
     instance: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     directory: Path
     allowance: Allowance = Allowance()
+    image: str = ""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Paths as an instance sees them: other ones than outside where the driver gives it a view of its own.
+
+    `runtime`: the runtime base of the driver's image, which starts it by itself; '': the node manager's Python and runtime.
+    """
+
+    directory: str
+    sockets: str
+    home: str
+    runtime: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +117,11 @@ class Driver(Protocol):
     """Runs instances. All methods may be called from any thread; every wait is bounded."""
 
     name: str
+    # The Python that runs operators packed by `udo push`: cp311.
+    python_tag: str
+
+    def inside(self, directory: Path, sockets: Path) -> Inside:
+        """Where an instance with this private directory finds it, and the servers' sockets."""
 
     def capabilities(self) -> Capabilities:
         """What this driver enforces and isolates."""
@@ -104,6 +131,9 @@ class Driver(Protocol):
 
     def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
         """Take charge of an instance started by a former manager; False if it does not run any more."""
+
+    def sweep(self, known: Collection[str]) -> None:
+        """Remove what a former manager of this home left behind, except for these instances."""
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         """Change what a running instance may use."""

@@ -16,6 +16,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+# How a snippet of a bare Redis client gets in: as the node manager.
+SERVER = """export UDO_QUEUE_SOCKET="$UDO_HOME/node/run/queue.sock"
+export UDO_QUEUE_PASSWORD="$(python -c "import json; print(json.load(open('$UDO_HOME/node/servers/access.json'))['manager'])")"
+"""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

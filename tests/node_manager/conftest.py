@@ -21,7 +21,7 @@ import pytest
 
 from node_manager.servers import find_server
 from tests.conftest import require, wait_until
-from udo_protocol.connection import Connection
+from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import UdoError, Unavailable
 from udo_protocol.frame import DATA, Frame, Header, encode
 from udo_protocol.manifest import Manifest
@@ -74,8 +74,9 @@ class Lane:
         reply = node.open_lane(deployment, lane, **options)
         self.reply = reply
         self.input = from_ipc(reply.input_schema)
-        self.conn = Connection(reply.slots[0].queue_socket, run_id=reply.slots[0].run_id)
-        self.end = LaneEnd(self.conn, reply.slots[0].prefix, lane)
+        slot = reply.slots[0]
+        self.conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password))
+        self.end = LaneEnd(self.conn, slot.prefix, lane)
         self.end.open(reply.input_schema)
         self.name, self.sent = lane, 0
         self.schema_id = schema_id(reply.input_schema)

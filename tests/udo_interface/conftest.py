@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from node_manager import access
 from node_manager.servers import find_server
 from tests.conftest import require, wait_until
 from udo_cli.packing.image import assemble
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack
 from udo_cli.packing.upload import upload
 from udo_interface.java import java_home, spark_session
+from udo_protocol.connection import Connection
 from udo_protocol.errors import Unavailable
 from udo_protocol.manifest import parse
 from udo_protocol.node_api import connect_node
@@ -102,10 +104,9 @@ class Platform:
         """Slots of a deployment on the node."""
         return [s for s in connect_node(self.node).status().slots if s.deployment == deployment]
 
-    @property
-    def queue_socket(self) -> str:
-        """Path of the node's queue server."""
-        return str(next(s.socket for s in connect_node(self.node).status().servers if s.role == "queue"))
+    def queue(self) -> Connection:
+        """A fresh connection to the node's queue server, as the node manager."""
+        return access.connect(self.home / "node", "queue")
 
     def kill_queue_server(self) -> None:
         """kill -9 of the node's queue server."""

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from tests.conftest import wait_until
 from udo_interface import udo
-from udo_protocol.connection import Connection
 from udo_protocol.errors import NotFound, SchemaError, Unavailable, UsageError
 from udo_protocol.slot import slot_stats
 
@@ -119,7 +118,7 @@ def test_a_limit_downstream_closes_the_lane(spark: SparkSession, platform: Platf
     assert len(udo(name)(spark.range(0, 2_000_000, 1, 1)).limit(5).collect()) == 5
     assert udo(name)(spark.range(0, 10, 1, 1)).count() == 10
     (slot,) = platform.slots(name)
-    with contextlib.closing(Connection(str(platform.queue_socket))) as queue:
+    with contextlib.closing(platform.queue()) as queue:
         wait_until(lambda: slot_stats(queue, f"udo:{name}:{slot.slot}:").lanes == 0, 10, "the lane to be closed")
 
 

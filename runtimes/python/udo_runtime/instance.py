@@ -75,7 +75,7 @@ class Instance:
             pass  # parked: nothing is under way but the parking's own replies
         finally:
             # A connection of its own: on the loop's one, replies may still be to come.
-            with suppress(UdoError), closing(Connection(self._conn.path)) as conn:
+            with suppress(UdoError), closing(Connection(self._conn.path, login=self._conn.login)) as conn:
                 self._stats.publish(conn, force=True)
 
     def _shadow(self) -> int:

@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
-from udo_protocol.connection import Connection
+from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
 from udo_protocol.keys import HEARTBEAT, warm
 from udo_protocol.limits import DEFAULT, Limits
@@ -27,6 +28,18 @@ from udo_runtime.load import Processor, load
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
 # How often a waiting warm instance looks whether its node manager still lives.
 _WARM_POLL_S = 5
+
+
+def _login(instance: str) -> Login | None:
+    """The password lies in a file that this process alone is to read, once; servers without users need none."""
+    path = os.environ.pop("UDO_PASSWORD_FILE", "")
+    if not path:
+        return None
+    with open(path, encoding="utf-8") as f:
+        password = f.read()
+    with suppress(OSError):  # a sandbox may have it on a read-only file system; then the node manager removes it
+        os.unlink(path)
+    return Login(instance, password)
 
 
 def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
@@ -56,7 +69,7 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
     instance = KeyedInstance(*arguments)
     keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
     instance.keyed = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
-    instance.durable = Durable(Connection(a["state_socket"]), a["prefix"], a["token"], conn.run_id)
+    instance.durable = Durable(Connection(a["state_socket"], login=conn.login), a["prefix"], a["token"], conn.run_id)
     return instance
 
 
@@ -110,8 +123,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_LEFT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the node manager, which stops its instances in order
     try:
-        conn = Connection(os.environ["UDO_QUEUE_SOCKET"])
-        return _serve(conn, _assignment(conn, os.environ["UDO_INSTANCE"]))
+        instance = os.environ["UDO_INSTANCE"]
+        conn = Connection(os.environ["UDO_QUEUE_SOCKET"], login=_login(instance))
+        return _serve(conn, _assignment(conn, instance))
     except Unavailable as e:
         log.warning("%s", e)
         return EXIT_NO_MANAGER

@@ -1,0 +1,313 @@
+"""Instances as containers: no network, a read-only root, no capabilities, an unprivileged user, bounded memory, CPU and pids.
+
+A container sees three things of its node: the directory of the two servers' sockets and its own private directory, both
+read-only, and a `/tmp` of bounded size. It is removed when it has ended; labels say whose it is, so that what a dead manager
+left behind is found again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any
+
+import docker
+import requests
+import structlog
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.models.containers import Container
+from docker.types import LogConfig, Mount, Ulimit
+
+from node_manager.drivers import logfile
+from node_manager.drivers.base import Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
+from node_manager.drivers.docker_images import RUNTIME, Images
+from node_manager.settings import Settings
+from udo_protocol.errors import OperatorError, Unavailable
+
+_log = structlog.get_logger()
+NODE_LABEL, HOME_LABEL, INSTANCE_LABEL = "dev.udo.node", "dev.udo.home", "dev.udo.instance"
+INSIDE = Inside("/udo/instance", "/udo/run", "/tmp", RUNTIME)
+# Of a node manager that runs as root; any other's containers run as its own user.
+UNPRIVILEGED = 65532
+# Counts as the instance's memory as well; it bounds what an operator that asks for no memory at all can write.
+TMP_BYTES = 64 << 20
+# Kept by the daemon for a manager that comes back; the manager keeps its own copy.
+_LOGS = LogConfig(type=LogConfig.types.JSON, config={"max-size": "4m", "max-file": "2"})
+_PERIOD_US = 100_000
+_CALL_TIMEOUT_S = 60
+# A daemon that is being restarted is asked again this often.
+_AGAIN_S = 1.0
+_GONE_S = 10.0
+_LOST = (requests.exceptions.RequestException, OSError)
+
+
+class _Task:
+    """One watched container: a thread copies what it writes and waits for its end."""
+
+    def __init__(self, container: Container, log: Path, allowance: Allowance, on_exit: OnExit) -> None:
+        self.container, self.log, self.allowance, self.on_exit = container, log, allowance, on_exit
+        self.cpu_s, self.sampled_at = 0.0, time.monotonic()
+        self.reason = ""
+        self.exit: Exit | None = None
+        self.ended = Event()
+
+    def watch(self, output: Iterator[bytes]) -> None:
+        """Until it has ended; then it is removed and its end reported."""
+        with contextlib.suppress(*_LOST, DockerException), self.log.open("ab", buffering=0) as log:
+            for chunk in output:
+                log.write(chunk)
+                logfile.bound(self.log)
+        self.exit = self._wait()
+        self.ended.set()
+        self.on_exit(self.exit)
+
+    def _wait(self) -> Exit:
+        while True:
+            try:
+                self.container.wait(timeout=None)
+                self.container.reload()
+                state = self.container.attrs["State"]
+                self.container.remove(v=True, force=True)
+                return self._exit(state)
+            except NotFound:
+                return Exit(None, self.reason or "its container is gone: somebody removed it")
+            except (*_LOST, DockerException) as e:
+                _log.warning("the Docker daemon does not answer; waiting for it", container=self.container.short_id, error=str(e))
+                time.sleep(_AGAIN_S)
+
+    def _exit(self, state: dict[str, Any]) -> Exit:
+        limit = self.allowance.memory_bytes
+        if state.get("OOMKilled") and not self.reason:
+            self.reason = over_memory(limit)
+        code = int(state["ExitCode"])
+        return Exit(128 - code if 128 < code < 128 + 65 else code, self.reason)  # the container's init reports a signal this way
+
+
+def over_memory(limit: int) -> str:
+    """Why an instance was killed that used more than that many bytes."""
+    return f"killed: memory limit of {limit >> 20} MiB exceeded; raise limits.memory_mb in operator.toml or use less"
+
+
+class DockerDriver:
+    """See the module. The daemon is found as by every Docker tool: DOCKER_HOST, else the local socket."""
+
+    name = "docker"
+
+    def __init__(self, settings: Settings) -> None:
+        try:
+            self._client = docker.from_env(timeout=_CALL_TIMEOUT_S, max_pool_size=32)
+        except DockerException as e:
+            raise Unavailable(f"no Docker daemon answers: {e}; start one, or set DOCKER_HOST, or use --driver process") from e
+        self._home, self._sockets = str(settings.home.absolute()), str(settings.sockets.absolute())
+        self._labels = {NODE_LABEL: settings.node, HOME_LABEL: self._home}
+        self._images = Images(self._client, settings)
+        self.python_tag = self._images.python_tag
+        self._user = os.getuid() or UNPRIVILEGED
+        self._group = os.getgid() or UNPRIVILEGED
+        self._tasks: dict[str, _Task] = {}
+        self._lock = Lock()
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            memory_limit=True, open_files_limit=True, isolates_files=True, isolates_network=True, isolates_users=True, runs_images=True
+        )
+
+    def inside(self, directory: Path, sockets: Path) -> Inside:
+        return INSIDE
+
+    def start(self, spec: Spec, on_exit: OnExit) -> Handle:
+        self._hand_over(spec.directory)
+        (spec.directory / "log").touch(mode=0o600)
+        image = self._images.pulled(spec.image) if spec.image else self._images.runtime
+        container = None
+        try:
+            container = self._create(spec, image)
+            output = container.attach(stream=True, stdout=True, stderr=True)
+            container.start()
+            container.reload()
+        except (APIError, ImageNotFound, *_LOST) as e:
+            if container is not None:
+                with contextlib.suppress(DockerException, *_LOST):
+                    container.remove(force=True, v=True)
+            raise OperatorError(f"instance {spec.instance} cannot be started from {image}: {_said(e)}") from e
+        data = {"container": container.id, "pid": container.attrs["State"]["Pid"], "docker": self._client.api.base_url}
+        handle = Handle(self.name, spec.instance, str(spec.directory), data)
+        self._watch(handle, _Task(container, spec.directory / "log", spec.allowance, on_exit), output)
+        return handle
+
+    def _create(self, spec: Spec, image: str) -> Container:
+        program: dict[str, Any] = {"entrypoint": list(spec.argv), "command": []} if spec.argv else {}
+        files = spec.allowance.open_files
+        return self._client.containers.create(
+            image,
+            **program,
+            **_bounds(spec.allowance),
+            name=f"udo-{spec.instance}",
+            environment=dict(spec.env),
+            working_dir=INSIDE.directory,
+            labels={**self._labels, INSTANCE_LABEL: spec.instance},
+            mounts=[
+                Mount(INSIDE.sockets, self._sockets, type="bind", read_only=True),
+                Mount(INSIDE.directory, str(spec.directory), type="bind", read_only=True),
+            ],
+            ulimits=[Ulimit(name="nofile", soft=files, hard=files)] if files else [],
+            user=f"{self._user}:{self._group}",
+            network_mode="none",
+            ipc_mode="private",
+            read_only=True,
+            tmpfs={"/tmp": f"size={TMP_BYTES},mode=1777,nosuid,nodev"},
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            init=True,
+            log_config=_LOGS,
+            restart_policy={"Name": "no"},
+        )
+
+    def _hand_over(self, directory: Path) -> None:
+        """The private directory and what is its own in there belong to the container's user."""
+        if self._user == os.getuid():
+            return
+        for path in (directory, *directory.iterdir()):
+            if path.name not in ("code", "deps"):  # linked from the node's images
+                os.chown(path, self._user, self._group)
+
+    def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
+        container = self._find(handle)
+        if container is None or container.status != "running":
+            self._drop(container)
+            return False
+        log = Path(handle.directory) / "log"
+        for path in (log, log.with_name("log.1")):  # the daemon has all of it
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(path, 0)
+        output = container.attach(stream=True, stdout=True, stderr=True, logs=True)
+        self._watch(handle, _Task(container, log, allowance, on_exit), output)
+        return True
+
+    def sweep(self, known: Collection[str]) -> None:
+        mine = {"label": f"{HOME_LABEL}={self._home}"}
+        for container in self._client.containers.list(all=True, filters=mine, ignore_removed=True):
+            if container.labels.get(INSTANCE_LABEL) not in known:
+                _log.info("container of a former manager removed", container=container.short_id)
+                self._drop(container)
+
+    def _watch(self, handle: Handle, task: _Task, output: Iterator[bytes]) -> None:
+        with self._lock:
+            self._tasks = {k: t for k, t in self._tasks.items() if not t.ended.is_set()}
+            self._tasks[handle.instance] = task
+        Thread(target=task.watch, args=(output,), name=f"watch-{handle.instance}", daemon=True).start()
+
+    def _find(self, handle: Handle) -> Container | None:
+        if task := self._tasks.get(handle.instance):
+            return task.container
+        try:
+            return self._client.containers.get(handle.data["container"])
+        except NotFound:
+            return None
+
+    def _drop(self, container: Container | None) -> None:
+        if container is not None:
+            with contextlib.suppress(APIError):  # somebody else removes it already
+                container.remove(force=True, v=True)
+
+    def limit(self, handle: Handle, allowance: Allowance) -> None:
+        task = self._tasks.get(handle.instance)
+        if task is None or task.ended.is_set():
+            return
+        before, task.allowance = task.allowance, allowance
+        if _bounds(before) == _bounds(allowance):
+            return
+        api = self._client.api
+        try:
+            # The SDK's own update() knows neither pids nor open files.
+            api._result(api._post_json(api._url("/containers/{0}/update", task.container.id), data=_update(allowance)))
+        except NotFound:
+            return
+        except APIError as e:
+            # The kernel refuses a limit below what is in use already.
+            if not (task.ended.is_set() or self.inspect(handle).rss_bytes > allowance.memory_bytes > 0):
+                raise OperatorError(f"the limits of instance {handle.instance} cannot be set: {_said(e)}") from e
+            self.kill(handle, over_memory(allowance.memory_bytes))
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        task = self._tasks.get(handle.instance)
+        if task is None:
+            self._drop(self._find(handle))
+            return
+        self._signal(task, "SIGTERM")
+        if not task.ended.wait(grace_s):
+            self._signal(task, "SIGKILL")
+            if not task.ended.wait(_GONE_S):
+                _log.error("a container does not end", container=task.container.short_id, waited_s=_GONE_S)
+
+    def kill(self, handle: Handle, reason: str) -> None:
+        if task := self._tasks.get(handle.instance):
+            task.reason = task.reason or reason
+            self._signal(task, "SIGKILL")
+
+    def _signal(self, task: _Task, name: str) -> None:
+        with contextlib.suppress(APIError):  # it has ended
+            task.container.kill(name)
+
+    def inspect(self, handle: Handle) -> Inspection:
+        task = self._tasks.get(handle.instance)
+        if task is None or task.ended.is_set():
+            return Inspection(False, exit=task.exit if task else None)
+        try:
+            stats = self._client.api.stats(task.container.id, stream=False, one_shot=True)
+            rss, cpu_s = _used(stats)
+        except (DockerException, KeyError, *_LOST):  # it ends now, or has not begun
+            return Inspection(True, handle.data["pid"])
+        now = time.monotonic()
+        percent = 100 * max(0.0, cpu_s - task.cpu_s) / max(now - task.sampled_at, 1e-3)
+        task.cpu_s, task.sampled_at = cpu_s, now
+        return Inspection(True, handle.data["pid"], rss, percent)
+
+    def logs(self, handle: Handle, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[str]:
+        task = self._tasks.get(handle.instance)
+        path = Path(handle.directory) / "log"
+        running = (lambda: not task.ended.is_set()) if task else (lambda: False)
+        return logfile.read(path, tail_lines=tail_lines, follow=follow, stop=stop, running=running)
+
+
+def _bounds(allowance: Allowance) -> dict[str, Any]:
+    """As arguments of create; memory without swap, so that resident memory is what counts."""
+    bounds: dict[str, Any] = {}
+    if allowance.memory_bytes:
+        bounds |= {"mem_limit": allowance.memory_bytes, "memswap_limit": allowance.memory_bytes}
+    if allowance.cpus:
+        bounds |= {"cpu_period": _PERIOD_US, "cpu_quota": math.ceil(allowance.cpus * _PERIOD_US)}
+    if allowance.pids:
+        bounds |= {"pids_limit": allowance.pids}
+    return bounds
+
+
+def _update(allowance: Allowance) -> dict[str, Any]:
+    """The same, as the daemon's API names them for a running container."""
+    names = {
+        "mem_limit": "Memory",
+        "memswap_limit": "MemorySwap",
+        "cpu_period": "CpuPeriod",
+        "cpu_quota": "CpuQuota",
+        "pids_limit": "PidsLimit",
+    }
+    return {names[k]: v for k, v in _bounds(allowance).items()}
+
+
+def _used(stats: dict[str, Any]) -> tuple[int, float]:
+    """(bytes that cannot be taken away from it, CPU seconds), as `docker stats` counts them."""
+    memory = stats["memory_stats"]
+    cached = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
+    return memory["usage"] - cached, stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
+
+
+def _said(error: Exception) -> str:
+    """The daemon's explanation, without the request it belongs to."""
+    text = str(getattr(error, "explanation", None) or error)
+    return re.sub(r"\s+", " ", text)

@@ -1,0 +1,77 @@
+"""What containers are made from: the runtime base of this node, and whole operator images pulled by digest.
+
+The registry is asked only for what the daemon does not have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+from threading import Lock
+from urllib.parse import urlsplit
+
+import docker
+import requests
+from docker.errors import APIError, ImageNotFound
+from docker.models.images import Image
+
+from node_manager.settings import Settings
+from udo_protocol.errors import OperatorError, Unavailable, UsageError
+
+# Labels of a base and where it lies in a registry: as `udo registry base push` has it.
+PYTHON_LABEL, REPOSITORY = "dev.udo.python_tag", "udo/runtime-python"
+# The local name that docker/runtime.sh gives, the tag being the interpreter's: udo-runtime-python:cp311.
+LOCAL_NAME = "udo-runtime-python"
+# Where a base keeps what every operator can import.
+RUNTIME = "/opt/udo/runtime"
+
+
+class Images:
+    """See the module. Unavailable at the start if there is no runtime base: nothing would run."""
+
+    def __init__(self, client: docker.DockerClient, settings: Settings) -> None:
+        self._client, self._registry, self._token = client, settings.registry, settings.token
+        self._lock = Lock()
+        image = self._runtime(settings.runtime_image)
+        self.runtime = str(image.id)
+        self.python_tag = str(image.labels.get(PYTHON_LABEL, ""))
+        if not self.python_tag:
+            raise UsageError(f"the image {settings.runtime_image} has no label {PYTHON_LABEL}: it is no runtime base; make one: docker/runtime.sh")
+
+    def _runtime(self, name: str) -> Image:
+        tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        local = name or f"{LOCAL_NAME}:{tag}"
+        with contextlib.suppress(ImageNotFound):
+            return self._client.images.get(local)
+        why = "no registry is given"
+        if self._registry and not name:
+            try:
+                return self._pull(f"{REPOSITORY}:{tag}-{platform.system().lower()}_{platform.machine()}")
+            except OperatorError as e:
+                why = str(e)
+        raise Unavailable(
+            f"the Docker daemon has no image {local}, in which operators run, and {why}. Make it with docker/runtime.sh, then publish it "
+            f"for other nodes: udo registry base push {local}; or name another one: --runtime-image IMAGE"
+        )
+
+    def pulled(self, reference: str) -> str:
+        """A name the daemon knows for `name@sha256:…` of the registry; OperatorError if it cannot be had."""
+        with self._lock:
+            return str(self._pull(reference).id)
+
+    def _pull(self, reference: str) -> Image:
+        url = urlsplit(self._registry)
+        if not url.netloc:
+            raise OperatorError(f"the Docker daemon cannot pull {reference} from {self._registry or 'no registry'}: it takes only http and https")
+        name = f"{url.netloc}/{reference}"
+        with contextlib.suppress(ImageNotFound):
+            return self._client.images.get(name)
+        where, at, digest = name.partition("@")
+        tag = digest if at else where.rpartition(":")[2]
+        repository = where if at else where.rpartition(":")[0]
+        login = {"username": "udo", "password": self._token} if self._token else None
+        try:
+            return self._client.images.pull(repository, tag=tag, auth_config=login)
+        except (APIError, requests.exceptions.RequestException) as e:
+            raise OperatorError(f"the Docker daemon cannot pull {name}: {getattr(e, 'explanation', None) or e}") from e

@@ -1,0 +1,60 @@
+"""Who may do what on a queue or state server, as rules of Redis' access control: an instance, and a lane's two ends.
+
+Only words, no I/O. A server function runs with its caller's rights, so the keys that udo.lua touches are listed too; what
+is not listed here is refused. `owner` and `route` are for reading only: who may change them decides who answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from udo_protocol import keys
+from udo_protocol.errors import Conflict
+
+# Rules are matched in this order for each key of each command: the busiest first.
+_INSTANCE_WRITES = ("emitted", "in", "lane:*", "out:*", "bell:*", "bytes", "base", "sizes", "parked", "waiting", "pins", "schema:*")
+_INSTANCE_READS = ("owner", "route", "status", "failed")
+_INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
+    hset hdel hgetall decrby sadd smembers"""
+_STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*")
+_STATE_READS = ("owner", "cut")
+_STATE_COMMANDS = "info multi exec watch unwatch waitaof get set del unlink rpush lrange hget hset hdel hgetall"
+_LANE_WRITES = ("in", "lane:*", "out:*", "bell:*", "bytes", "sizes", "parked", "newest:*", "schema:*", "lanes")
+_LANE_READS = ("route", "status")
+_LANE_COMMANDS = """info multi exec fcall get set exists del pexpire time llen lrange lpush rpush ltrim blpop hget hset hsetnx hdel
+    incrby sadd srem smembers spop srandmember"""
+
+
+def _rules(commands: str, writes: Iterable[str], reads: Iterable[str]) -> list[str]:
+    return ["resetkeys", "-@all", *(f"+{c}" for c in commands.split()), *(f"~{k}" for k in writes), *(f"%R~{k}" for k in reads)]
+
+
+def warm(instance: str) -> list[str]:
+    """A warm instance knows no slot: it waits for its assignment and looks whether its node manager lives."""
+    return _rules("info blpop exists", (keys.warm(instance),), (keys.HEARTBEAT,))
+
+
+def queue(prefix: str, instance: str) -> list[str]:
+    """On the queue server, an instance attached to a slot."""
+    p = _literal(prefix)
+    writes = [p, *(p + k for k in _INSTANCE_WRITES), f"{p}stats:{instance}", f"{p}ready:{instance}", keys.warm(instance)]
+    return _rules(_INSTANCE_COMMANDS, writes, [*(p + k for k in _INSTANCE_READS), keys.HEARTBEAT])
+
+
+def state(prefix: str) -> list[str]:
+    """On the state server, an instance of a keyed operator. Others have no business there."""
+    p = _literal(prefix)
+    return _rules(_STATE_COMMANDS, [p + k for k in _STATE_WRITES], [p + k for k in _STATE_READS])
+
+
+def lane() -> list[str]:
+    """On the queue server, producers and collectors of every deployment."""
+    return _rules(_LANE_COMMANDS, ["udo:*:", *(f"udo:*:{k}" for k in _LANE_WRITES)], [f"udo:*:{k}" for k in _LANE_READS])
+
+
+def _literal(prefix: str) -> str:
+    """A slot's prefix, which must not hold a pattern: it would open other slots."""
+    if not re.fullmatch(r"udo:[^:*?\[\]\\\s]+:\d+:", prefix):
+        raise Conflict(f"expected a slot prefix like 'udo:fraud:0:', got {prefix!r}")
+    return prefix
