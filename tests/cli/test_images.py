@@ -1,0 +1,230 @@
+"""Runtime bases, whole images, provenance and signatures: what `udo push` makes of them, against a real registry."""
+
+from __future__ import annotations
+
+import json
+import platform as host
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import images
+from tests.cli.conftest import Shell
+from tests.conftest import require
+from udo_protocol.registry_api import Registry
+
+Operators = Callable[..., Path]
+pytestmark = pytest.mark.skipif(host.machine() != "x86_64", reason="the images here are for amd64")
+TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
+BASE = f"udo/runtime-python:{TAG}-linux_x86_64"
+ROOT, PYTHON = images.tar(bin__run="#!"), images.tar(usr__bin__python3="elf")
+
+
+@pytest.fixture
+def api(platform: Shell) -> Iterator[Registry]:
+    url, token = ((platform.home / "registry" / name).read_text().strip() for name in ("address", "token"))
+    with Registry(url, token) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def base(platform: Shell, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of a runtime base that the registry holds."""
+    path = tmp_path_factory.mktemp("base") / "base.tar"
+    images.docker_archive(path, ROOT, PYTHON, Labels={"dev.udo.runtime": "python", "dev.udo.python_tag": TAG}, User="1000")
+    done = platform("registry", "base", "push", path, "--json").json
+    assert done["reference"] == BASE
+    return str(done["digest"])
+
+
+def test_without_a_base_an_image_has_code_only_and_that_is_said(platform: Shell, operator: Operators, api: Registry) -> None:
+    done = platform("push", operator("early"), "--base", "none", "--json")
+    assert "base" not in done.err and done.json["base"] is None
+    other = "3.13" if TAG != "cp313" else "3.12"
+    said = platform("push", operator("early", "2"), "--python", other).err
+    assert "the registry holds none for cp31" in said and "only the process driver" in said
+    assert [la["kind"] for la in api.version("early", "2")["layers"]] == ["code"]
+
+
+def test_an_operator_stands_on_the_registrys_base_whose_layers_are_not_sent(
+    platform: Shell, operator: Operators, api: Registry, base: str
+) -> None:
+    pushed = platform("push", operator("based", "1"), "--json")
+    assert pushed.json["base"] == {"reference": BASE, "digest": base}
+    assert pushed.err.count("sending") == 1  # the code
+
+    document = json.loads(api.manifest("based", "1"))
+    config = json.loads(api.blob("based", document["config"]["digest"]))
+    below = json.loads(api.manifest(BASE.partition(":")[0], base))
+    assert document["layers"][:2] == below["layers"] and len(document["layers"]) == 3
+    assert [la["kind"] for la in api.version("based", "1")["layers"]] == ["base", "base", "code"]
+    assert document["annotations"]["org.opencontainers.image.base.digest"] == base
+    assert config["rootfs"]["diff_ids"][:2] == [images.digest(ROOT), images.digest(PYTHON)]
+    assert len(config["rootfs"]["diff_ids"]) == len(config["history"]) == 3
+    run = config["config"]
+    assert (run["Entrypoint"], run["User"], run["WorkingDir"]) == (["/bin/run"], "1000", "/opt/udo/code")
+    assert run["Env"] == ["PATH=/bin", "UDO_PYTHONPATH=/opt/udo/code:/opt/udo/deps:/opt/udo/runtime"]
+
+
+def test_the_same_files_on_the_same_base_give_the_same_digest_and_another_base_another(
+    platform: Shell, operator: Operators, base: str, tmp_path: Path
+) -> None:
+    digests = {platform("push", operator("twin", "1"), "--dry-run", "--json").json["digest"] for _ in range(2)}
+    assert len(digests) == 1
+    labels = {"dev.udo.python_tag": "cp39"}  # a base for others
+    path = images.docker_archive(tmp_path / "b.tar", images.tar(other="x"), Labels=labels)
+    other = platform("registry", "base", "push", path, "--json").json["reference"]
+    assert other == "udo/runtime-python:cp39-linux_x86_64"
+    named = platform("push", operator("twin", "1"), "--dry-run", "--base", other, "--json").json
+    assert named["base"]["reference"] == other and named["digest"] not in digests
+    assert "expected REPOSITORY:TAG" in platform("push", operator("twin", "1"), "--dry-run", "--base", "odd", code=2).err
+
+
+def test_a_base_says_what_it_is_or_is_told(platform: Shell, tmp_path: Path) -> None:
+    path = images.oci_archive(tmp_path / "b.tar", images.tar(x="y"))
+    assert "dev.udo.python_tag" in platform("registry", "base", "push", path, code=2).err
+    told = platform("registry", "base", "push", path, "--python", "3.9", "--json").json
+    assert told["reference"] == "udo/runtime-python:cp39-linux_x86_64"
+
+
+def test_skopeo_reads_an_operator_on_a_base(platform: Shell, operator: Operators, api: Registry, base: str, tmp_path: Path) -> None:
+    skopeo = shutil.which("skopeo") or require("skopeo", "apt-get install -y skopeo")
+    platform("push", operator("sko", "1"))
+    source = f"docker://{api.url.removeprefix('http://')}/sko:1"
+    done = subprocess.run(
+        [skopeo, "copy", "--src-tls-verify=false", source, f"oci:{tmp_path}/out:1"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole = platform("push", operator("sko", "2"), "--image", tmp_path / "out", "--json").json  # and back as a whole image
+    assert whole["version"] == "2" and len(whole["layers"]) == 3
+
+
+@pytest.mark.parametrize("form", ["docker_archive", "oci_archive", "oci_layout"])
+def test_a_whole_image_becomes_a_version_as_it_is(platform: Shell, operator: Operators, api: Registry, tmp_path: Path, form: str) -> None:
+    path = getattr(images, form)(tmp_path / "image.tar", ROOT, images.tar(app="speaks the protocol"))
+    folder = operator(form.replace("_", "-"), "1", source="nothing is taken from here")
+
+    first = platform("push", folder, "--image", path, "--json").json
+    again = platform("push", folder, "--image", path, "--json").json
+
+    assert first["digest"] == again["digest"]
+    version = api.version(first["name"], "1")
+    assert [la["kind"] for la in version["layers"]] == ["base", "base"]
+    assert (version["manifest"]["platform"], version["manifest"]["input"]) == ("linux_x86_64", {"a": "int64"})
+    config = json.loads(api.blob(first["name"], json.loads(api.manifest(first["name"], "1"))["config"]["digest"]))
+    assert config["config"]["Env"] == ["PATH=/bin", "UDO_PYTHONPATH=/opt/udo/runtime"] and config["config"]["Entrypoint"] == ["/bin/run"]
+    assert json.loads(config["config"]["Labels"]["dev.udo.manifest"])["name"] == first["name"]
+    refused = platform("deploy", first["name"], code=6)
+    assert f"{first['name']}@1 is a whole image" in refused.err and "--driver docker" in refused.err
+    platform("undeploy", first["name"])
+
+
+def _damage(path: Path) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"speaks the protocol", b"speaks the dialect!"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda p: p / "absent.tar", "there is no file"),
+        (lambda p: images.tar_of(p / "i.tar", {"x": b"y"}), "neither manifest.json nor index.json"),
+        (lambda p: (p / "i.tar").write_bytes(b"no tar") and p / "i.tar", "is no archive"),
+        (lambda p: _damage(images.docker_archive(p / "i.tar", images.tar(app="speaks the protocol"))), "the archive is damaged"),
+        (lambda p: images.docker_archive(p / "i.tar", ROOT, Entrypoint=None), "neither ENTRYPOINT nor CMD"),
+        (lambda p: images.tar_of(p / "i.tar", {"manifest.json": b"[{}]"}), "is damaged: KeyError"),
+        (lambda p: images.tar_of(p / "i.tar", {"manifest.json": b"[{},{}]"}), "holds 2 images"),
+        (
+            lambda p: images.oci_layout(p / "l", ROOT, more=[{"digest": "sha256:" + "0" * 64, "platform": {"os": "linux"}}]),
+            "expected one Linux image",
+        ),
+        (lambda p: images.tar_of(p / "i.tar", {"index.json": b'{"manifests": [{"digest": "../../etc"}]}'}), "has no file"),
+    ],
+)
+def test_what_is_no_image_is_refused_by_name(
+    platform: Shell, operator: Operators, tmp_path: Path, make: Callable[[Path], Path], said: str
+) -> None:
+    done = platform("push", operator("bad"), "--image", make(tmp_path), code=None)
+    assert done.code in (2, 3) and said in done.err
+
+
+def test_an_image_for_other_programs_of_the_index_is_passed_over(platform: Shell, operator: Operators, tmp_path: Path) -> None:
+    notes = [{"digest": "sha256:" + "0" * 64, "platform": {"os": "unknown", "architecture": "unknown"}}]  # an attestation of buildx
+    path = images.oci_layout(tmp_path / "l", ROOT, more=notes)
+    assert len(platform("push", operator("many"), "--image", path, "--json").json["layers"]) == 1
+    assert "no meaning" in platform("push", operator("many"), "--image", path, "--python", "3.12", code=2).err
+
+
+def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, operator: Operators, base: str) -> None:
+    folder = operator("told", "1")
+    for command in (("init", "-q"), ("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "one")):
+        subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True, timeout=30)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+    digest = platform("push", folder, "--json", UDO_USER="ada").json["digest"]
+    platform("push", operator("told", "2", plus=2))
+    platform("deploy", "told@1")
+
+    shown = platform("inspect", "told@1").json
+
+    made = shown["provenance"]
+    assert (shown["digest"], shown["pushed_by"], made["org.opencontainers.image.authors"]) == (digest, "ada", "ada")
+    assert (made["org.opencontainers.image.revision"], made["dev.udo.modified"]) == (commit, "false")
+    assert made["org.opencontainers.image.base.digest"] == base and made["dev.udo.builder"].startswith("udo-spark ")
+    assert shown["signatures"] == [] and [la["kind"] for la in shown["layers"]] == ["base", "base", "code"]
+    assert shown["used_by"] == {"deployments": [{"name": "told", "wanted": True}], "queries": [], "nodes_not_asked": []}
+
+    platform("update", "told", "2")
+    assert platform("inspect", "told@1").json["used_by"]["deployments"] == [{"name": "told", "wanted": False}]
+    assert platform("push", folder, "--json").json["digest"] == digest  # again, from elsewhere: nothing new is attached
+    assert platform("inspect", "told@1").json["provenance"] == made
+    platform("undeploy", "told")
+
+
+def test_what_exchanges_events_now_is_shown_beside_the_version(platform: Shell, operator: Operators) -> None:
+    from udo_interface import connect
+
+    platform("push", operator("busy", "1"))
+    platform("deploy", "busy")
+    answers: list[Any] = []
+    with connect("busy", node=str(platform.home / "node" / "node.sock")) as client:
+        client.add_listener(answers.append)
+        client.send({"a": 1})
+        client.flush(30)
+        (query,) = platform("inspect", "busy@1").json["used_by"]["queries"]
+        assert (query["deployment"], query["lanes"], query["sessions"]) == ("busy", 1, [])
+        assert platform("inspect", "busy").json["queries"] == [query]
+    assert answers == [{"b": 2}]
+    assert platform("inspect", "busy@1").json["used_by"]["queries"] == []
+    platform("undeploy", "busy")
+
+
+def test_signing_and_a_registry_that_insists_on_it(operator: Operators, tmp_path: Path) -> None:
+    home = Path(tempfile.mkdtemp(prefix="udo-sig-"))
+    shell = Shell(home)
+    (tmp_path / "trusted").mkdir()
+    key, other = tmp_path / "release.key", tmp_path / "other.key"
+    made = shell("registry", "key", "new", key, "--json").json
+    Path(made["public"]).rename(tmp_path / "trusted" / "release.pub")
+    shell("registry", "key", "new", other)
+    try:
+        shell("up", "--require-signatures", tmp_path / "trusted")
+        folder = operator("signed", "1")
+        assert "does not become a version" in shell("push", folder, code=4).err
+        assert "by none of them" in shell("push", folder, "--sign", other, code=4).err
+        assert shell("ls", "operators", "--json").json == {"operators": []}
+
+        done = shell("push", folder, "--sign", key)
+
+        assert "signed with key" in done.err
+        assert made["key"] in shell("inspect", "signed@1").json["signatures"]
+    finally:
+        shell("down", code=None)
+        shutil.rmtree(home, ignore_errors=True)
+    assert not shell.running()
