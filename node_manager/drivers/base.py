@@ -7,11 +7,15 @@ once, to the callback given at start or recovery. Optional abilities are declare
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
+
+# Of the node manager's own interpreter, as wheels name it.
+OWN_PYTHON_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,14 @@ class Inside:
     """Paths as an instance sees them: other ones than outside where the driver gives it a view of its own.
 
     `runtime`: the runtime base of the driver's image, which starts it by itself; '': the node manager's Python and runtime.
+    `images`: it sees the node's images; otherwise its operator is put into its directory.
     """
 
     directory: str
     sockets: str
     home: str
     runtime: str = ""
+    images: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,14 +105,29 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the driver does for the instances, said honestly."""
+    """What the driver does for the instances, said honestly: what it does not claim, it does not do (docs/sandbox.md)."""
 
-    memory_limit: bool
-    open_files_limit: bool
-    isolates_files: bool
-    isolates_network: bool
-    isolates_users: bool
-    # It pulls and runs whole container images, whatever is in them.
+    # Beyond these an instance is killed, or its calls fail.
+    memory_limit: bool = False
+    open_files_limit: bool = False
+    process_limit: bool = False
+    # All that it can write anywhere is bounded.
+    disk_limit: bool = False
+    # It reaches no network, not even this machine's.
+    isolates_network: bool = False
+    # Of the Unix sockets of this machine it reaches the two servers' only.
+    isolates_sockets: bool = False
+    # It sees no files but the system's programs, its runtime and its own.
+    isolates_reads: bool = False
+    # It changes no files but in a scratch space of its own.
+    isolates_writes: bool = False
+    # It sees and signals no processes but its own.
+    isolates_processes: bool = False
+    # On the two servers it gets no further than its slot's keys: for that, nobody else's password may be in its reach.
+    isolates_keys: bool = False
+    # It runs as a user that owns nothing on this machine.
+    isolates_users: bool = False
+    # The driver pulls and runs whole container images, whatever is in them.
     runs_images: bool = False
 
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import re
+import resource
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import LogConfig, Mount, Ulimit
 
+from node_manager import proc
 from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.docker_images import RUNTIME, Images
@@ -115,7 +117,18 @@ class DockerDriver:
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            memory_limit=True, open_files_limit=True, isolates_files=True, isolates_network=True, isolates_users=True, runs_images=True
+            memory_limit=True,
+            open_files_limit=True,
+            process_limit=True,
+            disk_limit=True,
+            isolates_network=True,
+            isolates_sockets=True,
+            isolates_reads=True,
+            isolates_writes=True,
+            isolates_processes=True,
+            isolates_keys=True,
+            isolates_users=True,
+            runs_images=True,
         )
 
     def inside(self, directory: Path, sockets: Path) -> Inside:
@@ -166,7 +179,6 @@ class DockerDriver:
             security_opt=["no-new-privileges"],
             init=True,
             log_config=_LOGS,
-            restart_policy={"Name": "no"},
         )
 
     def _hand_over(self, directory: Path) -> None:
@@ -191,7 +203,7 @@ class DockerDriver:
         return True
 
     def sweep(self, known: Collection[str]) -> None:
-        mine = {"label": f"{HOME_LABEL}={self._home}"}
+        mine: dict[str, str | list[str] | bool] = {"label": f"{HOME_LABEL}={self._home}"}
         for container in self._client.containers.list(all=True, filters=mine, ignore_removed=True):
             if container.labels.get(INSTANCE_LABEL) not in known:
                 _log.info("container of a former manager removed", container=container.short_id)
@@ -221,11 +233,12 @@ class DockerDriver:
         if task is None or task.ended.is_set():
             return
         before, task.allowance = task.allowance, allowance
+        if before.open_files != allowance.open_files:
+            self._limit_files(handle, task, allowance.open_files)
         if _bounds(before) == _bounds(allowance):
             return
-        api = self._client.api
+        api: Any = self._client.api  # whose own update_container knows no pids
         try:
-            # The SDK's own update() knows neither pids nor open files.
             api._result(api._post_json(api._url("/containers/{0}/update", task.container.id), data=_update(allowance)))
         except NotFound:
             return
@@ -234,6 +247,17 @@ class DockerDriver:
             if not (task.ended.is_set() or self.inspect(handle).rss_bytes > allowance.memory_bytes > 0):
                 raise OperatorError(f"the limits of instance {handle.instance} cannot be set: {_said(e)}") from e
             self.kill(handle, over_memory(allowance.memory_bytes))
+
+    def _limit_files(self, handle: Handle, task: _Task, files: int) -> None:
+        """The daemon cannot change this one while a container runs, but the kernel can, where its processes are visible."""
+        pid = handle.data["pid"]
+        try:
+            if str(task.container.id) not in Path(f"/proc/{pid}/cgroup").read_text():
+                raise ProcessLookupError(pid)
+            for each in proc.tree(pid):
+                resource.prlimit(each, resource.RLIMIT_NOFILE, (files, files))
+        except OSError as e:
+            _log.warning("the bound of open files stays as it is: the container's processes are not visible", error=str(e))
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         task = self._tasks.get(handle.instance)
@@ -260,7 +284,7 @@ class DockerDriver:
         if task is None or task.ended.is_set():
             return Inspection(False, exit=task.exit if task else None)
         try:
-            stats = self._client.api.stats(task.container.id, stream=False, one_shot=True)
+            stats = self._client.api.stats(str(task.container.id), stream=False, one_shot=True)
             rss, cpu_s = _used(stats)
         except (DockerException, KeyError, *_LOST):  # it ends now, or has not begun
             return Inspection(True, handle.data["pid"])

@@ -37,7 +37,9 @@ class Images:
         self.runtime = str(image.id)
         self.python_tag = str(image.labels.get(PYTHON_LABEL, ""))
         if not self.python_tag:
-            raise UsageError(f"the image {settings.runtime_image} has no label {PYTHON_LABEL}: it is no runtime base; make one: docker/runtime.sh")
+            raise UsageError(
+                f"the image {settings.runtime_image} has no label {PYTHON_LABEL}: it is no runtime base; make one: docker/runtime.sh"
+            )
 
     def _runtime(self, name: str) -> Image:
         tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -63,7 +65,9 @@ class Images:
     def _pull(self, reference: str) -> Image:
         url = urlsplit(self._registry)
         if not url.netloc:
-            raise OperatorError(f"the Docker daemon cannot pull {reference} from {self._registry or 'no registry'}: it takes only http and https")
+            raise OperatorError(
+                f"the Docker daemon cannot pull {reference} from {self._registry or 'no registry'}: it takes only http and https"
+            )
         name = f"{url.netloc}/{reference}"
         with contextlib.suppress(ImageNotFound):
             return self._client.images.get(name)

@@ -6,12 +6,12 @@ Passes the same contract suite as the real drivers. `argv` = ("fake", program, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from threading import Event, Thread
 
 from node_manager.drivers import logfile
-from node_manager.drivers.base import Allowance, Capabilities, Exit, Handle, Inspection, OnExit, Spec
+from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from udo_protocol.errors import OperatorError
 
 PROGRAMS = ("wait", "exit", "print", "grow", "deaf")
@@ -56,12 +56,21 @@ class FakeDriver:
     """See the module. `world` outlives a driver as processes outlive a manager: give it to the next one to recover."""
 
     name = "fake"
+    python_tag = OWN_PYTHON_TAG
 
     def __init__(self, world: dict[str, _Thread] | None = None) -> None:
         self.world = {} if world is None else world
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(memory_limit=True, open_files_limit=False, isolates_files=False, isolates_network=False, isolates_users=False)
+        return Capabilities(memory_limit=True)
+
+    def inside(self, directory: Path, sockets: Path) -> Inside:
+        return Inside(str(directory), str(sockets), str(directory), images=True)
+
+    def sweep(self, known: Collection[str]) -> None:
+        for task in [t for name, t in self.world.items() if name not in known]:
+            task.signal = 9
+            task.changed.set()
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         if spec.argv[0] != "fake" or spec.argv[1] not in PROGRAMS:

@@ -11,13 +11,13 @@ import resource
 import select
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from threading import Event, Lock, Thread
 
 from node_manager import proc
 from node_manager.drivers import logfile
-from node_manager.drivers.base import Allowance, Capabilities, Exit, Handle, Inspection, OnExit, Spec
+from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from udo_protocol.errors import OperatorError
 
 # Memory is sampled this often while the instance works, and once a second while it idles: one sample costs ~0.1 ms.
@@ -80,13 +80,20 @@ class ProcessDriver:
     """See the module."""
 
     name = "process"
+    python_tag = OWN_PYTHON_TAG
 
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
         self._lock = Lock()
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(memory_limit=True, open_files_limit=True, isolates_files=False, isolates_network=False, isolates_users=False)
+        return Capabilities(memory_limit=True, open_files_limit=True)
+
+    def inside(self, directory: Path, sockets: Path) -> Inside:
+        return Inside(str(directory), str(sockets), str(directory), images=True)
+
+    def sweep(self, known: Collection[str]) -> None:
+        """Nothing: a process without a handle cannot be told from others; without a manager it stops itself."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         try:

@@ -160,7 +160,7 @@ def test_a_program_that_does_not_exist_is_an_error_that_names_it(bench: Bench) -
 def test_capabilities_say_that_a_process_is_not_isolated() -> None:
     c = ProcessDriver().capabilities()
 
-    assert c.memory_limit and not (c.isolates_files or c.isolates_network or c.isolates_users)
+    assert c.memory_limit and not (c.isolates_reads or c.isolates_network or c.isolates_users)
 
 
 def test_a_process_leads_a_session_of_its_own_and_takes_its_children_with_it(tmp_path: Path) -> None:
