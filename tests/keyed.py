@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.connection import Connection, Login
+from udo_protocol.errors import UdoError
 from udo_protocol.frame import ANSWER, DATA, END, Bytes, Frame, Header, Kind, encode
 from udo_protocol.node_api import Node
 from udo_protocol.proto.frame_pb2 import Label
@@ -28,7 +29,11 @@ class Attempt:
         slot = reply.slots[0]
         self._conn = Connection(slot.queue_socket, login=Login(slot.user, slot.password))
         self.lane = LaneEnd(self._conn, slot.prefix, name)
-        self.lane.open(to_ipc(self._schema))
+        try:
+            self.lane.open(to_ipc(self._schema))
+        except UdoError:
+            self.close()
+            raise
         self._output = from_ipc(reply.output_schema)
         self._marks = {"session": session, "label": Label(run=reply.run, epoch=epoch, attempt=attempt)}
         self._sent = self._got = 0

@@ -1,0 +1,268 @@
+"""Who gets in where on the two servers: an instance's user has its slot's keys and its commands, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from node_manager import access
+from node_manager.embedded import Servers
+from node_manager.settings import Settings
+from tests.conftest import wait_until
+from tests.keyed import Attempt
+from tests.node_manager.conftest import Daemon, Lane, add
+from udo_protocol import access as rules
+from udo_protocol import keys, slot
+from udo_protocol.connection import Connection, Login, ReplyError
+from udo_protocol.errors import Conflict, UdoError, Unauthorized
+from udo_protocol.frame import ANSWER, DATA, Header, encode
+from udo_protocol.schema import to_ipc
+
+MINE, OTHER = "udo:mine:0:", "udo:other:0:"
+_attempts = itertools.count(10)
+COUNT = """
+from udo_runtime import Operator
+class Run(Operator):
+    def process(self, event, ctx):
+        ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"b": ctx.state["n"]}
+"""
+
+
+@dataclass
+class Node:
+    """Both servers without a node manager, with an instance `i1` of slot MINE and a warm one `i2`."""
+
+    servers: Servers
+    logins: dict[str, Login]
+    opened: contextlib.ExitStack
+
+    def connect(self, user: str, role: str = "queue") -> Connection:
+        login = {"manager": self.servers.users.manager, "lane": self.servers.users.lane, **self.logins}.get(user)
+        return self.opened.enter_context(contextlib.closing(Connection(str(self.servers.socket(role)), login=login)))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    home = tmp_path_factory.mktemp("h")
+    settings = Settings(home, "n")
+    settings.prepare()
+    servers = Servers(settings, lambda role: None)
+    try:
+        servers.start()
+        logins = {name: Login(name, servers.admit("queue", name, rules.warm(name))) for name in ("i1", "i2")}
+        servers.widen("state", "i1", rules.state(MINE))
+        servers.widen("queue", "i1", rules.queue(MINE, "i1"))
+        with contextlib.ExitStack() as opened:
+            yield Node(servers, logins, opened)
+    finally:
+        servers.stop()
+
+
+@pytest.fixture
+def node(running: Node) -> Node:
+    for role in ("queue", "state"):
+        running.connect("manager", role).call("FLUSHALL")
+    return running
+
+
+def refused(conn: Connection, *command: str | int) -> None:
+    with pytest.raises(ReplyError, match=r"NOPERM|ACL failure|not allowed"):
+        conn.call(*command)
+
+
+@pytest.mark.parametrize("role", ["queue", "state"])
+def test_nobody_gets_in_without_a_password(node: Node, role: str) -> None:
+    with pytest.raises(Unauthorized, match="lets nobody in without a login"):
+        node.connect("nobody", role)
+    with pytest.raises(Unauthorized, match="lets nobody in as default"):
+        Connection(str(node.servers.socket(role)), login=Login("default", ""))  # type: ignore[arg-type]
+    with pytest.raises(Unauthorized, match="lets nobody in as manager"):
+        Connection(str(node.servers.socket(role)), login=Login("manager", node.logins["i1"].password))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("role", ["queue", "state"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "FLUSHALL", "FLUSHDB", "CONFIG GET *", "CONFIG SET dir /", "KEYS *", "SCAN 0", "RANDOMKEY", "ACL LIST", "ACL WHOAMI",
+        "ACL SETUSER i1 ~* +@all", "DEBUG SLEEP 0", "SHUTDOWN NOSAVE", "SCRIPT FLUSH", "EVAL return 1 0", "FUNCTION DELETE udo",
+        "FUNCTION LIST", "CLIENT LIST", "CLIENT KILL USER manager", "MONITOR", "SAVE", "BGREWRITEAOF", "REPLICAOF x 1", "MODULE LIST",
+        "SWAPDB 0 1", "SELECT 1", "PUBLISH x y", "SUBSCRIBE x", "DUMP x", "MIGRATE h 1 k 0 1", "LATENCY RESET", "SLOWLOG GET",
+    ],
+)  # fmt: skip
+def test_an_instance_has_no_command_that_concerns_the_server(node: Node, role: str, command: str) -> None:
+    refused(node.connect("i1", role), *command.split())
+
+
+def test_an_instance_reaches_no_other_slots_keys(node: Node) -> None:
+    manager, mine = node.connect("manager"), node.connect("i1")
+    manager.call("SET", f"{OTHER}emitted", 5)
+    manager.call("RPUSH", f"{OTHER}in", "secret")
+
+    refused(mine, "GET", f"{OTHER}emitted")
+    refused(mine, "LRANGE", f"{OTHER}in", 0, -1)
+    refused(mine, "SET", f"{OTHER}emitted", 9)
+    refused(mine, "DEL", f"{OTHER}in")
+    refused(mine, "BLPOP", keys.warm("i2"), 1)
+    refused(mine, "FCALL", "udo_emit", 1, OTHER, 1, 1, 1, 1, 1, 1, 0)
+    refused(mine, "FCALL", "udo_park", 1, OTHER, "i1", 1, 1, "parked")
+    refused(mine, "SET", keys.HEARTBEAT, 1)
+    assert mine.call("EXISTS", keys.HEARTBEAT) == 0
+    assert manager.call("GET", f"{OTHER}emitted") == b"5"
+
+
+def test_an_instance_cannot_make_itself_the_owner_nor_change_the_route(node: Node) -> None:
+    queue, state = node.connect("i1"), node.connect("i1", "state")
+    for conn in (queue, state):
+        refused(conn, "SET", f"{MINE}owner", 99)
+        refused(conn, "DEL", f"{MINE}owner")
+        refused(conn, "FCALL", "udo_promote", 1, MINE, 99)
+        assert conn.call("GET", f"{MINE}owner") is None
+    refused(queue, "HSET", f"{MINE}route", "v", 1)
+    refused(state, "INCR", f"{MINE}tokens")
+    refused(queue, "SET", f"{MINE}status", "{}")
+
+
+def test_an_instance_does_all_that_the_protocol_asks_of_it(node: Node) -> None:
+    manager, state = node.connect("manager"), node.connect("manager", "state")
+    token = slot.next_token(state, MINE)
+    slot.promote(state, manager, MINE, token)
+    lane = slot.LaneEnd(node.connect("lane"), MINE, "l1")
+    lane.open(b"schema")
+    for n, body in ((1, b"x"), (2, b"y" * 40_000)):  # small ones and large ones travel differently
+        frame = [*encode(Header(lane="l1", number=n, kind=DATA, schema=b"s" * 8)), b""]
+        assert lane.push(n, n - 1, frame).status is slot.Push.ACCEPTED, body
+
+    queue = node.connect("i1")
+    reader = slot.SlotReader(queue, MINE, "i1", token)
+    assert reader.park(1, 1000)
+    assert len(reader.read(1).frames) == 2
+    assert reader.sender(2) == ("l1", 2)
+    reader.pin(1, 1000)
+    reader.pin(1, 0)
+    large = [*encode(Header(lane="l1", number=2, kind=ANSWER)), b"z" * 40_000]
+    assert reader.emit(1, [("l1", encode(Header(lane="l1", number=1, kind=ANSWER)))], trim=False) is slot.Emit.EMITTED
+    assert reader.emit(2, [("l1", large)], trim=False) is slot.Emit.EMITTED
+    assert reader.trim(2) is slot.Emit.TRIMMED
+    slot.report_ready(queue, MINE, "i1", {"ok": True})
+    identity = slot.store_schema(queue, MINE, to_ipc(pa.schema([("a", pa.int64())])))
+    assert slot.stored_schema(queue, MINE, identity).names == ["a"]
+    assert slot.failed_lanes(queue, MINE) == set()
+    assert slot.ready(manager, MINE, "i1", 1000) == {"ok": True}
+    assert manager.call("LLEN", f"{MINE}out:l1") == 2
+
+    durable = node.connect("i1", "state")
+    writes = [("HSET", f"{MINE}m:s", 1, b"m"), ("SET", f"{MINE}g:s:1", b"g"), ("RPUSH", f"{MINE}d:s:1", b"d")]
+    covers = slot.Checkpoint(2, queue.run_id, [("l1", b"a")])
+    assert slot.checkpoint(durable, MINE, token, covers, 2, writes) is slot.Emit.STORED
+    assert slot.load_checkpoint(durable, MINE).seq == 2
+    lane.close()
+
+
+def test_a_warm_instance_may_wait_for_its_assignment_and_nothing_else(node: Node) -> None:
+    manager, warm = node.connect("manager"), node.connect("i2")
+    manager.call("SET", f"{MINE}emitted", 1)
+
+    refused(warm, "GET", f"{MINE}emitted")
+    refused(warm, "BLPOP", keys.warm("i1"), 1)
+    refused(warm, "RPUSH", keys.warm("i2"), "x")
+    with pytest.raises(Unauthorized):
+        node.connect("i2", "state")
+    manager.call("RPUSH", keys.warm("i2"), "assignment")
+
+    assert warm.call("BLPOP", keys.warm("i2"), 1) == [keys.warm("i2").encode(), b"assignment"]
+
+
+def test_a_lane_can_neither_read_state_nor_answer(node: Node) -> None:
+    lane = node.connect("lane")
+    for command in ("FLUSHALL", "KEYS *", "ACL LIST", "CONFIG GET *", f"SET {MINE}owner 9", f"GET {keys.warm('i2')}"):
+        refused(lane, *command.split())
+    refused(lane, "FCALL", "udo_promote", 1, MINE, 9)
+    with pytest.raises(Unauthorized):
+        node.connect("lane", "state")
+
+
+def test_a_prefix_that_is_a_pattern_opens_nothing() -> None:
+    for prefix in ("udo:*:0:", "udo:a:0:*", "udo:", "udo:a b:0:", "udo:?:0:"):
+        with pytest.raises(Conflict, match="expected a slot prefix"):
+            rules.queue(prefix, "i")
+        with pytest.raises(Conflict):
+            rules.state(prefix)
+
+
+def _users(home: Path, role: str) -> set[str]:
+    with contextlib.closing(access.connect(home, role)) as conn:  # type: ignore[arg-type]
+        return {bytes(u).decode() for u in conn.call("ACL", "USERS")}
+
+
+def test_passwords_are_in_nobody_elses_sight(daemon: Daemon, lane: Callable[..., Lane]) -> None:
+    daemon.deploy(add(1))
+    assert lane().ask(1) == 2
+    secrets = json.loads((daemon.home / "servers" / "access.json").read_text())
+
+    with contextlib.closing(access.connect(daemon.home, "queue")) as conn:
+        hashes = set(re.findall(r"#([0-9a-f]{64})", " ".join(bytes(line).decode() for line in conn.call("ACL", "LIST"))))
+
+    assert {hashlib.sha256(s.encode()).hexdigest() for s in secrets.values()} < hashes, "the instances' come on top"
+    assert stat.S_IMODE((daemon.home / "servers" / "access.json").stat().st_mode) == 0o600
+    for p in daemon.processes():
+        words = re.findall(r"[A-Za-z0-9_-]{32,}", " ".join(p.cmdline()) + repr(p.environ()))
+        assert not {hashlib.sha256(w.encode()).hexdigest() for w in words} & hashes, p
+    owner = daemon.slot().instance
+    assert not (daemon.home / "instances" / owner / ".password").exists()
+    assert not any(s in daemon.log() for s in secrets.values())
+
+
+def test_users_come_and_go_with_their_instances(daemon: Daemon, lane: Callable[..., Lane]) -> None:
+    daemon.deploy(add(1))
+    first = daemon.slot().instance
+    assert first in _users(daemon.home, "queue")
+    assert first not in _users(daemon.home, "state"), "a stateless operator has no business there"
+
+    os.kill(daemon.slot().pid, signal.SIGKILL)
+
+    wait_until(lambda: first not in _users(daemon.home, "queue"), 20, "the user of a dead instance to go")
+    daemon.api.undeploy("d")
+    live = {p.name for p in (daemon.home / "instances").iterdir()}
+    wait_until(lambda: _users(daemon.home, "queue") - live == {"default", "lane", "manager"}, 20, "no user but those of warm instances")
+
+
+def test_a_keyed_instance_goes_on_when_a_server_was_lost_and_after_the_manager_was_killed(daemon: Daemon) -> None:
+    daemon.deploy(COUNT, entry="op:Run", key=["a"])
+    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
+
+    daemon.kill()
+    daemon.start()
+    assert Attempt(daemon.api, "d", "s", 1, 2).run([1]) == [3]
+    for epoch, role in ((2, "state"), (3, "queue")):
+        before = next(s for s in daemon.api.status().servers if s.role == role)
+        os.kill(before.pid, signal.SIGKILL)
+        wait_until(lambda b=before, r=role: _replaced(daemon, r, b.run_id), 20, f"another {role} server")  # type: ignore[misc]
+        assert daemon.slot().instance in _users(daemon.home, role) or role == "queue"
+        wait_until(lambda e=epoch: _counts(daemon, e), 30, "the count to go on")  # type: ignore[misc]
+
+
+def _replaced(daemon: Daemon, role: str, run_id: str) -> bool:
+    return any(s.role == role and s.run_id != run_id for s in daemon.api.status().servers) and daemon.slot().state == "owner"
+
+
+def _counts(daemon: Daemon, epoch: int) -> bool:
+    """The epoch, tried again as Spark would while the slot comes back."""
+    try:
+        with contextlib.closing(Attempt(daemon.api, "d", "s", epoch, next(_attempts))) as attempt:
+            return attempt.run([1]) == [epoch + 2]
+    except (UdoError, AssertionError):
+        return False
