@@ -24,6 +24,8 @@ from udo_protocol.errors import PeerError, SchemaError, ServerLost, UdoError, Us
 from udo_protocol.slot import LaneEnd
 
 Listener = Callable[[Any], None]
+# A full log is noticed after this long.
+_SETTLE_MS = 20
 log = logging.getLogger(__name__)
 
 
@@ -76,17 +78,14 @@ class Channel:
         self._in_hand = 0  # events taken from the buffer and not yet under way
         self._closing = False
         self.error: UdoError | None = None
-        lock = threading.Lock()
-        self._filled = threading.Condition(lock)  # the flush thread waits for events
-        self._due = threading.Condition(lock)  # the receive thread waits for frames to be under way
+        self._settled = True  # whether the outcome of the last push is known
+        self._sleeps = False  # the thread waits for events
+        self._lock = lock = threading.Lock()
+        self._filled = threading.Condition(lock)  # the thread waits for events
         self._moved = threading.Condition(lock)  # callers wait for room, credits or the end
         self._sender.open()
-        self._threads = [
-            threading.Thread(target=self._run, args=(f,), name=f"udo-{n}", daemon=True)
-            for f, n in ((self._flush, "flush"), (self._receive, "receive"))
-        ]
-        for t in self._threads:
-            t.start()
+        self._thread = threading.Thread(target=self._run, name=f"udo-{opened.lane}", daemon=True)
+        self._thread.start()
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Hand over one event and return at once; blocks only while the buffer is full."""
@@ -105,18 +104,21 @@ class Channel:
             self._append(self._pick(batch), batch.num_rows)
 
     def _append(self, item: Mapping[str, Any] | pa.RecordBatch, events: int) -> None:
-        with self._moved:
-            # A batch larger than the whole buffer goes in alone.
-            self._wait(
-                lambda: not self._buffered or self._buffered + events <= self._settings.buffer_events,
-                self._settings.send_timeout_s,
-                "room in the send buffer",
-            )
+        with self._lock:
+            if self.error is not None or self._buffered + events > self._settings.buffer_events:
+                # A batch larger than the whole buffer goes in alone.
+                self._wait(
+                    lambda: not self._buffered or self._buffered + events <= self._settings.buffer_events,
+                    self._settings.send_timeout_s,
+                    "room in the send buffer",
+                )
             if self._closing:
                 raise UsageError(f"{self.place}: the client is closed")
             self._buffer.append(item)
             self._buffered += events
-            self._filled.notify()
+            if self._sleeps:
+                self._sleeps = False
+                self._filled.notify()
 
     def _wait(self, met: Callable[[], bool], timeout_s: float, what: str) -> None:
         """With the lock held: sleep until `met`; raises the channel's error, or WaitTimeout."""
@@ -162,11 +164,10 @@ class Channel:
         finally:
             with self._moved:
                 failed, self.error = self.error, self.error or UsageError(f"{self.place}: the client is closed")
-                for c in (self._filled, self._due, self._moved):
+                for c in (self._filled, self._moved):
                     c.notify_all()
-            for t in self._threads:
-                if t is not threading.current_thread():
-                    t.join(LOOK_MS / 1000 + 2)
+            if self._thread is not threading.current_thread():
+                self._thread.join(LOOK_MS / 1000 + 2)
             if failed is None:
                 try:
                     self._in.close()
@@ -175,9 +176,9 @@ class Channel:
             self._out.conn.close()
             self._in.conn.close()
 
-    def _run(self, loop: Callable[[], None]) -> None:
+    def _run(self) -> None:
         try:
-            loop()
+            self._work()
         except Exception as e:
             self._fail(e)
 
@@ -192,7 +193,7 @@ class Channel:
                 self.error.__cause__ = e.__cause__
             if not self._closing:
                 log.error("the lane %s ended: %s", self.address, self.error)
-            for c in (self._filled, self._due, self._moved):
+            for c in (self._filled, self._moved):
                 c.notify_all()
 
     def _lost(self, e: ServerLost) -> EventsLost:
@@ -211,34 +212,64 @@ class Channel:
             unsent,
         )
 
-    def _flush(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            for rows, pieces in self._sender.encode(batch):
-                with self._moved:
-                    while len(self._asked) >= self._window and self.error is None:
-                        self._moved.wait(LOOK_MS / 1000)
-                    if self.error is not None:
-                        return
-                    self._asked.append(batch if rows == batch.num_rows else batch.slice(0, rows))
-                    self._in_hand -= rows
-                    self._due.notify()
-                self._sender.push(pieces)
-                batch = batch.slice(rows)
+    def _work(self) -> None:
+        """Send what gathered, take what is answered; ends when the channel does."""
+        while self._awake():
+            while (batch := self._next_batch()) is not None:
+                self._push(batch)
+            if self._asked:
+                self._take()
+
+    def _awake(self) -> bool:
+        """Sleep while there is nothing to send and nothing to wait for; False when the channel ends."""
+        with self._lock:
+            while not self._buffer and not self._asked:
+                if self._closing or self.error is not None:
+                    return False
+                self._sleeps = True
+                if not self._filled.wait(self._renew_s):
+                    break  # idle: look in, which renews the lane's lease
+            self._sleeps = False
+            if self._buffer or self._asked:
+                return self.error is None
+        self._in.collect(0)
+        return True
+
+    def _push(self, batch: pa.RecordBatch) -> None:
+        for rows, pieces in self._sender.encode(batch):
+            while len(self._asked) >= self._window:
+                self._take()
+            if not self._asked:
+                self._collector.due()
+            with self._lock:
+                self._asked.append(batch if rows == batch.num_rows else batch.slice(0, rows))
+                self._in_hand -= rows
+            self._sender.push(pieces)
+            self._settled = False
+            batch = batch.slice(rows)
+
+    def _take(self) -> None:
+        # The answer tells that the frame was accepted; only if it does not come soon, the outcome of the push is asked for.
+        answers = self._collector.wait(LOOK_MS if self._settled else _SETTLE_MS)
+        if not answers:
             self._sender.settle()
+            self._settled = True
+        for answer in answers:
+            self._deliver(answer)
+            with self._lock:
+                self._answered += self._asked.popleft().num_rows
+                self._moved.notify_all()
 
     def _next_batch(self) -> pa.RecordBatch | None:
-        """What has gathered, up to `batch_events`; sleeps while there is nothing; None when the channel ends."""
+        """What is to leave now, up to `batch_events`: all there is if nothing is under way, else only full frames."""
         limit, linger = self._settings.batch_events, self._settings.linger_ms / 1000
-        with self._filled:
-            while not self._buffer:
-                if self._closing or self.error is not None:
-                    return None
-                self._filled.wait()
-            if linger and not self._closing and self._buffered < limit:
+        with self._lock:
+            if linger and not self._asked and not self._closing and self._buffered < limit:
                 deadline = time.monotonic() + linger
                 while self._buffered < limit and not self._closing and (left := deadline - time.monotonic()) > 0:
+                    self._sleeps = True
                     self._filled.wait(left)
-            if self.error is not None:
+            if not self._buffer or (self._asked and (self._buffered < limit or len(self._asked) >= self._window)):
                 return None
             head = self._buffer[0]
             if isinstance(head, pa.RecordBatch):
@@ -265,27 +296,6 @@ class Channel:
                 bad = next((event for event, v in zip(events, values, strict=True) if not _fits(v, f.type)), None)
                 raise SchemaError(f"{self.place}: column {f.name!r} expects {f.type}: {e}; the event: {bad!r:.500}") from e
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def _receive(self) -> None:
-        while True:
-            with self._due:
-                while not self._asked:
-                    if self.error is not None:
-                        return
-                    if not self._due.wait(self._renew_s):
-                        break  # idle: look in, which renews the lane's lease
-                    self._collector.due()
-                if self.error is not None:
-                    return
-                idle = not self._asked
-            if idle:
-                self._in.collect(0)
-                continue
-            for answer in self._collector.wait():
-                self._deliver(answer)
-                with self._moved:
-                    self._answered += self._asked.popleft().num_rows
-                    self._moved.notify_all()
 
     def _deliver(self, answer: pa.RecordBatch) -> None:
         listeners = self._listeners

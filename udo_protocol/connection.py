@@ -43,6 +43,7 @@ class Connection:
     def __init__(self, socket_path: str, *, run_id: str | None = None, timeout_s: float = 30.0, login: Login | None = None) -> None:
         self.path, self.login = socket_path, login
         self._timeout_s = 0.0
+        self._held: list[Any] = []  # commands that wait for the next write
         self._buffer = bytearray(_RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -81,6 +82,10 @@ class Connection:
     def call(self, *args: Arg, timeout_s: float | None = None) -> Any:
         """Send one command and return its reply: bytes, int, list or None. ReplyError if the server refuses it."""
         self.send([args])
+        return self.reply(timeout_s)
+
+    def reply(self, timeout_s: float | None = None) -> Any:
+        """The next reply; ReplyError if the server refused."""
         reply = self.receive(timeout_s)
         if isinstance(reply, ReplyError):
             raise reply
@@ -106,9 +111,9 @@ class Connection:
             raise ReplyError("a transaction was discarded although it watches nothing")
         return list(result)
 
-    def send(self, commands: Iterable[Sequence[Arg]]) -> None:
-        """Write commands without waiting for their replies."""
-        pieces: list[Any] = []
+    def send(self, commands: Iterable[Sequence[Arg]], *, hold: bool = False) -> None:
+        """Write commands without waiting for their replies; with `hold` they may leave with the next ones, in one write."""
+        pieces, self._held = self._held, []
         small = bytearray()
         for args in commands:
             small += b"*%d\r\n" % len(args)
@@ -131,7 +136,10 @@ class Connection:
                         small = bytearray()
                 small += b"\r\n"
         pieces.append(small)
-        self._write(pieces)
+        if hold:
+            self._held = pieces
+        else:
+            self._write(pieces)
 
     def _write(self, pieces: list[Any]) -> None:
         try:
@@ -150,10 +158,21 @@ class Connection:
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """The next reply; a ReplyError is returned, not raised, since it may stand inside a pipeline."""
+        if self._held:
+            self.send([])
         wanted = self.default_timeout_s if timeout_s is None else timeout_s
-        if wanted != self._timeout_s:
+        if wanted > self._timeout_s:  # it only grows: setting it back would cost two system calls a frame
             self._set_timeout(wanted)
         return self._reply()
+
+    def sleep_through(self, size: int) -> None:
+        """Block until more than `size` bytes of replies are there: who is woken for less would only sleep again."""
+        if self._held:
+            self.send([])
+        if self._start == self._end:
+            self._start = self._end = 0
+        if (missing := size + 1 - (self._end - self._start)) > 0:
+            self._end += self._receive_into(self._view[self._end : self._end + missing], missing)
 
     def _reply(self) -> Any:
         line = self._line()

@@ -140,6 +140,8 @@ def widens(have: pa.DataType, want: pa.DataType) -> bool:
 
 def misfits(have: pa.Schema, want: pa.Schema) -> list[str]:
     """What keeps columns of `have` from serving as `want` (by name, safe widening); empty when it fits."""
+    if have.equals(want):  # asked once per frame
+        return []
     problems = []
     for f in want:
         i = have.get_field_index(f.name)

@@ -1,8 +1,9 @@
 #!lua name=udo
 -- Every step of the slot log that decides something, each one atomic. Keys are described in keys.py; KEYS[1] is the
--- slot's prefix. Payload never enters Lua: the caller's MULTI appends it first and calls the deciding function after
--- it in the same transaction; a refusal takes the payload off again before anybody can see it. So a fence holds at
--- any pipelining depth: what is decided and what is written are one step on the server.
+-- slot's prefix. Large payload never enters Lua: the caller's MULTI appends it first and calls the deciding function
+-- after it in the same transaction; a refusal takes the payload off again before anybody can see it. Small payload comes
+-- as an argument instead, one command for four. So a fence holds at any pipelining depth: what is decided and what is
+-- written are one step on the server. A call from Lua costs about 2 µs: fewer is faster.
 
 local function num(key, default) return tonumber(redis.call('GET', key) or default) end
 
@@ -11,26 +12,24 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+-- Once per arming: who arms a bell empties it, who rings it disarms it in the same step.
 local function ring_bell(bell)
-  if redis.call('LLEN', bell) == 0 then redis.call('LPUSH', bell, 1) end
+  redis.call('LPUSH', bell, 1)
   redis.call('PEXPIRE', bell, 60000)
 end
 
 -- Wake the readers parked in `set` and forget them; each re-reads and parks again by itself.
 local function ring(p, set)
-  local parked = redis.call('SMEMBERS', p .. set)
-  if #parked > 0 then
-    redis.call('DEL', p .. set)
-    for _, reader in ipairs(parked) do ring_bell(p .. 'bell:' .. reader) end
-  end
+  for _, reader in ipairs(redis.call('SPOP', p .. set, 1000)) do ring_bell(p .. 'bell:' .. reader) end
 end
 
 local function ring_lane(p, lane)
   if redis.call('HDEL', p .. 'lane:' .. lane, 'parked') == 1 then ring_bell(p .. 'bell:' .. lane) end
 end
 
--- Take frames up to `seq` off the log, but none at or behind a live pin while the log is within `bound` bytes.
-local function trim(p, seq, bound)
+-- Take frames up to `seq` off the log that begins at `base`, but none at or behind a live pin while the log is within
+-- `bound` bytes. Answers the new base.
+local function trim(p, seq, base, bound)
   if redis.call('EXISTS', p .. 'pins') == 1 then
     local pins, now = redis.call('HGETALL', p .. 'pins'), now_ms()
     local over = num(p .. 'bytes', 0) > bound
@@ -43,28 +42,27 @@ local function trim(p, seq, bound)
       end
     end
   end
-  local base = num(p .. 'base', 1)
   local count = seq - base + 1
   if count <= 0 then return base end
   local freed = 0
-  for _, entry in ipairs(redis.call('LRANGE', p .. 'sizes', 0, count - 1)) do
+  for _, entry in ipairs(redis.call('LPOP', p .. 'sizes', count)) do
     freed = freed + tonumber(entry:match('^%d+'))
   end
   redis.call('LTRIM', p .. 'in', count, -1)
-  redis.call('LTRIM', p .. 'sizes', count, -1)
   redis.call('DECRBY', p .. 'bytes', freed)
   redis.call('SET', p .. 'base', seq + 1)
   return seq + 1
 end
 
--- Decide on the frame just appended to `in`. ARGV: lane, n, prev, route, size, bound, ttl_ms, part, label.
+-- Decide on the frame just appended to `in`, or given as the last argument.
+-- ARGV: lane, n, prev, route, size, bound, ttl_ms, part, label, then maybe the frame.
 -- part and label ("run:epoch:attempt", zero padded) are empty for stateless and engine-free lanes.
 local function accept(keys, a)
   local p = keys[1]
   local lane, n, prev, size = a[1], tonumber(a[2]), tonumber(a[3]), tonumber(a[5])
   local key = p .. 'lane:' .. lane
   local function refuse(status, ...)
-    redis.call('LTRIM', p .. 'in', 0, -2)
+    if not a[10] then redis.call('LTRIM', p .. 'in', 0, -2) end
     return {status, ...}
   end
   local last = tonumber(redis.call('HGET', key, 'last') or -1)
@@ -78,9 +76,9 @@ local function accept(keys, a)
     if newest and newest > a[9] then return refuse('STALE', newest) end
     redis.call('SET', p .. 'newest:' .. a[8], a[9], 'PX', a[7])
   end
-  if num(p .. 'bytes', 0) + size > tonumber(a[6]) and redis.call('LLEN', p .. 'in') > 1 then
-    return refuse('BUSY', redis.call('GET', p .. 'bytes'))
-  end
+  local bytes = num(p .. 'bytes', 0)
+  if bytes > 0 and bytes + size > tonumber(a[6]) then return refuse('BUSY', tostring(bytes)) end
+  if a[10] then redis.call('RPUSH', p .. 'in', a[10]) end
   redis.call('RPUSH', p .. 'sizes', size .. ' ' .. n .. ' ' .. lane)
   redis.call('INCRBY', p .. 'bytes', size)
   redis.call('HSET', key, 'last', n)
@@ -89,36 +87,42 @@ local function accept(keys, a)
   return {'ACCEPTED', n}
 end
 
--- Decide on the answers just appended to the `out` lists.
+-- Decide on the answers just appended to the `out` lists, or given as arguments.
 -- ARGV: token, first seq, last seq, trim (1: stateless, answered frames leave the log at once; failed: they stay, and who
--- replays them skips their lanes), bound, ttl_ms, then lane, count for each lane that was appended to.
+-- replays them skips their lanes), bound, ttl_ms, inline (1: the frames follow their lane), then lane, count [, frames]
+-- for each lane.
 local function emit(keys, a)
-  local p = keys[1]
+  local p, inline = keys[1], a[7] == '1'
   local first, last = tonumber(a[2]), tonumber(a[3])
   local function refuse(status, value)
-    for i = 7, #a, 2 do redis.call('LTRIM', p .. 'out:' .. a[i], 0, -1 - tonumber(a[i + 1])) end
+    if not inline then
+      for i = 8, #a, 2 do redis.call('LTRIM', p .. 'out:' .. a[i], 0, -1 - tonumber(a[i + 1])) end
+    end
     return {status, value}
   end
-  local owner = redis.call('GET', p .. 'owner') or '0'
+  local is = redis.call('MGET', p .. 'owner', p .. 'emitted', p .. 'base')
+  local owner, emitted, base = is[1] or '0', tonumber(is[2] or 0), tonumber(is[3] or 1)
   if owner ~= a[1] then return refuse('FENCED', tonumber(owner)) end
-  local emitted = num(p .. 'emitted', 0)
   if first <= emitted then return refuse('DUPLICATE', emitted) end
   if first ~= emitted + 1 then return refuse('GAP', emitted) end
   redis.call('SET', p .. 'emitted', last)
-  for i = 7, #a, 2 do
-    local out, key = p .. 'out:' .. a[i], p .. 'lane:' .. a[i]
-    if redis.call('PEXPIRE', key, a[6]) == 1 then
+  local i = 8
+  while i < #a do
+    local lane, count = a[i], tonumber(a[i + 1])
+    local out, key = p .. 'out:' .. lane, p .. 'lane:' .. lane
+    local collected = redis.call('PEXPIRE', key, a[6]) == 1
+    if collected then
+      if inline then redis.call('RPUSH', out, unpack(a, i + 2, i + 1 + count)) end
       redis.call('PEXPIRE', out, a[6])
-      ring_lane(p, a[i])
-    else
+      ring_lane(p, lane)
+    elseif not inline then
       redis.call('DEL', out) -- the lane is gone: nobody will ever collect
     end
+    if a[4] == 'failed' then redis.call('SADD', p .. 'failed', lane) end
+    i = i + 2 + (inline and count or 0)
   end
-  if a[4] == '1' then trim(p, last, tonumber(a[5])) end
-  if a[4] == 'failed' then
-    for i = 7, #a, 2 do redis.call('SADD', p .. 'failed', a[i]) end
-    redis.call('PEXPIRE', p .. 'failed', a[6])
-  end
+  if a[4] == '1' then trim(p, last, base, tonumber(a[5])) end
+  if a[4] == 'failed' then redis.call('PEXPIRE', p .. 'failed', a[6]) end
   return {'EMITTED', last}
 end
 
@@ -128,7 +132,7 @@ local function trim_covered(keys, a)
   local owner = redis.call('GET', p .. 'owner') or '0'
   if owner ~= a[1] then return {'FENCED', tonumber(owner)} end
   if seq > num(p .. 'emitted', 0) then return {'AHEAD', num(p .. 'emitted', 0)} end
-  return {'TRIMMED', trim(p, seq, tonumber(a[3]))}
+  return {'TRIMMED', trim(p, seq, num(p .. 'base', 1), tonumber(a[3]))}
 end
 
 -- Hold the trim in front of `seq` for a while. ARGV: pin, seq, lease_ms (0 releases). Answers the base.
@@ -189,13 +193,14 @@ end
 local function park(keys, a)
   local p = keys[1]
   local bell = p .. 'bell:' .. a[1]
-  local owner = redis.call('GET', p .. 'owner') or '0'
+  local is = redis.call('MGET', p .. 'owner', p .. 'base')
+  local owner = is[1] or '0'
   redis.call('DEL', bell)
   local due
   if a[4] == 'waiting' then
     due = owner == a[3]
   else
-    due = owner ~= a[3] or num(p .. 'base', 1) + redis.call('LLEN', p .. 'in') > tonumber(a[2])
+    due = owner ~= a[3] or tonumber(is[2] or 1) + redis.call('LLEN', p .. 'in') > tonumber(a[2])
   end
   if due then
     ring_bell(bell)

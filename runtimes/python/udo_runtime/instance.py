@@ -96,10 +96,12 @@ class Instance:
         """Read once and answer what was there; the cursor after it."""
         park_ms = self._limits.park_ms if self._backoff.at_ceiling else None
         self._reader.send_read(cursor, self._expected_base(cursor), park_ms)
-        self._settle_emits()
         if park_ms is not None:
             with self._parking():
-                self._reader.woken(park_ms)
+                self._reader.sleep()
+        self._settle_emits()
+        if park_ms is not None:
+            self._reader.woken(park_ms)
         read = self._reader.receive_read(cursor) or self._reader.read(cursor)
         if read.owner != self._reader.token:
             raise Fenced(f"token {self._reader.token} is not the owner any more, {read.owner} is")
@@ -126,12 +128,12 @@ class Instance:
                 self._send(seq, waiting)
                 seq, waiting, size = seq + len(waiting), [], 0
         if waiting:
-            self._send(seq, waiting)
+            self._send(seq, waiting, hold=True)  # the next read follows at once
         return seq + len(waiting)
 
-    def _send(self, seq: int, answers: list[Answer]) -> None:
+    def _send(self, seq: int, answers: list[Answer], *, hold: bool = False) -> None:
         self._settle_emits()
-        self._reader.send_emit(seq, answers)
+        self._reader.send_emit(seq, answers, hold=hold)
         self._unconfirmed = 1
 
     def _settle_emits(self) -> None:
