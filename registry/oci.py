@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request, send_file, url_for
 
-from registry import auth, images, repositories
+from registry import auth, body, images, repositories
 from registry.blobs import check_digest
 from registry.oci_errors import DigestInvalid, PaginationInvalid, RangeInvalid, SizeInvalid, UploadInvalid
 from registry.uploads import Upload
@@ -103,10 +103,10 @@ def put_manifest(name: str, ref: str) -> Response:
     """Store a manifest whose blobs are pushed; it may make an operator version."""
     s = services()
     request.max_content_length = s.config.manifest_bytes
-    body = request.get_data()
-    image = images.read(body, request.content_type or "")
+    document = request.get_data()
+    image = images.read(document, request.content_type or "")
     with s.store.write(durable=True) as session:
-        digest = repositories.put(session, s.blobs, caller(), name, ref, body, image, s.config.trusted_keys)
+        digest = repositories.put(session, s.blobs, caller(), name, ref, document, image, s.config.trusted_keys)
     response = _created(url_for("oci.get_manifest", name=name, ref=digest), digest)
     if image.subject:
         response.headers["OCI-Subject"] = image.subject
@@ -221,7 +221,7 @@ def _append(upload: Upload) -> None:
         if int(last) + 1 - int(first) != (length if length is not None else int(last) + 1 - int(first)):
             raise UploadInvalid(f"Content-Range {given!r} does not fit Content-Length {length}")
     try:
-        upload.append(request.environ["wsgi.input"].read, length, services().config.blob_bytes)
+        upload.append(body.filler(request.environ), length, services().config.blob_bytes)
     except SizeInvalid:
         upload.cancel()
         raise

@@ -1,7 +1,7 @@
 """Uploads under way: bytes are appended to a file as they come and become a blob only if they have the digest announced.
 
 An upload that breaks off keeps what came, also across a restart, so that it can be resumed; it vanishes after a time
-without a byte. Of a layer never more than one piece is in memory.
+without a byte. Of a layer never more than a few pieces are in memory.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from registry.blobs import Blobs, check_digest
+from registry.body import Fill
 from registry.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, UploadInvalid, UploadUnknown
+from udo_protocol.pouring import pour
 
-PIECE = 1 << 20
 _ID = re.compile(r"[0-9a-f]{48}")
 
 
@@ -50,34 +50,40 @@ class Upload:
         finally:
             self._busy.release()
 
-    def append(self, read: Callable[[int], bytes], length: int | None, most: int) -> None:
-        """Take what `read` yields, `length` bytes of it if known, up to `most` in the whole upload."""
-        at = self.offset
+    def append(self, fill: Fill, length: int | None, most: int) -> None:
+        """Take what `fill` puts into buffers, `length` bytes of it if known, up to `most` in the whole upload."""
+        begin = at = self.offset
         if length is not None and at + length > most:
             raise SizeInvalid(f"a blob may have {most} bytes; this would be {at + length}")
-        came = 0
-        hashed: Future[None] | None = None
-        # Hashing one piece goes on while the next one comes and is written.
-        with ThreadPoolExecutor(1) as beside, self._path.open("ab") as file:
-            while piece := self._piece(read):
-                came += len(piece)
-                if at + came > most:
+        with self._path.open("ab") as file:
+
+            def take(piece: memoryview) -> None:
+                nonlocal at
+                at += len(piece)
+                if at > most:
                     raise SizeInvalid(f"a blob may have {most} bytes; this has more")
-                if hashed is not None:
-                    hashed.result()
-                hashed = beside.submit(self._hash, piece, at + came - len(piece))
                 file.write(piece)
+
+            hashing = self._hashing(begin)
+            came = pour(lambda buffer: self._filled(fill, buffer), take, hashing)
         if length is not None and came < length:
-            raise UploadInvalid(f"{came} bytes came of {length} announced: truncated; resume from byte {at + came}")
+            raise UploadInvalid(f"{came} bytes came of {length} announced: truncated; resume from byte {at}")
 
-    def _hash(self, piece: bytes, begin: int) -> None:
-        if self._hashed == begin:  # else the registry was restarted meanwhile, and `verify` reads all of it
-            self._sha.update(piece)
-            self._hashed += len(piece)
+    def _hashing(self, begin: int) -> Callable[[memoryview], None]:
+        """Hash on, unless the registry was restarted meanwhile: then `verify` reads all of it."""
 
-    def _piece(self, read: Callable[[int], bytes]) -> bytes:
+        def hash_on(piece: memoryview) -> None:
+            nonlocal begin
+            if self._hashed == begin:
+                self._sha.update(piece)
+                self._hashed += len(piece)
+            begin += len(piece)
+
+        return hash_on
+
+    def _filled(self, fill: Fill, buffer: memoryview) -> int:
         try:
-            return read(PIECE)
+            return fill(buffer)
         except OSError as e:
             raise UploadInvalid(f"the connection broke: {e}; resume the upload from where it stands") from e
 

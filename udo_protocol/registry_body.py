@@ -6,13 +6,11 @@ Imported at the first download; knows no endpoint and no error of ours.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import urlsplit
 
-__all__ = ["HTTPException", "Plain", "pieces", "prefix"]
-# Larger pieces cost more in the kernel than they save.
-_PIECE = 1 << 18
+__all__ = ["HTTPException", "Plain", "filler", "prefix"]
 
 
 class Plain(HTTPConnection):
@@ -36,14 +34,17 @@ def prefix(url: str) -> str:
     return "" if url.startswith("unix:") else urlsplit(url).path
 
 
-def pieces(body: HTTPResponse) -> Iterator[bytes]:
-    """The body as it comes; OSError if it breaks off."""
-    left = body.length or 0
-    try:
-        while piece := body.read(min(left, _PIECE)):
-            yield piece
-            left -= len(piece)
-    except HTTPException as e:
-        raise OSError(f"{type(e).__name__}: {e}") from e
-    if left:
-        raise OSError(f"the connection broke {left} bytes before the end")
+def filler(body: HTTPResponse) -> Callable[[memoryview], int]:
+    """A function that puts the next bytes of the body into a buffer: how many, 0 at its end; OSError if it breaks off."""
+
+    def fill(buffer: memoryview) -> int:
+        left = body.length or 0
+        try:
+            came = body.readinto(buffer)
+        except HTTPException as e:
+            raise OSError(f"{type(e).__name__}: {e}") from e
+        if left and not came:
+            raise OSError(f"the connection broke {left} bytes before the end")
+        return came
+
+    return fill

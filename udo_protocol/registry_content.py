@@ -106,9 +106,7 @@ class Content(Transport):
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
                 try:
                     sha = hashlib.sha256()
-                    for piece in self._body(f"{_at(repository)}/blobs/{quote(digest, safe=':')}"):
-                        sha.update(piece)
-                        file.write(piece)
+                    self._download(f"{_at(repository)}/blobs/{quote(digest, safe=':')}", file.write, sha.update)
                     if f"sha256:{sha.hexdigest()}" != digest:
                         raise ProtocolError(f"blob {digest} from {self.url}: what came has digest sha256:{sha.hexdigest()}; fetch it again")
                     os.replace(file.name, path)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import httpx
 
 Json = dict[str, Any]
+Bytes = bytes | memoryview
 T = TypeVar("T")
 # Idempotent calls are repeated for this long: enough for a connection that broke, too short to keep somebody waiting.
 BRIEFLY_S = 1.0
@@ -139,15 +140,18 @@ class Transport:
         self._checked(response)
         return Streamed(response)
 
-    def _body(self, path: str) -> Iterator[bytes]:
-        """The body of a GET as it comes."""
+    def _download(self, path: str, take: Callable[[Bytes], object], digest: Callable[[Bytes], object]) -> None:
+        """Give the body of a GET, piece by piece, to `take` and, in another thread perhaps, to `digest`."""
         if not self._near or self.url.startswith("https:"):
             with self._stream("GET", path) as response:
-                yield from self._guarded(response.iter_raw())
+                for piece in self._guarded(response.iter_raw()):
+                    digest(piece)
+                    take(piece)
             return
         import httpx
 
         from udo_protocol import registry_body
+        from udo_protocol.pouring import pour
 
         with closing(registry_body.Plain(self.url, self._timeout_s)) as connection:
             try:
@@ -155,7 +159,7 @@ class Transport:
                 got = connection.getresponse()
                 if got.status != 200:
                     self._checked(httpx.Response(got.status, content=got.read(), request=httpx.Request("GET", f"http://registry{path}")))
-                yield from registry_body.pieces(got)
+                pour(registry_body.filler(got), take, digest)
             except (OSError, registry_body.HTTPException) as e:
                 raise self._away(e) from e
 
