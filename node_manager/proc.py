@@ -96,12 +96,12 @@ def tree(pid: int) -> Iterator[int]:
                 pending += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
 
 
-def usage(pid: int) -> tuple[int, float]:
-    """Resident bytes and CPU seconds of a process and its descendants; (0, 0.0) when gone."""
-    rss, cpu_s = 0, 0.0
+def usage(pid: int) -> tuple[int, float, int]:
+    """Resident bytes, CPU seconds and number of processes of a process and its descendants; zeros when gone."""
+    rss, cpu_s, count = 0, 0.0, 0
     for p in tree(pid):
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(p)
             times = process.cpu_times()
-            rss, cpu_s = rss + process.memory_info().rss, cpu_s + times.user + times.system
-    return rss, cpu_s
+            rss, cpu_s, count = rss + process.memory_info().rss, cpu_s + times.user + times.system, count + 1
+    return rss, cpu_s, count

@@ -129,6 +129,8 @@ class Capabilities:
     isolates_users: bool = False
     # The driver pulls and runs whole container images, whatever is in them.
     runs_images: bool = False
+    # How it is done, or why it is not.
+    remark: str = ""
 
 
 OnExit = Callable[[Exit], None]
@@ -155,6 +157,9 @@ class Driver(Protocol):
 
     def sweep(self, known: Collection[str]) -> None:
         """Remove what a former manager of this home left behind, except for these instances."""
+
+    def close(self) -> None:
+        """Let go of what it holds itself; instances go on."""
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         """Change what a running instance may use."""

@@ -88,6 +88,9 @@ class FakeDriver:
         self.limit(handle, allowance)
         return True
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         task = self.world[handle.instance]
         task.allowance = allowance

@@ -1,38 +1,47 @@
-"""Instances as processes of this machine: own session, own directory, bounded by resident memory and open files.
+"""Instances as processes of this machine: own session, own directory, bounded by resident memory, number, open files, file size.
 
-It isolates neither files nor network nor users: an operator may do what the node manager's user may do.
+In a sandbox where the host allows one (sandbox.py); without it an operator may do what the node manager's user may do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
 import resource
 import select
 import subprocess
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Lock, Thread
+from typing import Any
 
 from node_manager import proc
 from node_manager.drivers import logfile
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
+from node_manager.drivers.sandbox import Sandbox
 from udo_protocol.errors import OperatorError
 
 # Memory is sampled this often while the instance works, and once a second while it idles: one sample costs ~0.1 ms.
 BUSY_SAMPLE_S, IDLE_SAMPLE_S = 0.1, 1.0
 # Raises an operator's chance to be chosen when the whole machine runs out of memory, before servers and Spark.
 OOM_SCORE = 500
+# Of one file. In a sandbox that is only the log, which is cut at each sample; without one it keeps a mistake from filling the disk.
+FILE_BYTES = 1 << 30
+_SANDBOXED_FILE_BYTES = 64 << 20
+_START_TIMEOUT_S = 20.0
+_SIGNALLED = 128
 
 
 class _Task:
     """One watched process: a thread waits for its death and samples it meanwhile."""
 
-    def __init__(
-        self, process: proc.ProcessId, log: Path, allowance: Allowance, on_exit: OnExit, child: subprocess.Popen[bytes] | None
-    ) -> None:
-        self.process, self.log, self.allowance, self.on_exit, self.child = process, log, allowance, on_exit, child
+    def __init__(self, handle: Handle, allowance: Allowance, on_exit: OnExit, child: subprocess.Popen[bytes] | None) -> None:
+        self.process, self.monitor = _process(handle), _monitor(handle)
+        self.log, self.allowance, self.on_exit, self.child = Path(handle.directory) / "log", allowance, on_exit, child
         self.rss_bytes, self.cpu_s, self.cpu_percent, self.sampled_at = 0, 0.0, 0.0, time.monotonic()
         self.reason = ""
         self.exit: Exit | None = None
@@ -51,25 +60,34 @@ class _Task:
 
     def sample(self) -> bool:
         """Measure, enforce the memory limit, bound the log; whether it has worked since the last sample."""
-        rss, cpu_s = proc.usage(self.process.pid)
+        rss, cpu_s, processes = proc.usage(self.process.pid)
         now = time.monotonic()
         busy = cpu_s - self.cpu_s > 0.005 or rss > self.rss_bytes
         self.cpu_percent = 100 * max(0.0, cpu_s - self.cpu_s) / max(now - self.sampled_at, 1e-3)
         self.rss_bytes, self.cpu_s, self.sampled_at = rss, cpu_s, now
-        limit = self.allowance.memory_bytes
-        if limit and rss > limit and not self.reason:
-            self.reason = (
+        limit, most = self.allowance.memory_bytes, self.allowance.pids
+        if limit and rss > limit:
+            self.kill(
                 f"killed: memory limit of {limit >> 20} MiB exceeded, {rss >> 20} MiB resident; "
                 "raise limits.memory_mb in operator.toml or use less"
             )
-            proc.signal_group(self.process, 9)
+        elif most and processes > most:
+            self.kill(f"killed: limit of {most} processes exceeded, {processes} were running; raise limits.pids in operator.toml")
         logfile.bound(self.log)
         return busy
+
+    def kill(self, reason: str) -> None:
+        """End it now; the first reason counts."""
+        self.reason = self.reason or reason
+        proc.signal_group(self.process, 9)
 
     def finish(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # its session: nobody else can have this group
             os.killpg(self.process.pid, 9)
         code = self.child.wait() if self.child else None
+        if self.monitor is not None:
+            proc.wait(self.monitor, _START_TIMEOUT_S)
+            code = _SIGNALLED - code if code and code > _SIGNALLED else code  # as the sandbox reports a signal
         self.exit = Exit(code, self.reason)
         self.rss_bytes, self.cpu_percent = 0, 0.0
         self.ended.set()
@@ -82,47 +100,74 @@ class ProcessDriver:
     name = "process"
     python_tag = OWN_PYTHON_TAG
 
-    def __init__(self) -> None:
+    def __init__(self, sandbox: Sandbox | None = None, remark: str = "no sandbox: switched off") -> None:
+        self._sandbox, self._remark = sandbox, remark
         self._tasks: dict[str, _Task] = {}
         self._lock = Lock()
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(memory_limit=True, open_files_limit=True)
+        if self._sandbox is not None:
+            return self._sandbox.capabilities
+        return Capabilities(memory_limit=True, open_files_limit=True, remark=self._remark)
 
     def inside(self, directory: Path, sockets: Path) -> Inside:
+        if self._sandbox is not None:
+            return Inside(str(directory), str(sockets), "/tmp")
         return Inside(str(directory), str(sockets), str(directory), images=True)
 
     def sweep(self, known: Collection[str]) -> None:
         """Nothing: a process without a handle cannot be told from others; without a manager it stops itself."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
+        reading, writing = os.pipe()
+        wrapped = self._sandbox.command(spec.directory, writing) if self._sandbox else []
         try:
             with (spec.directory / "log").open("ab") as log:
                 child = subprocess.Popen(
-                    spec.argv,
+                    (*wrapped, *spec.argv),
                     cwd=spec.directory,
                     env=dict(spec.env),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    pass_fds=(writing,) if wrapped else (),
                 )
         except OSError as e:
+            os.close(reading)
             raise OperatorError(f"instance {spec.instance} cannot be started: {spec.argv[0]}: {e}") from e
-        process = proc.identify(child.pid)
-        assert process is not None, "a child that is not yet reaped has an identity"
-        handle = Handle(self.name, spec.instance, str(spec.directory), {"pid": process.pid, "started": process.started})
-        self._watch(handle, _Task(process, spec.directory / "log", spec.allowance, on_exit, child))
+        finally:
+            os.close(writing)
+        with open(reading, "rb", buffering=0) as told:
+            data = self._identify(child, told, spec) if wrapped else asdict(_identity(child.pid))
+        handle = Handle(self.name, spec.instance, str(spec.directory), data)
+        for pid in proc.tree(child.pid):
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE))
+        self._watch(handle, _Task(handle, spec.allowance, on_exit, child))
         self.limit(handle, spec.allowance)
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{child.pid}/oom_score_adj").write_text(str(OOM_SCORE))
         return handle
+
+    def _identify(self, child: subprocess.Popen[bytes], told: io.RawIOBase, spec: Spec) -> dict[str, Any]:
+        """The sandbox's init, by which all in it is found and ended, and the process outside that waits for it."""
+        text = b""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not text.rstrip().endswith(b"}"):
+            ready, _, _ = select.select([told], [], [], max(0.0, deadline - time.monotonic()))
+            part = told.read(4096) if ready else None
+            if not part:
+                child.kill()
+                child.wait()
+                why = "\n".join(logfile.tail(spec.directory / "log", 5)) or f"it said nothing within {_START_TIMEOUT_S:g} s"
+                raise OperatorError(f"instance {spec.instance} cannot be started in its sandbox: {why}")
+            text += part
+        return {**asdict(_identity(json.loads(text)["child-pid"])), "monitor": asdict(_identity(child.pid))}
 
     def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
         process = _process(handle)
         if not proc.alive(process):
             return False
-        self._watch(handle, _Task(process, Path(handle.directory) / "log", allowance, on_exit, None))
+        self._watch(handle, _Task(handle, allowance, on_exit, None))
         return True
 
     def _watch(self, handle: Handle, task: _Task) -> None:
@@ -131,14 +176,23 @@ class ProcessDriver:
             self._tasks[handle.instance] = task
         Thread(target=task.watch, args=(proc.open_pidfd(task.process),), name=f"watch-{handle.instance}", daemon=True).start()
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         if task := self._tasks.get(handle.instance):
             task.allowance = allowance
+        sandboxed = "monitor" in handle.data
+        bounds = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: _SANDBOXED_FILE_BYTES if sandboxed else FILE_BYTES}
         if allowance.open_files:
-            with contextlib.suppress(ProcessLookupError):
-                _, most = resource.prlimit(handle.data["pid"], resource.RLIMIT_NOFILE)
-                files = allowance.open_files if most == resource.RLIM_INFINITY else min(allowance.open_files, most)
-                resource.prlimit(handle.data["pid"], resource.RLIMIT_NOFILE, (files, most))
+            bounds[resource.RLIMIT_NOFILE] = allowance.open_files
+        if allowance.pids and sandboxed:  # counted in the sandbox's own user namespace; the kernel exempts root
+            bounds[resource.RLIMIT_NPROC] = allowance.pids
+        for pid in proc.tree(handle.data["pid"]):
+            for name, value in bounds.items():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    _, most = resource.prlimit(pid, name)
+                    resource.prlimit(pid, name, (value if most == resource.RLIM_INFINITY else min(value, most), most))
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         proc.terminate(_process(handle), grace_s)
@@ -147,8 +201,9 @@ class ProcessDriver:
 
     def kill(self, handle: Handle, reason: str) -> None:
         if task := self._tasks.get(handle.instance):
-            task.reason = task.reason or reason
-        proc.signal_group(_process(handle), 9)
+            task.kill(reason)
+        else:
+            proc.signal_group(_process(handle), 9)
 
     def inspect(self, handle: Handle) -> Inspection:
         task = self._tasks.get(handle.instance)
@@ -163,5 +218,14 @@ class ProcessDriver:
         return logfile.read(path, tail_lines=tail_lines, follow=follow, stop=stop, running=lambda: proc.alive(_process(handle)))
 
 
+def _identity(pid: int) -> proc.ProcessId:
+    """Of a process just started; one that has ended already is nobody."""
+    return proc.identify(pid) or proc.ProcessId(pid, 0)
+
+
 def _process(handle: Handle) -> proc.ProcessId:
     return proc.ProcessId(handle.data["pid"], handle.data["started"])
+
+
+def _monitor(handle: Handle) -> proc.ProcessId | None:
+    return proc.ProcessId(**handle.data["monitor"]) if "monitor" in handle.data else None
