@@ -48,6 +48,9 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     p.add_argument(
         "--session-idle-s", type=float, default=unused, help=f"a keyed session is in use for so long after it was (default: {unused:g})"
     )
+    p.add_argument(
+        "--runtime-image", default="", help="image Python operators run in, with --driver docker (default: udo-runtime-python:cpXY)"
+    )
     a = p.parse_args(argv)
     token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
     return Settings(
@@ -62,6 +65,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
         a.heartbeat_grace_ms,
         a.pinned_idle_s,
         a.session_idle_s,
+        runtime_image=a.runtime_image,
     )
 
 

@@ -11,7 +11,6 @@ import json
 import platform
 import re
 import shutil
-import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
+from node_manager.drivers.base import OWN_PYTHON_TAG
 from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
 from udo_protocol.manifest import Manifest, parse
 
@@ -76,9 +76,8 @@ class Image:
         return self.directory / "deps"
 
 
-def require_match(manifest: Manifest, *, interpreter: bool = True) -> None:
+def require_match(manifest: Manifest, mine: str = OWN_PYTHON_TAG, *, interpreter: bool = True) -> None:
     """OperatorError if its dependencies were resolved for another platform, or interpreter if that counts, than this node's."""
-    mine = f"cp{sys.version_info.major}{sys.version_info.minor}"
     tag, where = manifest.python_tag if interpreter else "", manifest.platform
     os_name, machine = platform.system().lower(), platform.machine().lower()
     fits_python = tag in ("", mine) or tag.startswith("py3")
@@ -89,7 +88,7 @@ def require_match(manifest: Manifest, *, interpreter: bool = True) -> None:
         here = f"{os_name}_{machine}"
         raise OperatorError(
             f"operator {manifest.reference} was packaged for {tag or 'any Python'} on {where or 'any platform'}, this node runs {mine} "
-            f"on {here}: push a version for it (udo push with Python {sys.version_info.major}.{sys.version_info.minor} on {here})"
+            f"on {here}: push a version for it (udo push --python {mine[2]}.{mine[3:]} --platform {here})"
         )
 
 
@@ -110,7 +109,9 @@ def unpack(archive: Path, kind: str, into: Path, bound_bytes: int = UNPACKED_BYT
                 total += member.size
                 if total > bound_bytes:
                     raise ProtocolError(f"layer {kind} unpacks to more than {bound_bytes >> 20} MiB")
-                tar.extract(member.replace(name=name, deep=False), into, filter="data")
+                # Readable to whichever user an instance runs as; the home of the node is closed to all others.
+                mode = member.mode | 0o444 | (0o111 if member.mode & 0o100 else 0)
+                tar.extract(member.replace(name=name, mode=mode, deep=False), into, filter="data")
     except (tarfile.TarError, EOFError, OSError) as e:
         raise ProtocolError(f"layer {kind} cannot be unpacked: {e}") from e
 
@@ -125,8 +126,8 @@ def _require_digest(path: Path, digest: str) -> None:
 class Images:
     """The images of one node. `whole`: its driver runs whole images, so those without a code layer are fine."""
 
-    def __init__(self, directory: Path, source: Source | None = None, *, whole: bool = False) -> None:
-        self._directory, self._source, self._whole = directory, source, whole
+    def __init__(self, directory: Path, source: Source | None = None, *, whole: bool = False, python_tag: str = OWN_PYTHON_TAG) -> None:
+        self._directory, self._source, self._whole, self._python_tag = directory, source, whole, python_tag
         self._known: dict[str, Image] = {}
         self._lock = Lock()
 
@@ -140,7 +141,7 @@ class Images:
     def _require_runnable(self, manifest: Manifest, layers: Sequence[Mapping[str, Any]], *, has_code: bool) -> None:
         """OperatorError unless this node's driver can run it."""
         brings_interpreter = self._whole and any(layer["kind"] == "base" for layer in layers)
-        require_match(manifest, interpreter=not brings_interpreter)
+        require_match(manifest, self._python_tag, interpreter=not brings_interpreter)
         if not has_code and not self._whole:
             raise OperatorError(
                 f"operator {manifest.reference} is a whole image without a code layer of udo push: only the Docker driver runs it. "

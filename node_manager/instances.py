@@ -11,31 +11,34 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from threading import Event, Lock
 from typing import Any
 
 import structlog
 
-from node_manager import runtime_base
+from node_manager import placing, runtime_base
 from node_manager.access import remove_password, write_password
 from node_manager.drivers import logfile
-from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Spec
+from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
 from node_manager.embedded import Servers
 from node_manager.files import read_json, write_json
 from node_manager.images import Image
+from node_manager.servers import Role
 from node_manager.settings import Settings
 from udo_protocol import access, keys
 from udo_protocol.errors import UsageError
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
+from udo_protocol.manifest import Manifest
 from udo_protocol.schema import to_ipc
 
 _log = structlog.get_logger()
 # Logs of instances that are gone, kept per slot.
 _KEPT_LOGS = 5
-# A warm instance has loaded no operator yet: the bound only guards against a broken runtime.
-_WARM = Allowance(memory_bytes=1 << 30)
+# A warm instance has loaded no operator yet: the bound only guards against a broken runtime. That of open files is above any
+# operator's, since it can only become lower.
+_WARM = Allowance(memory_bytes=1 << 30, open_files=1 << 16, pids=256)
 _PASSWORD = ".password"
 # What the platform itself puts into an instance's directory.
 _OURS = ("log", "log.1", _PASSWORD)
@@ -113,25 +116,26 @@ class Instances:
         directory = self._settings.instances.absolute() / name
         directory.mkdir(mode=0o700)
         instance = Instance(name, directory, "cold" if cold else "warm")
-        path = [str(cold.code), str(cold.dependencies)] if cold else []
-        spec = Spec(
-            name,
-            (sys.executable, "-I", "-S", str(runtime_base.bootstrap())),
-            {
-                **(env or {}),
-                "PATH": os.environ.get("PATH", os.defpath),
-                "LANG": "C.UTF-8",
-                "TZ": os.environ.get("TZ", "UTC"),
-                "HOME": str(directory),
-                "UDO_INSTANCE": name,
-                "UDO_QUEUE_SOCKET": str(self._servers.socket("queue")),
-                "UDO_PASSWORD_FILE": _PASSWORD,
-                "UDO_PYTHONPATH": os.pathsep.join([*path, str(self._base.absolute())]),
-            },
-            directory,
-            _WARM,
-        )
+        inside = self._inside(instance)
+        environment = {
+            **(env or {}),
+            "TZ": os.environ.get("TZ", "UTC"),
+            "HOME": inside.home,
+            "UDO_INSTANCE": name,
+            "UDO_QUEUE_SOCKET": self._socket(inside, "queue"),
+            "UDO_PASSWORD_FILE": _PASSWORD,
+        }
+        argv: tuple[str, ...] = ()
+        if not inside.runtime:
+            argv = (sys.executable, "-I", "-S", str(runtime_base.bootstrap()))
+            environment |= {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         try:
+            whole = cold is not None and self.whole(cold)
+            if not whole:
+                path = self._place(instance, cold, inside) if cold else []
+                environment["UDO_PYTHONPATH"] = os.pathsep.join([*path, inside.runtime or str(self._base.absolute())])
+            allowance = _allowance(cold.manifest) if cold else _WARM
+            spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "")
             write_password(directory / _PASSWORD, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)
         except BaseException:
@@ -141,15 +145,33 @@ class Instances:
         self.save(instance)
         return instance
 
+    def whole(self, image: Image) -> bool:
+        """Whether it runs as the image it is, not on this node's runtime base: without a code layer, or for another Python."""
+        fits = image.manifest.python_tag in ("", self.driver.python_tag) or image.manifest.python_tag.startswith("py3")
+        return not image.has_code or not fits
+
+    def _inside(self, instance: Instance) -> Inside:
+        return self.driver.inside(instance.directory, self._settings.sockets.absolute())
+
+    def _socket(self, inside: Inside, role: Role) -> str:
+        return f"{inside.sockets}/{self._servers.socket(role).name}"
+
+    def _place(self, instance: Instance, image: Image, inside: Inside) -> list[str]:
+        """Code and dependencies where the instance sees them: those paths."""
+        if inside.images:
+            return [str(image.code), str(image.dependencies)]
+        placing.place(image, instance.directory)
+        return [f"{inside.directory}/{path.name}" for path in (image.code, image.dependencies)]
+
     def assign(self, instance: Instance, image: Image, config: Config, *, deployment: str, slot: int, token: int) -> None:
         """Hand it its operator; it reports on the slot's `ready` list."""
         assert instance.handle is not None
-        for path, content in config.files.items():
-            target = instance.directory / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(base64.b64decode(content))
-        manifest = image.manifest
-        allowance = Allowance(manifest.limits.memory_mb << 20, manifest.limits.open_files)
+        for name, content in config.files.items():
+            placing.put(instance.directory, name, base64.b64decode(content))
+        manifest, inside = image.manifest, self._inside(instance)
+        allowance = _allowance(manifest)
+        # A cold start has them on its path already, in front of the runtime.
+        path = self._place(instance, image, inside) if instance.kind == "warm" else []
         self.driver.limit(instance.handle, allowance)
         instance.record = {
             "deployment": deployment,
@@ -158,8 +180,7 @@ class Instances:
             "version": manifest.version,
             "digest": image.digest,
             "token": token,
-            "memory_bytes": allowance.memory_bytes,
-            "open_files": allowance.open_files,
+            "allowance": asdict(allowance),
         }
         self.move(instance, "loading")
         prefix = keys.prefix(deployment, slot)
@@ -167,20 +188,20 @@ class Instances:
             "instance": instance.name,
             "token": token,
             "prefix": prefix,
-            "queue_socket": str(self._servers.socket("queue")),
-            "state_socket": str(self._servers.socket("state")),
+            "queue_socket": self._socket(inside, "queue"),
+            "state_socket": self._socket(inside, "state"),
             "operator": manifest.name,
             "version": manifest.version,
             "digest": image.digest,
             "entry": manifest.entry,
-            # A cold start has them on its path already, in front of the runtime.
-            "path": [str(image.code), str(image.dependencies)],
+            "path": path,
             "input": base64.b64encode(to_ipc(manifest.input_schema)).decode(),
             "output": base64.b64encode(to_ipc(manifest.output_schema)).decode(),
             "env": dict(config.env),
             "secrets": dict(config.secrets),
             "keyed": manifest.keyed,
             "limits": dict(config.limits),
+            "open_files": allowance.open_files,
         }
         if manifest.key:
             self._servers.widen("state", instance.name, access.state(prefix))
@@ -239,12 +260,13 @@ class Instances:
             instance = Instance(handle.instance, Path(handle.directory), record["kind"], own)
             instance.handle = handle
             instance.life.state = record["state"]
-            allowance = Allowance(own["memory_bytes"], own["open_files"]) if own else _WARM
+            allowance = Allowance(**own["allowance"]) if own else _WARM
             if self.driver.recover(handle, allowance, instance.died):
                 found.append(instance)
             else:
                 self.remove(instance)
         known = {i.name for i in found}
+        self.driver.sweep(known)
         for directory in self._settings.instances.iterdir():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -252,3 +274,8 @@ class Instances:
         if found:
             _log.info("instances adopted", instances=sorted(known))
         return found
+
+
+def _allowance(manifest: Manifest) -> Allowance:
+    limits = manifest.limits
+    return Allowance(limits.memory_mb << 20, limits.open_files, limits.cpus, limits.pids)

@@ -81,7 +81,7 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
     prefix = keys.prefix(deployment, number)
     with contextlib.closing(node.servers.connect("state")) as state:
         token = slot.next_token(state, prefix)
-    cold = contradicts(image.dependencies)
+    cold = node.instances.whole(image) or contradicts(image.dependencies)
     instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
     instance.listen(lambda _: None)
     node.instances.assign(instance, image, load.wanted.config, deployment=deployment, slot=number, token=token)

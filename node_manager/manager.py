@@ -38,7 +38,15 @@ from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, Usage
 from udo_protocol.schema import from_ipc, require_fit
 
 _log = structlog.get_logger()
-DRIVERS: Mapping[str, Callable[[], Driver]] = {"process": ProcessDriver}
+
+
+def _docker(settings: Settings) -> Driver:
+    from node_manager.drivers.docker import DockerDriver  # the SDK takes 0.2 s to import
+
+    return DockerDriver(settings)
+
+
+DRIVERS: Mapping[str, Callable[[Settings], Driver]] = {"process": lambda _: ProcessDriver(), "docker": _docker}
 # Slots of pinned versions are numbered from here on, those of the deployment itself from 0.
 PINNED_FROM = 1000
 # Promotion is two round trips; a shadow that had to be loaded anew comes on top.
@@ -99,11 +107,11 @@ class Manager:
         if driver is None and settings.driver not in DRIVERS:
             raise UsageError(f"no driver {settings.driver!r}; there are: {', '.join(DRIVERS)}")
         self.settings, self.catalogue = settings, catalogue
-        self.driver = driver or DRIVERS[settings.driver]()
+        self.driver = driver or DRIVERS[settings.driver](settings)
         self.started_at = datetime.now(UTC)
         self.metrics_address = ""
         self.servers = Servers(settings, self._server_restarted)
-        self.images = Images(settings.images, catalogue, whole=self.driver.capabilities().runs_images)
+        self.images = Images(settings.images, catalogue, whole=self.driver.capabilities().runs_images, python_tag=self.driver.python_tag)
         self.instances = Instances(settings, self.driver, self.servers)
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
         self._node = Node(settings, self.servers, self.instances, self.pool)
@@ -192,6 +200,7 @@ class Manager:
             with contextlib.suppress(FutureTimeout):
                 done.result(self.settings.stop_grace_s + 15)
         self.pool.stop()
+        self.driver.close()
         self.servers.stop()
         self.settings.socket.unlink(missing_ok=True)
         if self._lock_fd >= 0:

@@ -33,6 +33,8 @@ class Settings:
     session_idle_s: float = 30.0
     # An instance asked to leave finishes the frame in hand within this time, then is killed.
     stop_grace_s: float = 10.0
+    # Docker driver: the image that Python operators run in; '' for udo-runtime-python:cpXY of the local daemon, else the registry's.
+    runtime_image: str = ""
 
     @property
     def socket(self) -> Path:

@@ -18,6 +18,9 @@ from udo_protocol import slot
 from udo_protocol.connection import Connection
 from udo_protocol.errors import ServerLost, Unavailable
 
+# A Docker daemon and the runtime base: started and made when a test asks for them.
+pytest_plugins = ["tests.docker_daemon"]
+
 
 def require(name: str, why: str) -> NoReturn:
     """Part `name` is missing: skip on a laptop, fail where UDO_REQUIRE asks for all parts."""

@@ -26,6 +26,10 @@ class OperatorLimits(BaseModel):
     answer_timeout_s: float = Field(default=60.0, gt=0)
     open_timeout_s: float = Field(default=60.0, gt=0)
     open_files: int = Field(default=1024, ge=32)
+    # Processor time in cores, and processes and threads at once: bounded where the node's driver can (docker). Libraries start a
+    # thread per core, so that pids leaves room for a large machine; a fork bomb is over soon.
+    cpus: float = Field(default=2.0, ge=0.01)
+    pids: int = Field(default=256, ge=16)
     # Keyed state of one session; above it the operator is refused further events, with the largest keys named.
     state_mb: int = Field(default=256, ge=1)
 

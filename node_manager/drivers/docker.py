@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import re
-import resource
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -21,11 +20,12 @@ from typing import Any
 import docker
 import requests
 import structlog
+from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import LogConfig, Mount, Ulimit
+from docker.utils.socket import frames_iter
 
-from node_manager import proc
 from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.docker_images import RUNTIME, Images
@@ -59,12 +59,15 @@ class _Task:
         self.exit: Exit | None = None
         self.ended = Event()
 
-    def watch(self, output: Iterator[bytes]) -> None:
-        """Until it has ended; then it is removed and its end reported."""
-        with contextlib.suppress(*_LOST, DockerException), self.log.open("ab", buffering=0) as log:
-            for chunk in output:
-                log.write(chunk)
-                logfile.bound(self.log)
+    def watch(self, output: Any) -> None:
+        """Until it has ended; then it is removed and its end reported. `output` is the socket of an attachment."""
+        try:
+            with contextlib.suppress(*_LOST), self.log.open("ab", buffering=0) as log:
+                for _, chunk in frames_iter(output, tty=False):  # type: ignore[no-untyped-call]
+                    log.write(chunk)
+                    logfile.bound(self.log)
+        finally:
+            output._response.close()
         self.exit = self._wait()
         self.ended.set()
         self.on_exit(self.exit)
@@ -141,15 +144,19 @@ class DockerDriver:
         container = None
         try:
             container = self._create(spec, image)
-            output = container.attach(stream=True, stdout=True, stderr=True)
+            output = _attach(container)
             container.start()
             container.reload()
         except (APIError, ImageNotFound, *_LOST) as e:
             if container is not None:
-                with contextlib.suppress(DockerException, *_LOST):
-                    container.remove(force=True, v=True)
+                with contextlib.suppress(*_LOST):
+                    self._drop(container)
             raise OperatorError(f"instance {spec.instance} cannot be started from {image}: {_said(e)}") from e
-        data = {"container": container.id, "pid": container.attrs["State"]["Pid"], "docker": self._client.api.base_url}
+        data = {
+            "container": container.id,
+            "pid": container.attrs["State"]["Pid"],
+            "docker": os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET,
+        }
         handle = Handle(self.name, spec.instance, str(spec.directory), data)
         self._watch(handle, _Task(container, spec.directory / "log", spec.allowance, on_exit), output)
         return handle
@@ -189,6 +196,9 @@ class DockerDriver:
             if path.name not in ("code", "deps"):  # linked from the node's images
                 os.chown(path, self._user, self._group)
 
+    def close(self) -> None:
+        self._client.close()
+
     def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
         container = self._find(handle)
         if container is None or container.status != "running":
@@ -198,8 +208,7 @@ class DockerDriver:
         for path in (log, log.with_name("log.1")):  # the daemon has all of it
             with contextlib.suppress(FileNotFoundError):
                 os.truncate(path, 0)
-        output = container.attach(stream=True, stdout=True, stderr=True, logs=True)
-        self._watch(handle, _Task(container, log, allowance, on_exit), output)
+        self._watch(handle, _Task(container, log, allowance, on_exit), _attach(container, logs=1))
         return True
 
     def sweep(self, known: Collection[str]) -> None:
@@ -209,7 +218,7 @@ class DockerDriver:
                 _log.info("container of a former manager removed", container=container.short_id)
                 self._drop(container)
 
-    def _watch(self, handle: Handle, task: _Task, output: Iterator[bytes]) -> None:
+    def _watch(self, handle: Handle, task: _Task, output: Any) -> None:
         with self._lock:
             self._tasks = {k: t for k, t in self._tasks.items() if not t.ended.is_set()}
             self._tasks[handle.instance] = task
@@ -232,9 +241,7 @@ class DockerDriver:
         task = self._tasks.get(handle.instance)
         if task is None or task.ended.is_set():
             return
-        before, task.allowance = task.allowance, allowance
-        if before.open_files != allowance.open_files:
-            self._limit_files(handle, task, allowance.open_files)
+        before, task.allowance = task.allowance, allowance  # of open files the runtime lowers its own bound
         if _bounds(before) == _bounds(allowance):
             return
         api: Any = self._client.api  # whose own update_container knows no pids
@@ -247,17 +254,6 @@ class DockerDriver:
             if not (task.ended.is_set() or self.inspect(handle).rss_bytes > allowance.memory_bytes > 0):
                 raise OperatorError(f"the limits of instance {handle.instance} cannot be set: {_said(e)}") from e
             self.kill(handle, over_memory(allowance.memory_bytes))
-
-    def _limit_files(self, handle: Handle, task: _Task, files: int) -> None:
-        """The daemon cannot change this one while a container runs, but the kernel can, where its processes are visible."""
-        pid = handle.data["pid"]
-        try:
-            if str(task.container.id) not in Path(f"/proc/{pid}/cgroup").read_text():
-                raise ProcessLookupError(pid)
-            for each in proc.tree(pid):
-                resource.prlimit(each, resource.RLIMIT_NOFILE, (files, files))
-        except OSError as e:
-            _log.warning("the bound of open files stays as it is: the container's processes are not visible", error=str(e))
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         task = self._tasks.get(handle.instance)
@@ -298,6 +294,11 @@ class DockerDriver:
         path = Path(handle.directory) / "log"
         running = (lambda: not task.ended.is_set()) if task else (lambda: False)
         return logfile.read(path, tail_lines=tail_lines, follow=follow, stop=stop, running=running)
+
+
+def _attach(container: Container, **more: int) -> Any:
+    """A socket with all that it writes from now on, or with logs=1 all that is kept."""
+    return container.attach_socket(params={"stdout": 1, "stderr": 1, "stream": 1, **more})
 
 
 def _bounds(allowance: Allowance) -> dict[str, Any]:

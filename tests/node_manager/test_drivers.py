@@ -14,9 +14,12 @@ import pytest
 
 from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Spec
+from node_manager.drivers.docker import DockerDriver
 from node_manager.drivers.fake import FakeDriver
 from node_manager.drivers.process import ProcessDriver
+from node_manager.settings import Settings
 from tests.conftest import wait_until
+from tests.docker_daemon import Daemon
 from udo_protocol.errors import OperatorError
 
 _PYTHON = {
@@ -24,6 +27,8 @@ _PYTHON = {
     "exit": "import sys; sys.exit({0})",
     "print": "import sys, time; print({0!r}, end='', flush=True); time.sleep(300)",
     "grow": "import time; kept = bytearray({0} << 20); kept[::4096] = b'x' * len(kept[::4096]); time.sleep(300)",
+    "spawn": "import subprocess, time; kept = [subprocess.Popen(['sleep', '300']) for _ in range({0})]; time.sleep(300)",
+    "files": "import time; kept = [open('/dev/null') for _ in range({0})]; time.sleep(300)",
     "deaf": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)",
 }
 
@@ -32,11 +37,19 @@ _PYTHON = {
 class Bench:
     """One driver under test and what it started."""
 
-    driver: Driver
-    successor: Callable[[], Driver]
+    make: Callable[[], Driver]
     argv: Callable[..., tuple[str, ...]]
     directory: Path
     handles: list[Handle] = field(default_factory=list)
+    drivers: list[Driver] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.driver = self.successor()
+
+    def successor(self) -> Driver:
+        """A driver of a node manager that has just started."""
+        self.drivers.append(self.make())
+        return self.drivers[-1]
 
     def start(self, *program: str, allowance: Allowance | None = None) -> tuple[Handle, queue.Queue[Exit]]:
         exits: queue.Queue[Exit] = queue.Queue()
@@ -52,16 +65,33 @@ def _python(program: str, argument: str = "") -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", _PYTHON[program].format(argument))
 
 
-@pytest.fixture(params=["process", "fake"])
+def _docker(request: pytest.FixtureRequest, home: Path) -> Bench:
+    """Of a home of its own, as every node manager has one."""
+    daemon: Daemon = request.getfixturevalue("docker")
+    settings = Settings(home, "n1", runtime_image=request.getfixturevalue("runtime_image"))
+    settings.prepare()
+    request.getfixturevalue("monkeypatch").setenv("DOCKER_HOST", daemon.host)
+    return Bench(lambda: DockerDriver(settings), _contained, settings.instances)
+
+
+def _contained(program: str, argument: str = "") -> tuple[str, ...]:
+    return ("python3", *_python(program, argument)[1:])
+
+
+@pytest.fixture(params=["process", "docker", "fake"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     if request.param == "process":
-        b = Bench(ProcessDriver(), ProcessDriver, _python, tmp_path)
+        b = Bench(ProcessDriver, _python, tmp_path)
+    elif request.param == "docker":
+        b = _docker(request, tmp_path)
     else:
-        fake = FakeDriver()
-        b = Bench(fake, lambda: FakeDriver(fake.world), lambda *program: ("fake", *program), tmp_path)
+        world = FakeDriver().world
+        b = Bench(lambda: FakeDriver(world), lambda *program: ("fake", *program), tmp_path)
     yield b
     for handle in b.handles:
         b.driver.stop(handle, 0)
+    for driver in b.drivers:
+        driver.close()
 
 
 def test_a_started_instance_runs_until_it_is_stopped_and_reports_once(bench: Bench) -> None:
@@ -85,7 +115,7 @@ def test_a_crash_is_reported_at_once_with_its_status(bench: Bench) -> None:
 
 def test_an_instance_deaf_to_a_stop_is_killed_after_the_grace(bench: Bench) -> None:
     handle, exits = bench.start("deaf")
-    if bench.driver.name == "process":
+    if bench.driver.name != "fake":
         wait_until(lambda: "deaf" in logfile.tail(Path(handle.directory) / "log", 0), 10, "instance to be deaf")
 
     bench.driver.stop(handle, 0.1)
@@ -150,11 +180,46 @@ def test_a_new_manager_recovers_a_running_instance_from_its_handle(bench: Bench)
     assert not bench.successor().recover(copy, Allowance(), exits.put)
 
 
+def test_what_a_former_manager_has_left_is_removed_by_the_next_one_except_for_what_it_knows(bench: Bench) -> None:
+    known, _ = bench.start("wait")
+    left, exits = bench.start("wait")
+    successor = bench.successor()
+
+    successor.sweep({known.instance})
+
+    if bench.driver.name != "process":  # one without a handle cannot be told from other processes: it stops itself
+        assert exits.get(timeout=5)
+    assert successor.recover(known, Allowance(), queue.Queue[Exit]().put)
+
+
+def test_processes_and_threads_beyond_the_allowance_cannot_be_started(bench: Bench) -> None:
+    if not bench.driver.capabilities().process_limit:
+        pytest.skip("this driver does not bound them, and says so")
+    handle, exits = bench.start("spawn", "60", allowance=Allowance(pids=30))
+
+    assert exits.get(timeout=10).code == 1
+    assert any("unavailable" in line for line in bench.driver.logs(handle, tail_lines=0, follow=False, stop=Event()))
+
+
+def test_files_beyond_the_allowance_cannot_be_opened(bench: Bench) -> None:
+    if not bench.driver.capabilities().open_files_limit:
+        pytest.skip("this driver does not bound them, and says so")
+    _, exits = bench.start("files", "100", allowance=Allowance(open_files=64))
+    assert exits.get(timeout=10).code == 1
+
+
 def test_a_program_that_does_not_exist_is_an_error_that_names_it(bench: Bench) -> None:
     bench.argv = lambda *program: program
 
-    with pytest.raises(OperatorError, match="/nowhere/python"):
-        bench.start("/nowhere/python", "x")
+    try:
+        handle, exits = bench.start("/nowhere/python", "x")
+    except OperatorError as e:
+        said = str(e)
+    else:  # a container has started before it looks for the program
+        assert exits.get(timeout=5).code == 127
+        said = "\n".join(bench.driver.logs(handle, tail_lines=0, follow=False, stop=Event()))
+
+    assert "/nowhere/python" in said
 
 
 def test_capabilities_say_that_a_process_is_not_isolated() -> None:

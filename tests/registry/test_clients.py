@@ -5,27 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
-import signal
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import require, wait_until
+from tests.docker_daemon import Daemon, tool
 from tests.registry.conftest import INPUT, OUTPUT, Running, fresh, image, sha
 
-# Debian's places first: a machine may have another docker before it on PATH.
-_PATH = os.pathsep.join(("/usr/bin", "/usr/sbin", os.environ.get("PATH", "")))
 OPEN = "--tls-verify=false"
-
-
-def tool(name: str, package: str) -> str:
-    """Path of a client; the test is skipped, or fails where all parts are required, without it."""
-    return shutil.which(name, path=_PATH) or require(name, f"apt-get install -y --no-install-recommends {package}")
 
 
 def run(*command: str, **environment: str) -> str:
@@ -42,53 +31,6 @@ def archive(path: Path, text: str) -> Path:
         info.size = len(text)
         tar.addfile(info, io.BytesIO(text.encode()))
     return path
-
-
-@dataclass(frozen=True)
-class Daemon:
-    """A docker daemon of this test session and the client for it."""
-
-    client: str
-    home: Path
-
-    def __call__(self, *arguments: str) -> str:
-        return run(self.client, *arguments, **self.environment)
-
-    def fails(self, *arguments: str) -> str:
-        """What it says on standard error when it must fail."""
-        environment = {**os.environ, **self.environment}
-        done = subprocess.run([self.client, *arguments], capture_output=True, text=True, timeout=60, env=environment, check=False)
-        assert done.returncode != 0, done.stdout
-        return done.stderr
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"DOCKER_HOST": f"unix://{self.home}/docker.sock", "DOCKER_CONFIG": str(self.home / "config")}
-
-
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon without networks, in a directory of its own; ended with its containerd."""
-    client, daemon = tool("docker", "docker.io"), tool("dockerd", "docker.io")
-    home = tmp_path_factory.mktemp("d")
-    places = {"data-root": "data", "exec-root": "exec", "pidfile": "pid"}
-    command = [daemon, *(f"--{option}={home / name}" for option, name in places.items()), f"--host=unix://{home}/docker.sock"]
-    # vfs runs on every file system and leaves no mount behind.
-    command += ["--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver=vfs", "--insecure-registry=127.0.0.0/8"]
-    with (home / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        wait_until(lambda: (home / "docker.sock").exists() or process.poll() is not None, 30, "dockerd's start")
-        if process.poll() is not None:
-            require("dockerd", f"it does not run here: {(home / 'log').read_text()[-500:]}")
-        yield Daemon(client, home)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
 
 
 @pytest.fixture

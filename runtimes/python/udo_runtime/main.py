@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -76,6 +77,10 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
 def _serve(conn: Connection, a: dict[str, Any]) -> int:
     limits = _limits(a.get("limits", {}))
     schemas = from_ipc(base64.b64decode(a["input"])), from_ipc(base64.b64decode(a["output"]))
+    if files := a.get("open_files"):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = files if most == resource.RLIM_INFINITY else min(files, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # both: the operator cannot raise it again
     os.environ.update(a.get("env", {}))
     os.environ.update(a.get("secrets", {}))
     ctx = Context(a["operator"], a["version"], a["instance"])
