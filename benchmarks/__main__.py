@@ -22,6 +22,7 @@ SUITES = {
     "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
     "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
     "state": "A running count per key: against Spark's stateful operators, and without state; restoring it.",
+    "registry_layers": "Push and pull of a 500 MB layer against copying it; udo push of changed code.",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.
