@@ -37,6 +37,9 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     p.add_argument("--registry", default="", help="URL of the registry; without one, only what is deployed here")
     p.add_argument("--token-file", type=Path, help="file that holds the registry's token")
     p.add_argument("--driver", default="process", choices=sorted(DRIVERS))
+    p.add_argument(
+        "--sandbox", default="auto", choices=["auto", "none"], help="of the process driver (default: auto, where the host allows one)"
+    )
     p.add_argument("--warm", type=int, default=1, help="warm instances kept ready (default: 1)")
     p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint on 127.0.0.1 (default: any)")
     p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
@@ -66,6 +69,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
         a.pinned_idle_s,
         a.session_idle_s,
         runtime_image=a.runtime_image,
+        sandbox=a.sandbox,
     )
 
 

@@ -22,6 +22,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from node_manager import runtime_base
+from node_manager.drivers import sandbox
 from node_manager.drivers.base import Driver
 from node_manager.drivers.process import ProcessDriver
 from node_manager.embedded import Servers
@@ -40,13 +42,22 @@ from udo_protocol.schema import from_ipc, require_fit
 _log = structlog.get_logger()
 
 
+def _process(settings: Settings) -> Driver:
+    if settings.sandbox == "none":
+        return ProcessDriver()
+    settings.prepare()
+    box, remark = sandbox.find(settings.sockets.absolute(), runtime_base.build(settings.runtime_base.absolute()))
+    _log.info("sandbox found", remark=remark) if box else _log.warning("operators are not isolated", remark=remark)
+    return ProcessDriver(box, remark)
+
+
 def _docker(settings: Settings) -> Driver:
     from node_manager.drivers.docker import DockerDriver  # the SDK takes 0.2 s to import
 
     return DockerDriver(settings)
 
 
-DRIVERS: Mapping[str, Callable[[Settings], Driver]] = {"process": lambda _: ProcessDriver(), "docker": _docker}
+DRIVERS: Mapping[str, Callable[[Settings], Driver]] = {"process": _process, "docker": _docker}
 # Slots of pinned versions are numbered from here on, those of the deployment itself from 0.
 PINNED_FROM = 1000
 # Promotion is two round trips; a shadow that had to be loaded anew comes on top.

@@ -33,6 +33,8 @@ class Settings:
     session_idle_s: float = 30.0
     # An instance asked to leave finishes the frame in hand within this time, then is killed.
     stop_grace_s: float = 10.0
+    # Process driver: `auto`, a sandbox where the host allows one, or `none`.
+    sandbox: str = "auto"
     # Docker driver: the image that Python operators run in; '' for udo-runtime-python:cpXY of the local daemon, else the registry's.
     runtime_image: str = ""
 
@@ -84,3 +86,6 @@ class Settings:
             raise UsageError(f"{longest} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter --home")
         for path in (self.home, self.sockets, self.instances, self.handles, self.logs, self.images, self.home / "servers"):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Whoever may enter the home may reach the sockets; in a container, which sees this directory alone, another user does.
+        self.home.chmod(0o700)
+        self.sockets.chmod(0o755)
