@@ -55,6 +55,7 @@ class ChaosNode:
         """Start the manager, or start it again, and wait until it serves."""
         with (self._top / "manager.log").open("ab") as log:
             argv = [sys.executable, "-m", self._module, "--home", str(self.home), "--node", "n1", "--warm", "2"]
+            argv += ["--sandbox", "none"]  # instances are told what to do by files, and say which process they are
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self.api.healthy, _START_S, f"the node manager to serve; its log: {self._top}/manager.log")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 
 import pytest
 
+from node_manager import access
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import Conflict, NotFound, OperatorError, SchemaError
 from udo_protocol.schema import parse_schema, to_ipc
@@ -105,7 +107,8 @@ def test_an_undeployed_operator_is_gone_with_all_its_keys(daemon: Daemon, lane: 
 
     daemon.api.undeploy("d")
 
-    assert caller.conn.call("KEYS", "udo:d:*") == []
+    with contextlib.closing(access.connect(daemon.home, "queue")) as queue:
+        assert queue.call("KEYS", "udo:d:*") == []
     assert not daemon.api.status().slots
     with pytest.raises(NotFound):
         daemon.api.open_lane("d", "l")
