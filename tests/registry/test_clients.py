@@ -1,4 +1,4 @@
-"""Unmodified clients against the registry: Debian's skopeo, docker with a daemon of its own, and buildah."""
+"""Unmodified clients against the registry: Debian's skopeo, docker with a daemon of its own, buildah and podman."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,19 @@ def test_buildah_pushes_and_pulls(registry: Running, tmp_path: Path) -> None:
     run(*buildah, "rm", container)
     run(*buildah, "rmi", "tiny:1")
     assert run(*buildah, "pull", OPEN, name).strip() in made
+
+
+@pytest.fixture
+def podman() -> Iterator[list[str]]:
+    """podman with a storage of its own, in a short path, which it insists on."""
+    with tempfile.TemporaryDirectory(prefix="udo-pod-") as home:
+        places = [f"--{option}={home}/{option}" for option in ("root", "runroot", "tmpdir")]
+        yield [tool("podman", "podman"), *places, "--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none"]
+
+
+def test_podman_pushes_and_pulls(registry: Running, podman: list[str], tmp_path: Path) -> None:
+    name = f"{host(registry)}/pods/{fresh('tiny')}:1"
+    made = run(*podman, "import", "--quiet", str(archive(tmp_path / "root.tar", "by podman")), name).strip()
+    run(*podman, "push", OPEN, f"--creds=any:{registry.token}", name)
+    run(*podman, "rmi", name)
+    assert run(*podman, "pull", "--quiet", OPEN, name).strip() == made.removeprefix("sha256:")

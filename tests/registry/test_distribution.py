@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -81,6 +82,31 @@ def test_an_upload_survives_a_killed_registry_and_goes_on_where_it_stood(start_r
     client.patch(where, content=blob[100_000:200_000])
     assert client.put(where, params={"digest": sha(blob)}, content=blob[200_000:]).status_code == 201
     assert client.get(f"/v2/a/blobs/{sha(blob)}").content == blob
+
+
+def test_a_registry_killed_in_the_middle_of_an_upload_keeps_a_true_beginning_and_no_blob(start_registry: Start) -> None:
+    running, blob, sent = start_registry(), os.urandom(3_000_000), 2_000_000
+    where = running.http().post("/v2/a/blobs/uploads/").headers["Location"]
+    (worker,) = psutil.Process(running.process.pid).children()
+    parts = urlsplit(running.url)
+    with contextlib.ExitStack() as stack:
+        for target in (f"PUT {where}", "POST /v2/a/blobs/uploads/"):
+            conn = stack.enter_context(socket.create_connection((str(parts.hostname), int(parts.port or 0)), 10))
+            head = f"{target}?digest={sha(blob)} HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {running.token}\r\n"
+            conn.sendall(f"{head}Content-Length: {len(blob)}\r\n\r\n".encode() + blob[:sent])
+        incoming = running.data / "blobs" / "incoming"
+        wait_until(lambda: [p.stat().st_size for p in incoming.iterdir()] == [sent, sent], 10, "what was sent")
+        for process in (running.process, worker):  # kill -9, while both requests wait for the rest
+            process.kill()
+        running.process.wait(10)
+
+    client = start_registry().http()
+
+    assert code(client.get(f"/v2/a/blobs/{sha(blob)}")) == "404 BLOB_UNKNOWN"
+    assert client.get(where).headers["Range"] == f"0-{sent - 1}"
+    assert client.put(where, params={"digest": sha(blob)}, content=blob[sent:]).status_code == 201
+    assert client.get(f"/v2/a/blobs/{sha(blob)}").content == blob
+    assert client.post("/api/v1/gc", json={"unused_s": 0}).json()["uploads"] == 1  # the one whose name nobody knows
 
 
 def test_an_upload_whose_connection_breaks_keeps_what_came_and_is_resumed(registry: Running) -> None:
