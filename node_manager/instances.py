@@ -36,9 +36,9 @@ from udo_protocol.schema import to_ipc
 _log = structlog.get_logger()
 # Logs of instances that are gone, kept per slot.
 _KEPT_LOGS = 5
-# A warm instance has loaded no operator yet: the bound only guards against a broken runtime. That of open files is above any
-# operator's, since it can only become lower.
-_WARM = Allowance(memory_bytes=1 << 30, open_files=1 << 16, pids=256)
+# A warm instance has loaded no operator yet: the bound only guards against a broken runtime. Its open files are bounded by the
+# assignment, since a bound can only be lowered.
+_WARM = Allowance(memory_bytes=1 << 30, open_files=0, pids=256)
 _PASSWORD = ".password"
 # What the platform itself puts into an instance's directory.
 _OURS = ("log", "log.1", _PASSWORD)
@@ -134,7 +134,7 @@ class Instances:
             if not whole:
                 path = self._place(instance, cold, inside) if cold else []
                 environment["UDO_PYTHONPATH"] = os.pathsep.join([*path, inside.runtime or str(self._base.absolute())])
-            allowance = _allowance(cold.manifest) if cold else _WARM
+            allowance = _allowance(cold.manifest) if cold and whole else _WARM
             spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "")
             write_password(directory / _PASSWORD, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)

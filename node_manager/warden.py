@@ -8,6 +8,7 @@ servers and for instances that hang. It ends with the servers.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -53,13 +54,38 @@ def kill_group(pid: int, started: int, signum: int) -> None:
             os.killpg(pid, signum)
 
 
+class Daemon(http.client.HTTPConnection):
+    """A connection to a Docker daemon on this machine: `unix:///path`."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__("localhost", timeout=30)
+        self.path = address.removeprefix("unix://")
+
+    def connect(self) -> None:
+        """To its socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def remove_container(address: str, container: str) -> bool:
+    """Whether it runs or has ended; False if it is gone already, or its daemon is: the next manager looks again."""
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(Daemon(address)) as daemon:
+        daemon.request("DELETE", f"/containers/{container}?force=true&v=true")
+        return daemon.getresponse().status == 204
+    return False
+
+
 def stop_instances(home: Path) -> None:
-    """SIGTERM, then SIGKILL for those left after five seconds."""
+    """SIGTERM, then SIGKILL for those left after five seconds. Containers, which stop by themselves unless they hang, are removed."""
     found = []
     for record in (home / "handles").glob("*.json"):
         try:
             data = json.loads(record.read_text())["handle"]["data"]
-            found.append((int(data["pid"]), int(data["started"])))
+            if "container" in data:
+                remove_container(data["docker"], data["container"])
+            else:
+                found.append((int(data["pid"]), int(data["started"])))
         except (OSError, ValueError, KeyError):
             continue
     for pid, started in found:

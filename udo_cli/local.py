@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from node_manager import warden
 from node_manager.files import read_json
 from node_manager.proc import ProcessId, alive, identify, terminate
 from udo_cli.home import Home
@@ -258,7 +259,11 @@ def _sweep(home: Home) -> list[str]:
     """Kill the servers and instances that a killed node manager has left behind, by its own records of them."""
     left = []
     for path in sorted(home.node.glob("handles/*.json")) + sorted(home.node.glob("servers/*.json")):
-        for process in _processes(read_json(path)):
+        record = read_json(path)
+        container = ((record or {}).get("handle") or {}).get("data") or {}
+        if "container" in container and warden.remove_container(container["docker"], container["container"]):
+            left.append(f"{path.stem} ({container['container'][:12]})")
+        for process in _processes(record):
             if alive(process):
                 terminate(process, 0)
                 left.append(f"{path.stem} ({process.pid})")

@@ -1,0 +1,173 @@
+"""A node manager whose instances are containers: answers, update, crash, memory, adoption, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker as sdk
+import pytest
+from docker.models.containers import Container
+
+from node_manager.drivers.docker import HOME_LABEL
+from tests.conftest import wait_until
+from tests.docker_daemon import Daemon as Docker
+from tests.node_manager.conftest import Daemon, Lane, add, put_image
+
+Open = Callable[..., Lane]
+LIMITS = """
+import os, resource
+from udo_runtime import operator
+@operator
+def run(batch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    seen = {"files": soft, "hard": hard, "user": os.getuid(), "mine": len(os.listdir("code"))}
+    return {"b": [seen[("files", "hard", "user", "mine")[a]] for a in batch.column("a").to_pylist()]}
+"""
+GREEDY = """
+from udo_runtime import operator
+kept = []
+@operator
+def run(batch):
+    kept.append(bytearray(b"x" * (400 << 20)))
+    return {"b": batch.column("a")}
+"""
+FILES = """
+from pathlib import Path
+from udo_runtime import operator
+@operator
+def run(batch):
+    return {"b": [int(Path("config/plus").read_text()) + a for a in batch.column("a").to_pylist()]}
+"""
+
+
+@pytest.fixture
+def daemon(docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """A running node manager with the Docker driver; the test must leave no container."""
+    monkeypatch.setenv("DOCKER_HOST", docker.host)
+    return home_daemon.start("--driver", "docker", "--runtime-image", runtime_image)
+
+
+@pytest.fixture
+def containers(daemon: Daemon, docker: Docker) -> Iterator[Callable[[], list[Container]]]:
+    """Those of this home."""
+    client = sdk.DockerClient(docker.host)
+    label = f"{HOME_LABEL}={daemon.home}"
+    yield lambda: client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+    client.close()
+
+
+def test_events_are_answered_from_a_container_and_an_update_takes_a_warm_one(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    assert caller.ask(1) == 2
+
+    steps = list(daemon.api.update("d", "2", put_image(daemon.home, add(100), version="2")))
+
+    assert steps[-1].phase == "done", steps
+    assert caller.ask(1) == 101
+
+
+def test_an_instance_is_bounded_by_its_manifest_and_is_nobody_on_this_machine(
+    daemon: Daemon, lane: Open, containers: Callable[[], list[Container]]
+) -> None:
+    daemon.deploy(LIMITS, limits={"open_files": 100, "memory_mb": 300, "cpus": 1.5, "pids": 50})
+    caller = lane()
+
+    assert [caller.ask(n) for n in range(4)] == [100, 100, 65532, 1]
+    mine = next(c for c in containers() if c.name == f"udo-{daemon.slot().instance}")
+    given = mine.attrs["HostConfig"]
+    assert given["NetworkMode"] == "none" and given["ReadonlyRootfs"] and given["CapDrop"] == ["ALL"]
+    assert "no-new-privileges" in given["SecurityOpt"]
+    assert (given["Memory"], given["MemorySwap"], given["PidsLimit"]) == (300 << 20, 300 << 20, 50)
+    assert given["CpuQuota"] / given["CpuPeriod"] == 1.5
+    assert sorted((m["Destination"], m["RW"]) for m in mine.attrs["Mounts"]) == [("/udo/instance", False), ("/udo/run", False)]
+
+
+def test_a_file_of_the_deployment_is_there(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(FILES, config_json='{"files": {"config/plus": "NDE="}}')
+
+    assert lane().ask(1) == 42
+
+
+def test_dependencies_that_contradict_the_warm_runtime_start_cold_in_front_of_it(daemon: Daemon, lane: Open) -> None:
+    source = "import msgpack\n" + add(1).replace("+ 1", "+ msgpack.OWN")
+    daemon.deploy(source, dependencies={"msgpack/__init__.py": "OWN = 7"})
+
+    assert lane().ask(1) == 8
+
+
+def test_an_operator_that_takes_more_memory_fails_its_frame_by_name_and_the_next_one_is_served(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(GREEDY, limits={"memory_mb": 256})
+    caller = lane()
+    caller.send([1])
+
+    failure = caller.receive(60).header.failure
+
+    assert failure is not None and "memory limit of 256 MiB exceeded" in failure.message
+
+
+def test_a_container_that_is_removed_by_somebody_is_replaced(daemon: Daemon, lane: Open, containers: Callable[[], list[Container]]) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    caller.ask(1)
+    serving = daemon.slot().instance
+
+    next(c for c in containers() if c.name == f"udo-{serving}").remove(force=True)
+
+    assert caller.ask(1, 60) == 2
+    assert daemon.slot().instance != serving
+
+
+def test_containers_go_on_when_the_manager_is_killed_and_the_next_one_adopts_them_and_removes_strays(
+    daemon: Daemon, lane: Open, containers: Callable[[], list[Container]]
+) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    assert caller.ask(1) == 2
+    before = daemon.slot().instance
+
+    daemon.kill()
+    assert caller.ask(2) == 3
+    stray = next(c for c in containers() if c.name != f"udo-{before}")
+    (daemon.home / "handles" / f"{stray.name.removeprefix('udo-')}.json").unlink()
+    daemon.start("--driver", "docker")
+
+    assert daemon.slot().instance == before
+    assert caller.ask(3) == 4
+    assert stray.id not in [c.id for c in containers()]
+    assert daemon.api.status().driver == "docker"
+
+
+def test_what_an_operator_writes_is_in_its_log(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(add(1).replace("import os", "import sys; print('hello from a container', file=sys.stderr)"))
+
+    wait_until(lambda: any("hello from a container" in line.text for line in daemon.api.logs("d")), 10, "the line")
+
+
+def test_without_its_manager_a_hung_container_is_removed_after_the_grace(
+    docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker.host)
+    home_daemon.start("--driver", "docker", "--heartbeat-grace-ms", "1500")
+    home_daemon.deploy("import time\n" + add(1).replace("return", "time.sleep(600)\n    return"))
+    caller = Lane(home_daemon.api, "d")
+    caller.send([1])
+    home_daemon.kill()
+
+    wait_until(lambda: not docker.left(), 30, "all containers to be gone")
+    wait_until(lambda: home_daemon.processes() == [], 20, "servers and warden to stop")
+    caller.conn.close()
+
+
+def test_a_runtime_image_that_is_not_there_is_said_at_the_start_with_the_remedy(
+    home: Path, docker: Docker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker.host)
+    daemon = Daemon(home)
+    home.parent.mkdir(exist_ok=True)
+    daemon.start("--driver", "docker", "--runtime-image", "nobody/has:this", wait=False)
+    assert daemon.process is not None
+
+    assert daemon.process.wait(30) == 1
+    assert "nobody/has:this" in daemon.log() and "docker/runtime.sh" in daemon.log()
