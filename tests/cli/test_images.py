@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.cli import images
-from tests.cli.conftest import Shell
+from tests.cli.conftest import OPERATOR, Shell
 from tests.conftest import require
+from tests.docker_daemon import Daemon
 from udo_protocol.registry_api import Registry
 
 Operators = Callable[..., Path]
@@ -203,6 +204,37 @@ def test_what_exchanges_events_now_is_shown_beside_the_version(platform: Shell, 
     assert answers == [{"b": 2}]
     assert platform("inspect", "busy@1").json["used_by"]["queries"] == []
     platform("undeploy", "busy")
+
+
+def test_docker_runs_what_was_put_on_a_base_that_docker_built(
+    platform: Shell, operator: Operators, docker: Daemon, runtime_image: str, base: str
+) -> None:
+    """Base from the daemon into the registry, an operator on it without the daemon, and back: its code runs in the container."""
+    published = platform("registry", "base", "push", runtime_image, "--json", **docker.environment).json["reference"]
+    source = "VALUE = 42\n" + OPERATOR.format(body="pass", plus=1)
+    done = platform("push", operator("contained", "1", source=source), "--base", published, "--json").json
+    name = f"{(platform.home / 'registry' / 'address').read_text().strip().removeprefix('http://')}/contained@{done['digest']}"
+    try:
+        docker("pull", "--quiet", name)
+        code = "import os, sys; sys.path[:0] = os.environ['UDO_PYTHONPATH'].split(':'); import op, pyarrow; print(op.VALUE, os.getuid())"
+        assert docker("run", "--rm", "--network=none", "--read-only", "--entrypoint=python3", name, "-c", code).split() == ["42", "65532"]
+    finally:
+        docker("rmi", name)
+
+
+def test_an_image_of_the_docker_daemon_is_pushed_by_its_name(platform: Shell, operator: Operators, docker: Daemon, tmp_path: Path) -> None:
+    layer = tmp_path / "layer.tar"
+    layer.write_bytes(images.tar(app="speaks the protocol"))
+    docker("import", '--change=ENTRYPOINT ["/app"]', str(layer), "udo-test-whole:1")
+    try:
+        pushed = platform("push", operator("daemon", "1"), "--image", "udo-test-whole:1", "--json", **docker.environment)
+        assert len(pushed.json["layers"]) == 1
+        absent = platform("push", operator("daemon", "2"), "--image", "udo-test-absent:1", code=3, **docker.environment)
+        assert "neither a file nor an image" in absent.err
+    finally:
+        docker("rmi", "udo-test-whole:1")
+    away = platform("push", operator("daemon", "3"), "--image", "udo-test-whole:1", code=5, DOCKER_HOST="unix:///nowhere.sock")
+    assert "the Docker daemon does not answer" in away.err
 
 
 def test_signing_and_a_registry_that_insists_on_it(operator: Operators, tmp_path: Path) -> None:
