@@ -31,7 +31,10 @@ def test_frames_in_flight_survive_the_death_of_their_owner_in_order(daemon: Daem
 
 
 def test_an_update_prepared_before_its_predecessor_crashed_is_promoted_all_the_same(daemon: Daemon, lane: Open) -> None:
-    # The new version kills the old one while it opens: the old one is replaced with a newer token than the shadow has.
+    # The new version kills the old one while it opens, which no sandbox would let it: the old one is replaced with a newer token
+    # than the shadow has.
+    daemon.stop()
+    daemon.start("--sandbox", "none")
     daemon.deploy(add(1))
     caller, victim = lane(), daemon.slot().pid
     source = f"""

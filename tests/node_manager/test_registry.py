@@ -199,7 +199,7 @@ def test_what_the_registry_manages_is_not_changed_behind_its_back(cluster: Clust
 
 
 def test_an_operator_that_loads_at_a_later_try_is_reported_as_answering(cluster: Cluster) -> None:
-    flag = cluster.blobs / "model"
+    flag = cluster.node.home / "run" / "model"  # of the node, an operator sees this directory
     source = f"import pathlib\nassert pathlib.Path({str(flag)!r}).exists(), 'no model yet'\n" + add(1)
     cluster.push("1", source)
     cluster.client.deploy("d", "t", "1")

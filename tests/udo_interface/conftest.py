@@ -108,6 +108,14 @@ class Platform:
         """A fresh connection to the node's queue server, as the node manager."""
         return access.connect(self.home / "node", "queue")
 
+    def sign(self) -> Path:
+        """A file not yet there, in the one directory of the node that operators see."""
+        return self.home / "node" / "run" / f"sign{next(self._names)}"
+
+    def said(self, name: str, text: str) -> bool:
+        """Whether an instance of this deployment has written a line with this text."""
+        return any(text in line.text for line in connect_node(self.node).logs(name))
+
     def kill_queue_server(self) -> None:
         """kill -9 of the node's queue server."""
         pid = next(s.pid for s in connect_node(self.node).status().servers if s.role == "queue")

@@ -25,9 +25,8 @@ import pathlib, time
 from udo_runtime import operator
 @operator
 def run(batch):
-    seen, go = pathlib.Path({seen!r}), pathlib.Path({go!r})
-    seen.touch()
-    while not go.exists():
+    print("holding", flush=True)
+    while not pathlib.Path({go!r}).exists():
         time.sleep(0.005)
     return batch
 """
@@ -47,10 +46,10 @@ def forward(platform: Platform) -> str:
 
 
 @pytest.fixture
-def gate(platform: Platform, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
-    """An operator that holds every frame until `go` exists: (deployment, seen, go)."""
-    seen, go = tmp_path / "seen", tmp_path / "go"
-    yield platform.operator(HOLDS.format(seen=str(seen), go=str(go))), seen, go
+def gate(platform: Platform) -> Iterator[tuple[str, Path]]:
+    """An operator that holds every frame until `go` exists: (deployment, go)."""
+    go = platform.sign()
+    yield platform.operator(HOLDS.format(go=str(go))), go
     go.touch()
 
 
@@ -113,13 +112,13 @@ def test_many_threads_may_send(platform: Platform, forward: str) -> None:
         assert [i for i in got if i // 1000 == k] == list(range(1000 * k, 1000 * k + 500))
 
 
-def test_the_buffer_is_bounded_and_sending_waits_for_room(platform: Platform, gate: tuple[str, Path, Path]) -> None:
-    name, seen, go = gate
+def test_the_buffer_is_bounded_and_sending_waits_for_room(platform: Platform, gate: tuple[str, Path]) -> None:
+    name, go = gate
     got: list[Any] = []
     client = connect(name, node=platform.node, batch_events=1, window=1, buffer_events=3)
     client.add_listener(got.append)
     client.send({"id": 0})
-    wait_until(seen.exists, 20, "the operator to hold the frame")
+    wait_until(lambda: platform.said(name, "holding"), 20, "the operator to hold the frame")
     sender = threading.Thread(target=lambda: [client.send({"id": i}) for i in range(1, 11)])
     sender.start()
     with pytest.raises(WaitTimeout, match="waited 0.05 s for answers to all events"):
@@ -131,14 +130,14 @@ def test_the_buffer_is_bounded_and_sending_waits_for_room(platform: Platform, ga
     assert [e["id"] for e in got] == list(range(11))
 
 
-def test_close_drains_what_was_sent(platform: Platform, gate: tuple[str, Path, Path]) -> None:
-    name, seen, go = gate
+def test_close_drains_what_was_sent(platform: Platform, gate: tuple[str, Path]) -> None:
+    name, go = gate
     got: list[Any] = []
     client = connect(name, node=platform.node)
     client.add_listener(got.append)
     for i in range(100):
         client.send({"id": i})
-    wait_until(seen.exists, 20, "the operator to hold a frame")
+    wait_until(lambda: platform.said(name, "holding"), 20, "the operator to hold a frame")
     threading.Timer(0.05, go.touch).start()
     client.close()
     assert len(got) == 100
@@ -186,12 +185,12 @@ def test_an_unknown_operator_and_a_missing_node_manager_are_told_at_once(platfor
         connect("x", node=str(tmp_path / "none.sock"))
 
 
-def test_a_lost_queue_server_names_what_was_lost(platform: Platform, gate: tuple[str, Path, Path]) -> None:
-    name, seen, go = gate
+def test_a_lost_queue_server_names_what_was_lost(platform: Platform, gate: tuple[str, Path]) -> None:
+    name, go = gate
     client = connect(name, node=platform.node, batch_events=4, window=2)
     for i in range(20):
         client.send({"id": i})
-    wait_until(seen.exists, 20, "the operator to hold a frame")
+    wait_until(lambda: platform.said(name, "holding"), 20, "the operator to hold a frame")
     platform.kill_queue_server()
     with pytest.raises(EventsLost) as caught:
         client.flush(20)

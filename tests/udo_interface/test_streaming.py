@@ -157,8 +157,8 @@ def test_settings_that_hold_answers_back_are_named_once() -> None:
     assert again == []
 
 
-def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream, platform: Platform, tmp_path: Path) -> None:
-    flag = tmp_path / "seen"
+def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream, platform: Platform) -> None:
+    go = platform.sign()
     name = platform.operator(
         f"""
         import os, pathlib, time
@@ -166,9 +166,8 @@ def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream
         from udo_runtime import operator
         @operator
         def run(batch):
-            flag = pathlib.Path({str(flag)!r})
-            if not flag.exists():
-                flag.touch()
+            if not pathlib.Path({str(go)!r}).exists():
+                print("holding", flush=True)
                 time.sleep(60)  # the test takes the queue server away meanwhile
             return {{"id": batch.column("id"), "v": pa.repeat(1, batch.num_rows)}}
         """,
@@ -176,7 +175,8 @@ def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream
     )
     stream.add(1)
     with running(stream.start(udo(name))) as query:
-        wait_until(flag.exists, 30, "the operator to hold a frame")
+        wait_until(lambda: platform.said(name, "holding"), 30, "the operator to hold a frame")
+        go.touch()
         platform.kill_queue_server()
         query.processAllAvailable()
     assert [r.id for r in stream.all()] == list(range(BATCH_ROWS))
