@@ -181,11 +181,15 @@ def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, op
     assert shown["signatures"] == [] and [la["kind"] for la in shown["layers"]] == ["base", "base", "code"]
     assert shown["used_by"] == {"deployments": [{"name": "told", "wanted": True}], "queries": [], "nodes_not_asked": []}
 
+    assert "in use by told" in platform("registry", "delete", "told@1", code=4).err
     platform("update", "told", "2")
     assert platform("inspect", "told@1").json["used_by"]["deployments"] == [{"name": "told", "wanted": False}]
     assert platform("push", folder, "--json").json["digest"] == digest  # again, from elsewhere: nothing new is attached
     assert platform("inspect", "told@1").json["provenance"] == made
     platform("undeploy", "told")
+    assert "NAME@VERSION" in platform("registry", "delete", "told", code=2).err
+    platform("registry", "delete", "told@1")
+    platform("inspect", "told@1", code=3)
 
 
 def test_what_exchanges_events_now_is_shown_beside_the_version(platform: Shell, operator: Operators) -> None:

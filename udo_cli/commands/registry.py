@@ -90,6 +90,26 @@ def audit(deployment: str | None, limit: int, as_json: bool) -> None:
     output.table(("AT", "WHO", "FROM", "ACTION", "DEPLOYMENT", "OLD", "NEW", "DETAIL"), rows, "nothing has been changed yet")
 
 
+@command.command("delete", examples="udo registry delete fraud@1\nudo registry gc          gives back the space, a day later by itself")
+@click.argument("reference", metavar="NAME@VERSION")
+@base.json_option
+def delete(reference: str, as_json: bool) -> None:
+    """Forget an operator version with its signatures. Refused while a deployment uses it."""
+    from udo_cli import output, remote
+    from udo_protocol.errors import UsageError
+
+    name, version = remote.reference(reference)
+    if "@" not in reference:
+        raise UsageError(f"expected NAME@VERSION, got {reference!r}; versions are listed by: udo ls operators")
+    with remote.registry() as api:
+        digest = api.version(name, version)["digest"]
+        api.delete_version(name, digest)
+    if as_json:
+        output.emit({"deleted": f"{name}@{version}", "digest": digest})
+    else:
+        click.echo(f"{name}@{version}: deleted")
+
+
 @command.command("gc", examples="udo registry gc\nudo registry gc --unused-s 3600 --untagged")
 @click.option("--unused-s", type=click.FloatRange(0), help="Only what has not been used for so long; a day by default.")
 @click.option("--untagged", is_flag=True, help="Also images without a tag that nothing refers to.")
@@ -103,4 +123,4 @@ def gc(unused_s: float | None, untagged: bool, as_json: bool) -> None:
     if as_json:
         output.emit(removed)
     else:
-        print(f"removed {removed['blobs']} blobs and {removed['uploads']} unfinished uploads")
+        click.echo(f"removed {removed['blobs']} blobs and {removed['uploads']} unfinished uploads")
