@@ -1,5 +1,6 @@
 # Two commands do everything on a fresh machine with Python >= 3.11, make and a package index:
 #   make demo    the main job on a real stream (arguments: make demo ARGS="--rows 200000")
+#                (in containers: make demo DRIVER=docker, see docs/docker.md)
 #   make test    all checks and tests
 SHELL := /bin/sh
 VENV ?= .venv
@@ -10,7 +11,7 @@ UV_VERSION := 0.13.8
 .PHONY: help setup demo test lint unit interpreters lock proto bench clean
 
 help:
-	@echo "make demo | test | lint | lock | proto | bench NAME=throughput | clean"
+	@echo "make demo [DRIVER=docker] | test | lint | lock | proto | bench NAME=throughput | clean"
 
 setup: $(VENV)/.ready
 
@@ -27,7 +28,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup
-	$(BIN)/udo demo $(ARGS)
+	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
 test: setup lint unit interpreters
 

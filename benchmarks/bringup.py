@@ -107,7 +107,22 @@ class Platform:
             else:
                 part = next((n for n in ("warden", "node_manager", "registry") if n in command), "registry")
             found.setdefault(part, []).append(p)
+        for pid in self._containers():
+            found.setdefault("instance" if pid in instances else "warm", []).append(psutil.Process(pid))
         return found
+
+    def _containers(self) -> list[int]:
+        """First processes of this node's containers: what is in one does not know this machine's paths."""
+        if self.node().status().driver != "docker":
+            return []
+        import docker
+
+        client = docker.from_env()
+        try:
+            running = client.containers.list(filters={"label": f"dev.udo.home={self.home.node}"})
+            return [int(c.attrs["State"]["Pid"]) for c in running]
+        finally:
+            client.close()
 
 
 @contextmanager

@@ -72,9 +72,10 @@ def warm_waits(p: Platform, served: set[int]) -> bool:
     if len(beside) != 1 or beside[0].pid in served:
         return False
     try:
-        before = beside[0].cpu_times()
+        everything = [beside[0], *beside[0].children(recursive=True)]  # below a sandbox or a container's init
+        before = [p.cpu_times() for p in everything]
         time.sleep(0.1)
-        return bool(beside[0].cpu_times() == before and beside[0].memory_info().rss > LOADED_BYTES)
+        return [p.cpu_times() for p in everything] == before and max(p.memory_info().rss for p in everything) > LOADED_BYTES
     except psutil.NoSuchProcess:
         return False
 

@@ -82,4 +82,7 @@ def group(name: str, examples: str) -> Callable[[Callable[..., Any]], ReportingG
     return click.group(name, cls=ReportingGroup, examples=examples, invoke_without_command=True, context_settings=settings)
 
 
+driver_option = click.option(
+    "--driver", type=click.Choice(["process", "docker"]), default="process", show_default=True, help="How the node runs operators."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")

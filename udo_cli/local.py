@@ -37,7 +37,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Options:
-    """How `udo up` starts the two. `listen`, `trusted_keys`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any."""
+    """How `udo up` starts the two. `listen`, `trusted_keys`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any;
+    `runtime_image`: what Python operators run in with the Docker driver.
+    """
 
     listen: str = "127.0.0.1:0"
     node: str = ""
@@ -46,6 +48,7 @@ class Options:
     metrics_port: int = 0
     timeout_s: float = START_TIMEOUT_S
     trusted_keys: Path | None = None
+    runtime_image: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
             undo.callback(_stop_node, home)
             arguments = ["node_manager", "--home", str(home.node), "--registry", url, "--token-file", str(home.token_file)]
             arguments += ["--driver", options.driver, "--warm", str(options.warm), "--metrics-port", str(options.metrics_port)]
+            arguments += ["--runtime-image", options.runtime_image] if options.runtime_image else []
             child = _spawn(home.node, arguments + (["--node", options.node] if options.node else []))
             _await(lambda: _node_answers(home) or None, child, home.node, "the node manager", options.timeout_s)
             _await(lambda: _live_nodes(url) or None, child, home.node, "the node manager's first heartbeat", options.timeout_s)

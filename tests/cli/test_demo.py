@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.conftest import require
+from tests.docker_daemon import Daemon
 from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
 
@@ -33,8 +34,8 @@ def scratch() -> Iterator[Path]:
         yield Path(name)
 
 
-def start(scratch: Path, *args: str) -> subprocess.Popen[str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("UDO_")} | {"TMPDIR": str(scratch)}
+def start(scratch: Path, *args: str, **more: str) -> subprocess.Popen[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("UDO_")} | {"TMPDIR": str(scratch)} | more
     command = [sys.executable, "-m", "udo_cli", "demo", *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
 
@@ -64,6 +65,21 @@ def test_every_event_is_answered_once_and_in_order_through_a_live_update(scratch
     before, after = report["quality"]["v1"], report["quality"]["v2"]
     assert before["rows"] + after["rows"] == 30_000
     assert after["recall"] > before["recall"] + 0.2
+    assert left(scratch) == []
+
+
+@pytest.mark.timeout(DEMO_TIMEOUT_S + 60)
+def test_the_same_holds_in_containers(docker: Daemon, runtime_image: str, scratch: Path) -> None:
+    if runtime_image != (wanted := f"udo-runtime-python:cp{sys.version_info.major}{sys.version_info.minor}"):
+        require(wanted, f"Debian's Python made {runtime_image}; run the tests with that Python")
+    demo = start(scratch, "--driver", "docker", "--rows", "15000", "--rate", "3000", "--update-at", "6000", "--json", **docker.environment)
+    out, err = demo.communicate(timeout=DEMO_TIMEOUT_S)
+    assert demo.returncode == 0, err
+    report = json.loads(out)
+    assert (report["events_in"], report["events_out"]) == (15_000, 15_000)
+    assert [report[k] for k in ("lost", "duplicated", "reordered", "unknown", "mixed_rows")] == [0] * 5
+    assert 6_000 <= report["update"]["requested_row"] <= report["update"]["first_row"] < 15_000
+    assert report["quality"]["v1"]["rows"] + report["quality"]["v2"]["rows"] == 15_000
     assert left(scratch) == []
 
 

@@ -12,9 +12,18 @@ from docker.models.containers import Container
 from node_manager.drivers.docker import HOME_LABEL
 from tests.conftest import wait_until
 from tests.docker_daemon import Daemon as Docker
+from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 
 Open = Callable[..., Lane]
+COUNT = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"b": n}
+"""
+KEYED = {"entry": "op:Count", "key": ["a"]}
 LIMITS = """
 import os, resource
 from udo_runtime import operator
@@ -82,6 +91,18 @@ def test_an_instance_is_bounded_by_its_manifest_and_is_nobody_on_this_machine(
     assert (given["Memory"], given["MemorySwap"], given["PidsLimit"]) == (300 << 20, 300 << 20, 50)
     assert given["CpuQuota"] / given["CpuPeriod"] == 1.5
     assert sorted((m["Destination"], m["RW"]) for m in mine.attrs["Mounts"]) == [("/udo/instance", False), ("/udo/run", False)]
+
+
+def test_keyed_state_survives_the_death_of_its_container_and_an_update(daemon: Daemon, containers: Callable[[], list[Container]]) -> None:
+    daemon.deploy(COUNT, **KEYED)
+    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
+
+    next(c for c in containers() if c.name == f"udo-{daemon.slot().instance}").kill()
+    assert Attempt(daemon.api, "d", "s", 1, 2).run([1, 3]) == [3, 1]
+    steps = list(daemon.api.update("d", "2", put_image(daemon.home, COUNT.replace('"b": n', '"b": -n'), version="2", **KEYED)))
+
+    assert steps[-1].phase == "done", steps
+    assert Attempt(daemon.api, "d", "s", 2, 3).run([1, 2]) == [-4, -2]
 
 
 def test_a_file_of_the_deployment_is_there(daemon: Daemon, lane: Open) -> None:

@@ -13,6 +13,7 @@ EXAMPLES = """
 udo demo
 udo demo --rate 20000 --seconds 60
 udo demo --data payments.parquet --update-at 100000
+udo demo --driver docker                      operators in containers (docs/docker.md)
 udo demo --json > report.json
 """
 
@@ -24,9 +25,17 @@ udo demo --json > report.json
 @click.option("--rows", type=click.IntRange(1), help="Rows in all.")
 @click.option("--update-at", type=click.IntRange(1), metavar="ROW", help="Row at which fraud v2 replaces v1; the middle by default.")
 @click.option("--seed", type=int, default=7, show_default=True, help="Of the generator.")
+@base.driver_option
 @base.json_option
 def command(
-    data: Path | None, rate: float | None, seconds: float | None, rows: int | None, update_at: int | None, seed: int, as_json: bool
+    data: Path | None,
+    rate: float | None,
+    seconds: float | None,
+    rows: int | None,
+    update_at: int | None,
+    seed: int,
+    driver: str,
+    as_json: bool,
 ) -> None:
     """Run the platform on a stream of card payments and replace the fraud operator while the query runs.
 
@@ -41,7 +50,7 @@ def command(
 
         made = plan.make(data, rate, seconds, rows, update_at, seed)
         with show.screen() as screen:
-            report = run.run(made, output.say, screen)
+            report = run.run(made, driver, output.say, screen)
     if as_json:
         output.emit(report.document())
     else:

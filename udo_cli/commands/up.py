@@ -11,6 +11,7 @@ from udo_cli import base
 EXAMPLES = """
 udo up
 udo up --warm 2 --metrics-port 9464
+udo up --driver docker                        operators in containers (docs/docker.md)
 udo up --require-signatures trusted-keys
 UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
 """
@@ -21,7 +22,8 @@ UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
     "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Where the registry listens; port 0: any free one."
 )
 @click.option("--node", default="", metavar="NAME", help="Name of this node; the host's name by default.")
-@click.option("--driver", default="process", show_default=True, help="How the node runs operators.")
+@base.driver_option
+@click.option("--runtime-image", default="", metavar="IMAGE", help="Docker driver: what Python operators run in (docs/docker.md).")
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready for updates.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the node's Prometheus endpoint; 0: any free one.")
 @click.option(
@@ -33,7 +35,17 @@ UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
 )
 @click.option("--wait-s", type=click.FloatRange(1), default=60.0, show_default=True, help="How long each may take until it answers.")
 @base.json_option
-def command(listen: str, node: str, driver: str, warm: int, metrics_port: int, keys: Path | None, wait_s: float, as_json: bool) -> None:
+def command(
+    listen: str,
+    node: str,
+    driver: str,
+    runtime_image: str,
+    warm: int,
+    metrics_port: int,
+    keys: Path | None,
+    wait_s: float,
+    as_json: bool,
+) -> None:
     """Start a registry and a node manager under UDO_HOME (default ~/.udo) and wait until both answer.
 
     What already runs is left alone. Stop both with `udo down`.
@@ -41,7 +53,7 @@ def command(listen: str, node: str, driver: str, warm: int, metrics_port: int, k
     from udo_cli import local, output
     from udo_cli.settings import Settings
 
-    options = local.Options(listen, node, driver, warm, metrics_port, wait_s, keys.absolute() if keys else None)
+    options = local.Options(listen, node, driver, warm, metrics_port, wait_s, keys.absolute() if keys else None, runtime_image)
     with local.interruptible():
         started = local.start(Settings().local, options, output.say)
     if as_json:

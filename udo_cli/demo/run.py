@@ -36,22 +36,22 @@ def _workspace() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _platform(home: Home, say: Callable[[str], None]) -> Iterator[local.Started]:
+def _platform(home: Home, driver: str, say: Callable[[str], None]) -> Iterator[local.Started]:
     try:
-        yield local.start(home, local.Options(node="demo"), say)
+        yield local.start(home, local.Options(node="demo", driver=driver), say)
     finally:
         with local.unhurried():
             local.stop(home, say)
 
 
-def run(plan: Plan, say: Callable[[str], None], screen: Screen) -> Report:
-    """Run `plan`; the report. Whatever happens, nothing is left running and no file is left behind."""
+def run(plan: Plan, driver: str, say: Callable[[str], None], screen: Screen) -> Report:
+    """Run `plan` on a node with this driver; the report. Whatever happens, nothing is left running and no file is left behind."""
     began = time.monotonic()
     with _workspace() as work, contextlib.ExitStack() as parts:
         chunks = source.split(plan.table, work / "chunks", plan.batch_rows)
         say(f"{plan.table.num_rows:,} card payments ({plan.origin}) in {chunks.batches} micro-batches")
         home = Home(work / "udo")
-        started = parts.enter_context(_platform(home, say))
+        started = parts.enter_context(_platform(home, driver, say))
         api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").strip(), "demo"))
         platform.prepare(api, home.dependencies, say)
         say("starting Spark")
