@@ -5,11 +5,16 @@ Open loop at fixed rates with the engine-free client; afterwards, with the clien
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.bringup import Platform, platform, say
+from benchmarks.contenders.bare import bare_client
 from benchmarks.idle import cpu_percent
-from benchmarks.openloop import Arrivals, send
+from benchmarks.openloop import Arrivals, Client, send
 from benchmarks.quantiles import summary_ms
 from benchmarks.rules import check_sequence
 from benchmarks.tables import Section
@@ -27,12 +32,29 @@ def event(i: int) -> dict[str, Any]:
     return {"id": i, "card": i % 5000, "amount": 1.5, "at": i * 1000}
 
 
-def measure(p: Platform, rate: int, seconds: float) -> dict[str, float]:
-    """One rate on a fresh lane; the first second warms up and is not counted, but judged by the oracle."""
-    warm, events = int(rate * WARM_S), int(rate * (WARM_S + seconds))
-    arrivals = Arrivals()
+@contextmanager
+def through_udo(p: Platform, arrivals: Arrivals) -> Iterator[Client]:
+    """A fresh lane."""
     with connect(OPERATOR, node=p.node_socket) as client:
         client.add_listener(arrivals.add, batches=True)
+        yield client
+
+
+@contextmanager
+def through_bare_redis(p: Platform, arrivals: Arrivals) -> Iterator[Client]:
+    """The floor, on a server of its own."""
+    with TemporaryDirectory(prefix="udo-bare-") as directory, bare_client(Path(directory), arrivals.add) as client:
+        yield client
+
+
+CONTENDERS = {"rates": through_udo, "bare_redis": through_bare_redis}
+
+
+def measure(p: Platform, contender: str, rate: int, seconds: float) -> dict[str, float]:
+    """One rate with a fresh client; the first second warms up and is not counted, but judged by the oracle."""
+    warm, events = int(rate * WARM_S), int(rate * (WARM_S + seconds))
+    arrivals = Arrivals()
+    with CONTENDERS[contender](p, arrivals) as client:
         sent = send(client, rate, events, event)
     ids, at = arrivals.column("id"), arrivals.at()
     check_sequence(ids, events).require_clean(f"{rate:,} events/s")
@@ -48,14 +70,15 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
     with platform(driver) as p:
         p.push(OPERATOR, "1")
         p.deploy(OPERATOR, OPERATOR)
-        rates = {}
+        found: dict[str, dict[str, Any]] = {name: {} for name in CONTENDERS}
         for rate in RATES:
             say(f"{rate:,} events/s")
-            rates[str(rate)] = measure(p, rate, seconds)
+            for name, rates in found.items():
+                rates[str(rate)] = measure(p, name, rate, seconds)
         say(f"idle for {IDLE_S:.0f} s")
         idle = cpu_percent(p.processes(), IDLE_S)
     return {
-        "rates": rates,
+        **found,
         "idle_cpu_percent": idle.pop("instance"),
         "idle_cpu_percent_others": idle,
         "idle_s": IDLE_S,
@@ -68,9 +91,16 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 def sections(record: dict[str, Any]) -> list[Section]:
     """For people."""
     keys = ("offered", "achieved", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms", "events_per_frame")
-    header = ("events/s", "achieved", "mean ms", "p50", "p99", "p99.9", "max", "a frame")
-    rows = [[f"{r[k]:,.0f}" if k in ("offered", "achieved") else f"{r[k]:.2f}" for k in keys] for r in record["rates"].values()]
-    remark = f"Open loop, all events of {record['seconds']:g} s after a second of warm-up; linger {record['linger_ms']:g} ms."
+    header = ("through", "events/s", "achieved", "mean ms", "p50", "p99", "p99.9", "max", "a frame")
+    rows = [
+        [text, *(f"{r[k]:,.0f}" if k in ("offered", "achieved") else f"{r[k]:.2f}" for k in keys)]
+        for name, text in (("rates", "UDO"), ("bare_redis", "two bare lists"))
+        for r in record.get(name, {}).values()
+    ]
+    remark = (
+        f"Open loop, all events of {record['seconds']:g} s after a second of warm-up; linger {record['linger_ms']:g} ms. "
+        "Two bare lists: the same events through RPUSH and BLPOP to an echoing process, without log, numbering, fence or lease."
+    )
     idle = [["idle instance", f"{record['idle_cpu_percent']:.3f}"]]
     idle += [[name.replace("_", " "), f"{value:.3f}"] for name, value in sorted(record["idle_cpu_percent_others"].items())]
     return [

@@ -12,18 +12,27 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.rules import InvalidRun
-from udo_interface import Client
 
 _PR_SET_TIMERSLACK = 29
 DRAIN_TIMEOUT_S = 60.0
 Make = Callable[[int], dict[str, Any]]
+
+
+class Client(Protocol):
+    """What a load needs of a client."""
+
+    def send(self, event: dict[str, Any]) -> None:
+        """Hand over one event."""
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until all is answered."""
 
 
 @dataclass

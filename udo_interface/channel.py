@@ -1,8 +1,8 @@
-"""One engine-free lane with its background threads: the paper's Algorithm 1 (section IV-B) over the slot log.
+"""One engine-free lane with its background thread: the paper's Algorithm 1 (section IV-B) over the slot log.
 
-The caller's thread only appends to a bounded buffer. The flush thread sends what has gathered as one frame per flush; the
-receive thread takes answers by range reads and calls the listeners. Both sleep on conditions, so an idle channel costs
-nothing; what the paper's linear back-off does for a polling reader happens in LaneEnd.collect.
+The caller's thread only appends to a bounded buffer. The channel's thread flushes what has gathered as one frame, takes
+answers by range reads and calls the listeners. While a frame is under way events gather for the next one, so that the
+round trip sets the number of frames; a full frame does not wait, up to the window. An idle channel sleeps and costs nothing.
 """
 
 from __future__ import annotations
