@@ -67,7 +67,7 @@ def platform(tmp_path: Path) -> Iterator[dict[str, str]]:
 def test_the_snippets_run(document: str, platform: dict[str, str], tmp_path: Path) -> None:
     text = script(document)
     if "udo up" not in text:
-        text = text.replace("set -euo pipefail", 'set -euo pipefail\nudo up\nexport UDO_QUEUE_SOCKET="$UDO_HOME/node/run/queue.sock"', 1)
+        text = text.replace("set -euo pipefail", f"set -euo pipefail\nudo up\n{SERVER}", 1)
     work = tmp_path / "work"
     work.mkdir()
     (work / "examples").symlink_to(ROOT / "examples")
