@@ -161,7 +161,11 @@ class ProcessDriver:
                 why = "\n".join(logfile.tail(spec.directory / "log", 5)) or f"it said nothing within {_START_TIMEOUT_S:g} s"
                 raise OperatorError(f"instance {spec.instance} cannot be started in its sandbox: {why}")
             text += part
-        return {**asdict(_identity(json.loads(text)["child-pid"])), "monitor": asdict(_identity(child.pid))}
+        init = _identity(json.loads(text)["child-pid"])
+        # Until it has started the program it neither leads its group nor passes a signal on.
+        while proc.alive(init) and len(list(proc.tree(init.pid))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return {**asdict(init), "monitor": asdict(_identity(child.pid))}
 
     def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
         process = _process(handle)
