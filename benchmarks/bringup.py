@@ -90,7 +90,8 @@ class Platform:
     def processes(self) -> dict[str, list[psutil.Process]]:
         """Everything that runs under this home, by part: instance, warm, node_manager, queue, state, registry, other."""
         status = self.node().status()
-        instances = {s.pid for s in status.slots}
+        # In a sandbox the instance is the child of the process that is known.
+        instances = {p.pid for s in status.slots if s.pid for p in (psutil.Process(s.pid), *psutil.Process(s.pid).children(True))}
         servers = {s.pid: s.role for s in status.servers}
         found: dict[str, list[psutil.Process]] = {}
         inside = f"{self.home.path}/"
@@ -102,6 +103,8 @@ class Platform:
                 part = "instance"
             elif p.pid in servers:
                 part = servers[p.pid]
+            elif command.startswith("bwrap ") or "/bwrap " in command:
+                part = "sandbox"
             elif "bootstrap.py" in command:
                 part = "warm"
             else:
@@ -126,13 +129,13 @@ class Platform:
 
 
 @contextmanager
-def platform(driver: str) -> Iterator[Platform]:
+def platform(driver: str, sandbox: str = "auto") -> Iterator[Platform]:
     """The whole platform, started as `udo up` starts it, stopped at the end whatever happened."""
     # Unix socket paths are short: 107 bytes.
     path = Path(tempfile.mkdtemp(prefix="udo-bench-"))
     home = Home(path)
     try:
-        started = local.start(home, local.Options(driver=driver), say)
+        started = local.start(home, local.Options(driver=driver, sandbox=sandbox), say)
         yield Platform(home, started.registry, started.node)
     except UdoError as e:
         raise InvalidRun(f"{type(e).__name__}: {e}") from e

@@ -85,4 +85,11 @@ def group(name: str, examples: str) -> Callable[[Callable[..., Any]], ReportingG
 driver_option = click.option(
     "--driver", type=click.Choice(["process", "docker"]), default="process", show_default=True, help="How the node runs operators."
 )
+sandbox_option = click.option(
+    "--sandbox",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="Of the process driver: auto, where the host allows one (see: udo node capabilities).",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")

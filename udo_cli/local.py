@@ -38,7 +38,8 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Options:
     """How `udo up` starts the two. `listen`, `trusted_keys`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any;
-    `runtime_image`: what Python operators run in with the Docker driver.
+    `runtime_image`: what Python operators run in with the Docker driver; `sandbox`: auto or
+    none, of the process driver.
     """
 
     listen: str = "127.0.0.1:0"
@@ -49,6 +50,7 @@ class Options:
     timeout_s: float = START_TIMEOUT_S
     trusted_keys: Path | None = None
     runtime_image: str = ""
+    sandbox: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
             undo.callback(_stop_node, home)
             arguments = ["node_manager", "--home", str(home.node), "--registry", url, "--token-file", str(home.token_file)]
             arguments += ["--driver", options.driver, "--warm", str(options.warm), "--metrics-port", str(options.metrics_port)]
+            arguments += ["--sandbox", options.sandbox]
             arguments += ["--runtime-image", options.runtime_image] if options.runtime_image else []
             child = _spawn(home.node, arguments + (["--node", options.node] if options.node else []))
             _await(lambda: _node_answers(home) or None, child, home.node, "the node manager", options.timeout_s)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from udo_runtime.groups import TIMERS, Group
+from udo_runtime.groups import PACKED_TIMERS, Group
 
 from udo_protocol.errors import ProtocolError, UsageError
 from udo_protocol.proto import node_manager_pb2 as pb
@@ -38,7 +38,7 @@ class Settled:
     @property
     def keys(self) -> int:
         """Keys that have state."""
-        return 0 if self.group < 0 else len(self.values) - (TIMERS in self.values)
+        return 0 if self.group < 0 else len(self.values) - (PACKED_TIMERS in self.values)
 
     @property
     def bytes(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from udo_runtime.groups import TIMERS, unpack
+from udo_runtime.groups import PACKED_TIMERS, unpack
 from udo_runtime.keyed import EXPIRES, TIMER, unpack_key
 
 from udo_cli.state_file import Settled
@@ -21,9 +21,9 @@ def entries(groups: Iterable[Settled], key: str | None = None) -> Iterator[dict[
     for g in groups:
         if g.group < 0:
             continue
-        timers = _timers(g.values.get(TIMERS))
+        timers = _timers(g.values.get(PACKED_TIMERS))
         for packed, value in g.values.items():
-            if packed == TIMERS:
+            if packed == PACKED_TIMERS:
                 continue
             name = unpack_key(packed)
             if wanted is not None and plain(name) not in wanted:

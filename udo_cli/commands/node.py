@@ -12,7 +12,23 @@ EXAMPLES = """
 udo node --home /run/udo --registry http://registry:5000 --token-file token     as a service runs it
 udo node                                                                        under UDO_HOME, Ctrl-C stops it
 udo node ls
+udo node capabilities
 """
+# In the order of docs/sandbox.md.
+CAPABILITIES = {
+    "isolates_network": "reaches no network",
+    "isolates_sockets": "reaches no sockets but the two servers'",
+    "isolates_reads": "sees no files but its own, its runtime's and programs",
+    "isolates_writes": "changes no files but in its scratch space",
+    "isolates_processes": "sees and signals no processes but its own",
+    "isolates_keys": "gets at no keys but its slot's",
+    "isolates_users": "runs as a user that owns nothing here",
+    "memory_limit": "memory is bounded",
+    "process_limit": "processes are bounded",
+    "open_files_limit": "open files are bounded",
+    "disk_limit": "what it can write is bounded",
+    "runs_images": "whole images can be run",
+}
 
 
 @base.group("node", EXAMPLES)
@@ -26,7 +42,8 @@ udo node ls
     type=click.Path(path_type=Path, dir_okay=False),
     help="The registry's token; UDO_TOKEN_FILE or the local one by default.",
 )
-@click.option("--driver", default="process", show_default=True, help="How it runs operators.")
+@base.driver_option
+@base.sandbox_option
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the Prometheus endpoint; 0: any free one.")
 @click.option(
@@ -40,6 +57,7 @@ def command(
     url: str | None,
     token_file: Path | None,
     driver: str,
+    sandbox: str,
     warm: int,
     metrics_port: int,
     server: Path | None,
@@ -52,7 +70,7 @@ def command(
 
     settings = Settings()
     arguments = ["--home", str(home or settings.local.node), "--driver", driver, "--warm", str(warm), "--metrics-port", str(metrics_port)]
-    arguments += ["--registry", url or settings.registry_url()]
+    arguments += ["--sandbox", sandbox, "--registry", url or settings.registry_url()]
     token = token_file or settings.token_file or settings.local.token_file
     for option, value in (("--token-file", token if token.exists() else None), ("--node", name), ("--server", server)):
         arguments += [option, str(value)] if value else []
@@ -72,3 +90,22 @@ def ls(as_json: bool) -> None:
         return
     rows = [(n["node"], "live" if n["live"] else "gone", n["driver"], n["address"], n["metrics_address"], n["last_seen"]) for n in nodes]
     output.table(("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS", "LAST SEEN"), rows, "no nodes; start one with: udo node")
+
+
+@command.command("capabilities", examples="udo node capabilities --json")
+@base.json_option
+def capabilities(as_json: bool) -> None:
+    """Show what each node's driver keeps an operator from, as the node found out when it started."""
+    from udo_cli import output, remote
+
+    with remote.registry() as api:
+        nodes = [{name: n[name] for name in ("node", "driver", "capabilities")} for n in api.nodes() if n["live"]]
+    if as_json:
+        output.emit(nodes)
+        return
+    header = ("AN OPERATOR", *(f"{n['node']} ({n['driver']})".upper() for n in nodes))
+    rows = [(text, *("yes" if n["capabilities"].get(name) else "no" for n in nodes)) for name, text in CAPABILITIES.items()]
+    output.table(header, rows if nodes else [], "no nodes; start one with: udo node")
+    for n in nodes:
+        if remark := n["capabilities"].get("remark"):
+            click.echo(f"{n['node']}: {remark}")

@@ -23,6 +23,7 @@ UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
 )
 @click.option("--node", default="", metavar="NAME", help="Name of this node; the host's name by default.")
 @base.driver_option
+@base.sandbox_option
 @click.option("--runtime-image", default="", metavar="IMAGE", help="Docker driver: what Python operators run in (docs/docker.md).")
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready for updates.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the node's Prometheus endpoint; 0: any free one.")
@@ -39,6 +40,7 @@ def command(
     listen: str,
     node: str,
     driver: str,
+    sandbox: str,
     runtime_image: str,
     warm: int,
     metrics_port: int,
@@ -53,7 +55,7 @@ def command(
     from udo_cli import local, output
     from udo_cli.settings import Settings
 
-    options = local.Options(listen, node, driver, warm, metrics_port, wait_s, keys.absolute() if keys else None, runtime_image)
+    options = local.Options(listen, node, driver, warm, metrics_port, wait_s, keys.absolute() if keys else None, runtime_image, sandbox)
     with local.interruptible():
         started = local.start(Settings().local, options, output.say)
     if as_json:

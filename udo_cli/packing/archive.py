@@ -163,9 +163,8 @@ def _diff_ids(config: Mapping[str, Any], source: str) -> list[str]:
 
 def _saved(reference: str, target: Path) -> Path:
     """The image of that name in the local Docker daemon, as a docker-archive."""
-    from docker.errors import DockerException, ImageNotFound
-
     import docker
+    from docker.errors import DockerException, ImageNotFound
 
     try:
         client = docker.from_env()
