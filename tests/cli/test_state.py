@@ -162,10 +162,10 @@ def test_every_sub_command_has_help_with_examples(udo: Callable[..., object]) ->
 def test_times_bytes_and_composite_keys_have_a_text_form() -> None:
     import datetime as dt
 
-    from udo_runtime.groups import TIMERS, pack
+    from udo_runtime.groups import PACKED_TIMERS, pack
 
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-    values = {pack(["a", 7]): pack({"t": at, "b": b"\x01", "m": {1: 2}}), TIMERS: pack({"t": {pack(["a", 7]): [1_000_000]}})}
+    values = {pack(["a", 7]): pack({"t": at, "b": b"\x01", "m": {1: 2}}), PACKED_TIMERS: pack({"t": {pack(["a", 7]): [1_000_000]}})}
     [entry] = entries([state_file.Settled(3, 0, True, values, {})], '["a", 7]')
     assert entry["key"] == ["a", 7]
     assert entry["state"] == {"t": "2030-01-01T00:00:00+00:00", "b": "01", "m": {"1": 2}}

@@ -57,7 +57,7 @@ def counts(daemon: Daemon, session: str) -> dict[int, int]:
             parts.setdefault(part.piece.group, {}).setdefault(part.piece.kind, []).append(part.piece.data)
     for kinds in parts.values():
         group = Group.restore(kinds[pb.StatePiece.META][0], kinds.get(pb.StatePiece.BASE, [None])[0], kinds.get(pb.StatePiece.DELTA, []))
-        found |= {unpack(k): unpack(v)["n"] for k, v in group.values.items()}
+        found |= {k: unpack(v)["n"] for k, v in group.values.items()}
     return found
 
 

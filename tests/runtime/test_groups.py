@@ -18,9 +18,7 @@ from udo_protocol.errors import StateLost, TwoProducers
 def count(group: Group, label: Label, times: int = 1, partition: int = 0) -> int:
     """A counting operator: touch, then add."""
     assert group.touch(label, partition)
-    state = group.live.get("k")
-    if state is None:
-        state = group.open("k")
+    state = group.open("k")
     state["n"] = state.get("n", 0) + times
     return int(state["n"])
 
@@ -126,7 +124,8 @@ Steps = st.lists(
 def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_stopped(steps: list[tuple[str, int, int]]) -> None:
     """Two groups take the same steps; one is stored in deltas and restored at random."""
     mirror, stored = Group(), Group()
-    base, deltas, meta = b"\x80", list[bytes](), None
+    base: bytes | None = None
+    deltas, meta = list[bytes](), None
     label = Label(1, 0, 0)
 
     def save(folding: bool) -> None:
@@ -148,7 +147,7 @@ def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_s
         for g in (mirror, stored):
             if step == "count":
                 g.touch(label, 0)
-                state = g.live[key] if key in g.live else g.open(key)
+                state = g.open(key)
                 if times == 9:
                     state.clear()
                 else:
@@ -168,7 +167,7 @@ def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_s
     mirror.touch(final, 0)
     stored.touch(final, 0)
     assert stored.values == mirror.values
-    assert stored.size == mirror.size == sum(len(k) + len(v) for k, v in mirror.values.items())
+    assert stored.size == mirror.size == sum(len(pack(k)) + len(v) for k, v in mirror.values.items())
     assert fold(mirror.snapshot(), []) == mirror.values
 
 
@@ -185,6 +184,26 @@ def test_a_time_with_zone_reads_back_in_utc_and_an_unknown_type_is_refused() -> 
     assert unpack(pack(dt.datetime(2020, 1, 1, 2, tzinfo=zone))) == dt.datetime(2020, 1, 1, 0, tzinfo=dt.UTC)
     with pytest.raises(TypeError, match="state holds a object"):
         pack(object())
+
+
+def test_keys_are_closed_when_more_than_the_bound_are_open_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("udo_runtime.session._OPEN_KEYS", 3)
+    s, expected = Session("s"), dict.fromkeys(range(10), 0)
+    for epoch in range(3):
+        label = Label(1, epoch, epoch)
+        assert s.touch([0, 1], label, 0)
+        for key in [*range(10), *range(5)] * 2:
+            if key not in s.states:
+                s.open([key], [key % 2])
+            s.states[key]["n"] = s.states[key].get("n", 0) + 1
+            expected[key] += 1
+            assert len(s.states) <= 4
+        s.close([0, 1])
+        s.end([0, 1], label)
+    values = s.groups[0].values | s.groups[1].values
+    assert {k: unpack(v)["n"] for k, v in values.items()} == expected
+    before = {k: v for g in s.groups.values() for k, v in g.undo.items()}
+    assert {k: unpack(v or pack({"n": 0}))["n"] for k, v in before.items()} == {k: n * 2 // 3 for k, n in expected.items()}
 
 
 def test_a_session_names_both_epochs_when_state_is_missing() -> None:

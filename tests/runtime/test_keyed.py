@@ -11,7 +11,7 @@ import pyarrow as pa
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
 from udo_protocol import slot
-from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Frame, Header, encode
+from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Bytes, Frame, Header, encode
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.schema import GROUP_COLUMN, schema_id, to_ipc
 
@@ -80,7 +80,7 @@ class Attempt:
         self._sent += 1
         return Header(lane=self.lane.lane, number=self._sent, kind=kind, **self._header, **more)
 
-    def _push(self, frame: list[slot.Bytes]) -> None:
+    def _push(self, frame: list[Bytes]) -> None:
         assert self.lane.push(self._sent, self._sent - 1, frame).status is slot.Push.ACCEPTED
 
     def frames(self) -> list[Frame]:
@@ -255,6 +255,34 @@ def test_a_renewed_expiry_calls_no_timer_and_a_timer_of_the_same_time_still_sees
     assert sorted(Attempt(servers, 6, 7).run(["c"], 40)) == [("a", 126), ("b", 325)]
 
 
+def test_state_that_cannot_be_stored_fails_its_own_attempt_and_no_other(start: Start, servers: Servers) -> None:
+    counter(start, COUNT.replace('if event["k"] == "boom": raise ValueError("boom")', 'if event["k"] == "boom": ctx.state["s"] = {1}'))
+    bad, other = Attempt(servers, 0, 1), Attempt(servers, 0, 1, session="other")
+    bad.send(["a", "boom"])
+    other.send(["a"])
+    other.end()  # its checkpoint finds what `bad` has open
+    assert other.answers() == [("a", 1)]
+    bad.end()
+    assert [f.header.kind for f in bad.frames()] == [ANSWER, SKIPPED]
+    assert Attempt(servers, 0, 2).run(["a"]) == [("a", 1)]
+    alone = Attempt(servers, 1, 3)
+    alone.send(["a", "boom"])
+    alone.end()
+    assert "state holds a set" in alone.frames()[-1].header.failure.message
+    assert Attempt(servers, 1, 4).run(["a"]) == [("a", 2)]
+
+
+def test_a_key_that_is_not_a_number_is_named(start: Start, servers: Servers) -> None:
+    events = pa.schema([("k", pa.float64()), ("t", pa.timestamp("us"))])
+    start(COUNT, "op:Count", schemas=(events, COUNTS), keyed={"columns": ["k"]})
+    sent = events.append(pa.field(GROUP_COLUMN, pa.int32()))
+    attempt = Attempt(servers, 0, 1)
+    attempt.lane.open(to_ipc(sent))
+    batch = pa.record_batch([pa.array([float("nan")]), pa.array([None], pa.timestamp("us")), pa.array([0], pa.int32())], schema=sent)
+    attempt._push(encode(attempt._next(DATA, schema=schema_id(to_ipc(sent))), batch))
+    assert "key column 'k' is NaN" in attempt.frames()[0].header.failure.message
+
+
 def test_state_above_its_bound_names_session_and_largest_keys(start: Start, servers: Servers) -> None:
     counter(start, state_bytes=40)
     attempt = Attempt(servers, 0, 1)
@@ -262,7 +290,7 @@ def test_state_above_its_bound_names_session_and_largest_keys(start: Start, serv
     attempt.end()
     failure = attempt.frames()[-1].header.failure
     assert "session q" in failure.message
-    assert "Largest keys: b'" in failure.message
+    assert "Largest keys: 'key-9' (" in failure.message
 
 
 def test_a_long_epoch_is_checkpointed_before_the_log_is_full(start: Start, servers: Servers) -> None:

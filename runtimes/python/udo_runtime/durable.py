@@ -47,6 +47,11 @@ class Durable:
             writes += self._removal(name, numbers)
         for session in sessions:
             for number, group in session.groups.items():
+                try:
+                    group.settle()
+                except TypeError:  # state that cannot be stored: the attempt is not to END, now or after a restart
+                    assert group.label is not None, "only an attempt opens keys"
+                    session.fail(group.label, group.partition)
                 if writes_of_group := self._changes(session.name, number, group):
                     writes += writes_of_group
                     written.append(group)
@@ -62,7 +67,6 @@ class Durable:
             session.changed = False
 
     def _changes(self, name: str, number: int, group: Group) -> list[Sequence[Arg]]:
-        group.settle()
         if not (group.dirty or group.touched):
             return []
         p = self._prefix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import heapq
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,8 @@ class KeyedContext(Context):
 
     key: Any = None
     state: dict[str, Any]
-    _group: Group
+    _groups: dict[int, Group]
+    _number: int  # of the key's group
     _watermark_us: int | None = None
     # Changed for every event: without the check of a frozen dataclass, which is Python code.
     __setattr__ = object.__setattr__
@@ -71,11 +73,7 @@ class KeyedContext(Context):
             self._timers(EXPIRY)[pack(self.key)] = at_us
 
     def _timers(self, kind: str) -> dict[bytes, Any]:
-        group = self._group
-        timers = group.live.get(TIMERS)
-        if timers is None:
-            timers = group.open(TIMERS)
-        of_kind: dict[bytes, Any] = timers.setdefault(kind, {})
+        of_kind: dict[bytes, Any] = self._groups[self._number].open(TIMERS).setdefault(kind, {})
         return of_kind
 
 
@@ -100,16 +98,21 @@ class KeyedProcessor:
             touched.add(time_group(partition))
         if not session.touch(touched, label, partition):
             return None
-        ctx, key_of, process, names, groups = self._ctx, self._key, self._operator.process, self._names, session.groups
-        ctx._watermark_us = session.watermark_us(label.epoch, self._keyed.delay_us)
+        ctx, process, names, states = self._ctx, self._operator.process, self._names, session.states
+        ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us)
         out: list[dict[str, Any]] = []
         event: dict[str, Any] = {}
         try:
-            for event, number in zip(batch.to_pylist(), column, strict=True):
-                ctx._group = group = groups[number]
-                ctx.key = key = key_of(event)
-                state = group.live.get(key)
-                ctx.state = group.open(key) if state is None else state
+            events = batch.to_pylist()
+            self._check_keys(batch)
+            keys = list(map(self._key, events))
+            for event, key, number in zip(events, keys, column, strict=True):
+                try:
+                    ctx.state = states[key]
+                except KeyError:
+                    session.open(keys, column)  # those of all the frame: much cheaper than one by one
+                    ctx.state = states[key]
+                ctx.key, ctx._number = key, number
                 for answer in process(event, ctx) or ():
                     if answer.keys() != names:
                         raise self._wrong(answer, event)
@@ -139,9 +142,11 @@ class KeyedProcessor:
             watermark = session.watermark_us(label.epoch, self._keyed.delay_us)
             if watermark is not None:
                 out = self._fire(session, header.groups, watermark)
+        try:
+            session.close(numbers)
+        except TypeError as e:
+            raise ProcessingError(str(e)) from e
         session.end(numbers, label, void=header.void)
-        for n in numbers:
-            session.groups[n].settle(close=True)
         self._check_size(session)
         return rows_to_batch(out, self._output)
 
@@ -151,21 +156,17 @@ class KeyedProcessor:
             group = session.groups[n]
             if TIMERS not in group.live and TIMERS not in group.values:
                 continue
-            timers = group.live.get(TIMERS)
-            if timers is None:
-                timers = group.open(TIMERS)
-            due += _due(timers, n, watermark_us)
+            due += _due(group.open(TIMERS), n, watermark_us)
         out: list[dict[str, Any]] = []
+        self._ctx._groups, self._ctx._watermark_us = session.groups, watermark_us
         for at, kind, n, packed in sorted(due):
-            out += self._on_timer(session.groups[n], kind, at, packed, watermark_us)
+            out += self._on_timer(n, kind, at, packed)
         return out
 
-    def _on_timer(self, group: Group, kind: str, at_us: int, packed: bytes, watermark_us: int) -> Sequence[dict[str, Any]]:
+    def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Sequence[dict[str, Any]]:
         ctx = self._ctx
-        ctx.key = unpack_key(packed)
-        state = group.live.get(ctx.key)
-        ctx._group, ctx._watermark_us = group, watermark_us
-        ctx.state = group.open(ctx.key) if state is None else state
+        ctx.key, ctx._number = unpack_key(packed), number
+        ctx.state = ctx._groups[number].open(ctx.key)
         if kind == EXPIRY:
             if ctx.state.get(EXPIRES) == at_us:  # else a later call replaced it
                 ctx.state.clear()
@@ -185,10 +186,18 @@ class KeyedProcessor:
         message = f"expected an event with the columns {', '.join(self._output.names)}; the operator answered {got}"
         return ProcessingError(message, "", event_text(event), SchemaError.code)
 
+    def _check_keys(self, batch: pa.RecordBatch) -> None:
+        for name in self._keyed.columns:
+            column = batch.column(name)
+            if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+                raise ProcessingError(
+                    f"key column {name!r} is NaN, which equals nothing, not even itself: leave such events out, or cast it"
+                )
+
     def _check_size(self, session: Session) -> None:
         if session.size > self._keyed.state_bytes:
-            sizes = [(len(v), k) for g in session.groups.values() for k, v in g.values.items() if k is not TIMERS]
-            largest = ", ".join(f"{k!r} ({n} bytes)" for n, k in sorted(sizes, reverse=True)[:3])
+            sizes = [(len(v), repr(k)) for g in session.groups.values() for k, v in g.values.items() if k is not TIMERS]
+            largest = ", ".join(f"{k} ({n} bytes)" for n, k in heapq.nlargest(3, sizes))
             ctx = self._ctx
             raise ProcessingError(
                 f"state of {ctx.operator}@{ctx.version}, session {session.name}, takes {session.size} bytes; the bound is "

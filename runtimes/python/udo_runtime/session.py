@@ -6,14 +6,17 @@ each partition's highest time is kept in a group of its own and taken back with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from udo_protocol.errors import StateLost
-from udo_runtime.groups import Group, Label, pack, unpack
+from udo_runtime.groups import Group, Label, unpack
 
 # Partition p's highest event time lies in group -(p + 1), under this key.
 _HIGHEST = "highest"
-_PACKED = pack(_HIGHEST)
+# Keys of a session that are open at a time; beyond it all are packed, so that an epoch that touches a million keys does not hold
+# a million dicts.
+_OPEN_KEYS = 1 << 15
 
 
 class Session:
@@ -31,6 +34,8 @@ class Session:
         # also not for the next instance.
         self.failed: set[tuple[int, ...]] = set()
         self._watermark: tuple[int, int | None] = (-1, None)
+        # States of open keys, whatever their group: what the groups hold in `live`, or less.
+        self.states: dict[Any, dict[str, Any]] = {}
 
     def fail(self, label: Label, partition: int) -> None:
         """What this attempt still sends is to be skipped."""
@@ -68,10 +73,31 @@ class Session:
         if any(g.label != label and _stale(g.label, label) for g in wanted):
             return False
         for g in wanted:
-            g.touch(label, partition)
+            if g.label != label:
+                self.states.clear()
+                g.touch(label, partition)
         if wanted:
             self.epoch = max(self.epoch, label.epoch)
         return True
+
+    def open(self, keys: Sequence[Any], numbers: Sequence[int]) -> None:
+        """Open keys, each in its group; these were touched before. Then all are in `states`."""
+        if len(self.states) > _OPEN_KEYS:
+            self.close(self.groups)
+        group_of = dict(zip(keys, numbers, strict=True))
+        wanted: dict[int, list[Any]] = {}
+        for key in group_of.keys() - self.states.keys():
+            wanted.setdefault(group_of[key], []).append(key)
+        for number, of_group in wanted.items():
+            group = self.groups[number]
+            group.open_all(of_group)
+            self.states.update(zip(of_group, map(group.live.__getitem__, of_group), strict=True))
+
+    def close(self, numbers: Iterable[int]) -> None:
+        """Pack what is open in these groups."""
+        self.states.clear()
+        for n in numbers:
+            self.groups[n].settle(close=True)
 
     @property
     def size(self) -> int:
@@ -96,9 +122,7 @@ class Session:
     def saw(self, highest_us: int, partition: int) -> None:
         """The highest event time of a frame of that partition, µs since the epoch; its time group was touched before."""
         group = self.groups[time_group(partition)]
-        state = group.live.get(_HIGHEST)
-        if state is None:
-            state = group.open(_HIGHEST)
+        state = group.open(_HIGHEST)
         if highest_us > state.get("t", highest_us - 1):
             state["t"] = highest_us
 
@@ -128,9 +152,9 @@ def _before(group: Group, epoch: int) -> int | None:
     if group.label is None:
         return None
     group.settle()
-    raw = group.values.get(_PACKED)
+    raw = group.values.get(_HIGHEST)
     if group.label.epoch >= epoch or not group.ended:
-        raw = group.undo.get(_PACKED, raw)
+        raw = group.undo.get(_HIGHEST, raw)
         if group.label.epoch < epoch and group.candidate is not None:
-            raw = group.candidate.get(_PACKED, raw)
+            raw = group.candidate.get(_HIGHEST, raw)
     return None if raw is None else int(unpack(raw)["t"])
