@@ -47,8 +47,8 @@ def command(
     target = build.Target.of(None, None)
     manifest = build.load_manifest(directory, None, target)
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
-    with build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say) as (_, dependencies):
-        trial = isolated.answer(manifest, directory.absolute(), dependencies, batches, values, contents)
+    _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
+    trial = isolated.answer(manifest, directory.absolute(), dependencies, batches, values, contents)
     answers = trial.answers.to_pylist()
     count = sum(b.num_rows for b in batches)
     if as_json:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from udo_cli.packing.requirements import current_target, dependencies_layer
 from udo_protocol import manifest as manifests
 from udo_protocol.errors import ManifestError, UsageError
 from udo_protocol.manifest import Manifest
+
+# Unpacked dependencies that are kept for the next check: as many operators as somebody works on at a time.
+UNPACKED_KEPT = 5
 
 
 @dataclass(frozen=True)
@@ -42,18 +47,26 @@ class Target:
         return (self.python_tag, self.platform) == current_target()
 
 
-@contextmanager
 def unpacked_dependencies(
     manifest: Manifest, target: Target, code: Path, cache: Path, say: Callable[[str], None]
-) -> Iterator[tuple[Layer | None, Path | None]]:
-    """The dependency layer and, while the context lasts, a folder with its files; (None, None) without requirements."""
+) -> tuple[Layer | None, Path | None]:
+    """The dependency layer and a folder in `cache` with its files; (None, None) without requirements."""
     layer = dependencies_layer(manifest.requirements, target.python_tag, target.platform, code, cache, say)
     if layer is None:
-        yield None, None
-        return
-    with tempfile.TemporaryDirectory(prefix="udo-deps-") as name:
-        unpack(layer.path, "dependencies", Path(name))
-        yield layer, Path(name)
+        return None, None
+    folder = cache / "unpacked" / layer.digest.partition(":")[2]
+    if not folder.is_dir():
+        folder.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix="unpack-") as name:
+            files = Path(name) / "files"
+            files.mkdir()
+            unpack(layer.path, "dependencies", files)
+            with suppress(OSError):  # another push was quicker
+                files.rename(folder)
+    os.utime(folder)
+    for old in sorted(folder.parent.iterdir(), key=lambda p: p.stat().st_mtime)[:-UNPACKED_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return layer, folder
 
 
 def load_manifest(directory: Path, version: str | None, target: Target) -> Manifest:
@@ -86,12 +99,12 @@ def build(
     directory: Path, manifest: Manifest, target: Target, work: Path, cache: Path, say: Callable[[str], None], base: image.Base | None = None
 ) -> image.Image:
     """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported."""
-    with unpacked_dependencies(manifest, target, directory, cache, say) as (dependencies, unpacked):
-        if target.here:
-            say(f"checking that {manifest.entry} can be imported")
-            isolated.check_import(manifest, directory.absolute(), unpacked)
-        else:
-            say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
+    dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)
+    if target.here:
+        say(f"checking that {manifest.entry} can be imported")
+        isolated.check_import(manifest, directory.absolute(), unpacked)
+    else:
+        say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
     say("packing code")
     code = pack("code", CODE_ROOT, files_of(directory), work / "code.tar.gz")
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
