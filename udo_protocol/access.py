@@ -21,9 +21,9 @@ _STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*")
 _STATE_READS = ("owner", "cut")
 _STATE_COMMANDS = "info multi exec watch unwatch waitaof get set del unlink rpush lrange hget hset hdel hgetall"
 _LANE_WRITES = ("in", "lane:*", "out:*", "bell:*", "bytes", "sizes", "parked", "newest:*", "schema:*", "lanes")
-_LANE_READS = ("route", "status")
-_LANE_COMMANDS = """info multi exec fcall get set exists del pexpire time llen lrange lpush rpush ltrim blpop hget hset hsetnx hdel
-    incrby sadd srem smembers spop srandmember"""
+_LANE_READS = ("route", "status", "base", "emitted", "owner")
+_LANE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lpush rpush ltrim blpop hget hset hsetnx hdel
+    incrby sadd srem scard spop srandmember"""
 
 
 def _rules(commands: str, writes: Iterable[str], reads: Iterable[str]) -> list[str]:

@@ -136,7 +136,7 @@ def test_an_instance_cannot_make_itself_the_owner_nor_change_the_route(node: Nod
     refused(queue, "SET", f"{MINE}status", "{}")
 
 
-def test_an_instance_does_all_that_the_protocol_asks_of_it(node: Node) -> None:
+def test_an_instance_and_a_lane_do_all_that_the_protocol_asks_of_them(node: Node) -> None:
     manager, state = node.connect("manager"), node.connect("manager", "state")
     token = slot.next_token(state, MINE)
     slot.promote(state, manager, MINE, token)
@@ -146,6 +146,8 @@ def test_an_instance_does_all_that_the_protocol_asks_of_it(node: Node) -> None:
         frame = [*encode(Header(lane="l1", number=n, kind=DATA, schema=b"s" * 8)), b""]
         assert lane.push(n, n - 1, frame).status is slot.Push.ACCEPTED, body
 
+    assert lane.push(2, 1, []).status is slot.Push.DUPLICATE
+    assert (slot.slot_stats(lane.conn, MINE).depth_frames, lane.status(), lane.collect(0)) == (2, None, [])
     queue = node.connect("i1")
     reader = slot.SlotReader(queue, MINE, "i1", token)
     assert reader.park(1, 1000)
@@ -153,7 +155,7 @@ def test_an_instance_does_all_that_the_protocol_asks_of_it(node: Node) -> None:
     assert reader.sender(2) == ("l1", 2)
     reader.pin(1, 1000)
     reader.pin(1, 0)
-    large = [*encode(Header(lane="l1", number=2, kind=ANSWER)), b"z" * 40_000]
+    large = encode(Header(lane="l1", number=2, kind=ANSWER, trace=b"z" * 40_000))
     assert reader.emit(1, [("l1", encode(Header(lane="l1", number=1, kind=ANSWER)))], trim=False) is slot.Emit.EMITTED
     assert reader.emit(2, [("l1", large)], trim=False) is slot.Emit.EMITTED
     assert reader.trim(2) is slot.Emit.TRIMMED
@@ -162,7 +164,7 @@ def test_an_instance_does_all_that_the_protocol_asks_of_it(node: Node) -> None:
     assert slot.stored_schema(queue, MINE, identity).names == ["a"]
     assert slot.failed_lanes(queue, MINE) == set()
     assert slot.ready(manager, MINE, "i1", 1000) == {"ok": True}
-    assert manager.call("LLEN", f"{MINE}out:l1") == 2
+    assert [f.header.number for f in lane.collect(1000)] == [1, 2]
 
     durable = node.connect("i1", "state")
     writes = [("HSET", f"{MINE}m:s", 1, b"m"), ("SET", f"{MINE}g:s:1", b"g"), ("RPUSH", f"{MINE}d:s:1", b"d")]
