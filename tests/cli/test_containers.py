@@ -1,0 +1,88 @@
+"""`udo` on a node with the Docker driver: operators on a published runtime base, whole images, and what a bare node pulls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+from tests.conftest import require
+from tests.docker_daemon import Daemon
+from udo_interface import connect
+
+# An interpreter whose protocol runtime is the base's, with an operator baked in: an image nobody packed with udo.
+WHOLE = """
+FROM {base}
+COPY op.py /opt/own/op.py
+ENV UDO_PYTHONPATH=/opt/own:/opt/udo/runtime
+"""
+
+
+@pytest.fixture(scope="module")
+def base(runtime_image: str) -> str:
+    """The runtime base for this Python, which `udo push` resolves for."""
+    if runtime_image != (wanted := f"udo-runtime-python:cp{sys.version_info.major}{sys.version_info.minor}"):
+        require(wanted, f"Debian's Python made {runtime_image}; run the tests with that Python")
+    return runtime_image
+
+
+@pytest.fixture
+def node(docker: Daemon, base: str, udo: Shell) -> Iterator[Shell]:
+    """A platform whose node runs containers; down before the daemon is looked through."""
+    udo.env |= docker.environment
+    udo("up", "--driver", "docker")
+    yield udo
+    udo("down")
+
+
+def ask(node: Shell, deployment: str, a: int) -> int:
+    """One event's answer."""
+    answers: list[int] = []
+    with connect(deployment, node=str(node.home / "node" / "node.sock")) as client:
+        client.add_listener(lambda e: answers.append(e["b"]))
+        client.send({"a": a})
+        client.flush(30)
+    return answers[0]
+
+
+def test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other(
+    node: Shell, docker: Daemon, base: str, operator: Callable[..., Path], tmp_path: Path
+) -> None:
+    node("registry", "base", "push", base)
+    assert "base: udo/runtime-python" in node("push", operator(plus=1)).err
+    node("deploy", "t@1")
+    assert ask(node, "t", 1) == 2
+
+    folder = operator(version="2", plus=100)
+    (folder / "Dockerfile").write_text(WHOLE.format(base=base))
+    docker("build", "--quiet", "--network=none", "--tag=own:2", str(folder))
+    node("push", folder, "--image", "own:2")
+    docker("rmi", "own:2")  # what runs now, the node pulls by digest
+    node("update", "t", "2")
+    assert ask(node, "t", 1) == 101
+
+    node("push", operator(version="3", plus=1000))
+    node("update", "t", "3")
+    assert ask(node, "t", 1) == 1001
+    assert "udo-" in docker("ps", "--filter=label=dev.udo.instance")
+
+
+def test_a_node_without_the_runtime_base_pulls_it_from_the_registry(
+    node: Shell, docker: Daemon, base: str, operator: Callable[..., Path]
+) -> None:
+    node("registry", "base", "push", base)
+    node("push", operator(name="u"))
+    docker("tag", base, "kept:base")
+    docker("rmi", base)
+    try:
+        assert "No such image" in docker.fails("image", "inspect", base)
+        node("down")
+        node("up", "--driver", "docker")
+        node("deploy", "u@1")
+        assert ask(node, "u", 1) == 2
+    finally:
+        docker("tag", "kept:base", base)
+        docker("rmi", "kept:base")
