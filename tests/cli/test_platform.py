@@ -113,6 +113,17 @@ def test_a_version_that_does_not_fit_is_refused_and_the_old_one_answers_on(platf
     platform("undeploy", "fit")
 
 
+def test_an_update_that_does_not_get_ready_in_time_is_told_from_one_that_fails(platform: Shell, operator: Operators) -> None:
+    platform("push", operator("slow", "1"))
+    hangs = "import os, time\nif os.environ.get('UDO_INSTANCE'): time.sleep(15)\n"
+    platform("push", operator("slow", "2", source=hangs + _RUN))
+    platform("deploy", "slow@1")
+    late = platform("update", "slow", "2", "--wait-s", "1", code=5)
+    assert "no report 'ready'" in late.err and "1 keeps serving" in late.err
+    assert ask(platform, "slow", 1) == 2
+    platform("undeploy", "slow")
+
+
 _RUN = "from udo_runtime import operator\n@operator\ndef run(b):\n    return {'b': b.column('a')}\n"
 
 
