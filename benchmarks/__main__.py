@@ -23,10 +23,11 @@ SUITES = {
     "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
     "state": "A running count per key: against Spark's stateful operators, and without state; restoring it.",
     "registry_layers": "Push and pull of a 500 MB layer against copying it; udo push of changed code.",
+    "attacks": "A hostile operator against its node: what is blocked, what the driver does not isolate.",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.
-WITH_OPTIONS = ("exactly_once",)
+WITH_OPTIONS = ("attacks", "exactly_once")
 EXIT_INVALID = 1
 
 

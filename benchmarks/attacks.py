@@ -1,0 +1,207 @@
+"""A hostile operator against the node it runs on: what is blocked, what the driver says it does not isolate, what succeeds.
+
+An attack that succeeds although the driver claims to prevent it is a lie, and the run is invalid. Whether an attack succeeded
+is judged outside of the operator wherever it can be seen there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+
+from benchmarks.bringup import Platform, platform, say, wait_until
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section
+from node_manager import access
+from udo_interface import connect
+from udo_protocol.errors import OperatorError
+from udo_protocol.keys import prefix
+
+OPERATOR, VICTIM = "attack", "forward"
+# What is tried, and the capability of the driver that prevents it (node_manager/drivers/base.py). The last one ends the data.
+ATTACKS = {
+    "tcp_socket": "isolates_network",
+    "udp_socket": "isolates_network",
+    "docker_socket": "isolates_sockets",
+    "write_root": "isolates_writes",
+    "read_host_files": "isolates_reads",
+    "kill_neighbour": "isolates_processes",
+    "other_keys": "isolates_keys",
+    "config": "isolates_keys",
+    "fork_bomb": "process_limit",
+    "memory_bomb": "memory_limit",
+    "exhaust_disk": "disk_limit",
+    "flushall": "isolates_keys",
+}
+# Beyond its limits (benchmarks/operators/attack), bounded all the same.
+PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
+# What an instance may use of a disk: its log, twice as long as one file may be while it is cut, is all there is.
+_LOG_BYTES = 160 * (1 << 20)
+_ANSWER_S = 200.0
+OPTIONS = [click.option("--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Of the process driver.")]
+
+
+@dataclass
+class Scene:
+    """A platform with a victim on it, and traps outside that show what the operator reached."""
+
+    platform: Platform
+    outside: Path
+    tcp: socket.socket
+    udp: socket.socket
+    token: str = field(default_factory=lambda: f"attack-{secrets.token_hex(8)}")
+
+    def victim_pids(self) -> list[int]:
+        """The victim's process, and what is in it."""
+        pid = next(int(s.pid) for s in self.platform.node().status().slots if s.deployment == VICTIM)
+        return [pid, *(p.pid for p in psutil.Process(pid).children(recursive=True))]
+
+    def looked_at(self) -> list[str]:
+        """Directories of this machine in which a file is missed or found, whatever an operator sees under their names."""
+        return [str(self.platform.home.node), str(self.outside)]
+
+    def queue(self) -> Any:
+        """A connection as the node manager."""
+        return contextlib.closing(access.connect(self.platform.home.node, "queue"))
+
+    def arguments(self, attack: str) -> dict[str, Any]:
+        """All that an attacker could wish to know."""
+        node = self.platform.home.node
+        passwords = [node / "servers" / "access.json", *(node / "instances").glob("*/.password")]
+        sockets = ["/var/run/docker.sock", "/run/docker.sock", str(node / "node.sock"), str(self.outside / "s")]
+        places: dict[str, dict[str, Any]] = {
+            "docker_socket": {"sockets": sockets},
+            "write_root": {"directories": ["/", "/usr", "/etc", "/var", ".", *self.looked_at()], "looked_at": self.looked_at()},
+            "read_host_files": {"secrets": [str(self.outside / "secret"), str(self.platform.home.token_file), str(node / "wanted.json")]},
+            "kill_neighbour": {"pids": self.victim_pids() if attack == "kill_neighbour" else []},
+            "fork_bomb": {"processes": PROCESSES},
+            "memory_bomb": {"mebibytes": MEMORY_MIB},
+            "exhaust_disk": {"mebibytes": DISK_MIB, "directories": [".", "/tmp", "/dev/shm", "/var/tmp", str(self.outside)]},
+        }
+        return {
+            "token": self.token,
+            "addresses": sorted({"127.0.0.1", *_own_addresses()}),
+            "tcp_port": self.tcp.getsockname()[1],
+            "udp_port": self.udp.getsockname()[1],
+            "key": f"{prefix(VICTIM, 0)}schema:{self.token}",
+            "passwords": list(map(str, passwords)),
+            **places.get(attack, {}),
+        }
+
+
+def _own_addresses() -> list[str]:
+    return [a.address for addresses in psutil.net_if_addrs().values() for a in addresses if a.family == socket.AF_INET]
+
+
+@contextlib.contextmanager
+def scene(driver: str, sandbox: str) -> Iterator[Scene]:
+    """All of it, removed at the end."""
+    with (
+        platform(driver, sandbox) as p,
+        tempfile.TemporaryDirectory(prefix="udo-outside-") as name,
+        socket.create_server(("0.0.0.0", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+        socket.socket(socket.AF_UNIX) as unix,
+    ):
+        udp.bind(("0.0.0.0", 0))
+        udp.settimeout(1)
+        unix.bind(str(Path(name) / "s"))
+        unix.listen()
+        (Path(name) / "secret").write_text("secret")
+        for operator in (VICTIM, OPERATOR):
+            p.push(operator, "1")
+            p.deploy(operator, operator)
+        s = Scene(p, Path(name), tcp, udp)
+        with s.queue() as queue:
+            queue.call("SET", f"{prefix(VICTIM, 0)}schema:{s.token}", s.token)
+        yield s
+
+
+def carry_out(s: Scene, attack: str) -> str:
+    """What was achieved, in words; '' if it was blocked."""
+    arguments = s.arguments(attack)
+    answers: list[str] = []
+    try:
+        with connect(OPERATOR, node=s.platform.node_socket) as client:
+            client.add_listener(lambda e: answers.append(e["result"]))
+            client.send({"attack": attack, "arguments": json.dumps(arguments)})
+            client.flush(_ANSWER_S)
+    except OperatorError as e:
+        if "killed: " not in str(e):
+            raise InvalidRun(f"the attack {attack} broke off: {e}") from e
+        say(f"  {str(e).partition('killed: ')[2].splitlines()[0]}")
+    return _seen(s, attack, arguments, json.loads(answers[0]) if answers else [])
+
+
+def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -> str:
+    """What shows outside decides, not what the operator says."""
+    if attack == "write_root":
+        left = [Path(d) / s.token for d in s.looked_at() if (Path(d) / s.token).exists()]
+        for path in left:
+            path.unlink()
+        claims = [d for d in claims if d not in s.looked_at()] + [str(path.parent) for path in left]
+    achieved = ", ".join(claims)
+    if attack == "udp_socket":
+        with contextlib.suppress(TimeoutError):
+            return achieved or "a datagram" if s.token.encode() in s.udp.recv(100) else ""
+        return ""
+    if attack == "kill_neighbour":
+        dead = [pid for pid in arguments["pids"] if not _alive(pid)]
+        return f"killed {dead}" if dead else ""
+    if attack in ("config", "flushall"):
+        with s.queue() as queue:
+            changed = bytes(queue.call("CONFIG", "GET", "slowlog-max-len")[1]) == b"7"
+            gone = queue.call("EXISTS", arguments["key"]) == 0
+        return (achieved or "it happened") if (changed if attack == "config" else gone) else ""
+    if attack == "exhaust_disk":
+        used = sum(f.stat().st_size for f in (s.platform.home.node / "instances").rglob("log*"))
+        return achieved or (f"a log of {used >> 20} MiB" if used > _LOG_BYTES else "")
+    return achieved
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto") -> dict[str, Any]:
+    """Every attack once; `--quick` is the same. InvalidRun if one succeeds that the driver claims to prevent."""
+    with scene(driver, sandbox) as s:
+        with s.platform.registry() as registry:
+            wait_until(lambda: any(n["live"] for n in registry.nodes()), 20, "the node's capabilities")
+            capabilities = next(n["capabilities"] for n in registry.nodes() if n["live"])
+        outcomes: dict[str, str] = {}
+        for attack in ATTACKS:
+            say(attack)
+            outcomes[attack] = carry_out(s, attack)
+    states = {a: _state(achieved, capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
+    found: dict[str, Any] = {state: [a for a in ATTACKS if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
+    if found["succeeded"]:
+        lies = "; ".join(f"{a} ({ATTACKS[a]}): {outcomes[a]}" for a in found["succeeded"])
+        raise InvalidRun(f"the {driver} driver claims to prevent what succeeded: {lies}")
+    return {"driver": driver, **found, "achieved": {a: w for a, w in outcomes.items() if w}, "capabilities": capabilities}
+
+
+def _state(achieved: str, claimed: bool) -> str:
+    if not achieved:
+        return "blocked"
+    return "succeeded" if claimed else "not_isolated"
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """The table of attacks."""
+    names = {a: state for state in ("blocked", "not_isolated", "succeeded") for a in record[state]}
+    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS[a], record["achieved"].get(a, "")) for a in ATTACKS]
+    title = f"Attacks on the {record['driver']} driver"
+    return [Section(title, ("attack", "result", "capability", "achieved"), rows, record["capabilities"].get("remark", ""))]

@@ -1,0 +1,176 @@
+"""A hostile operator: tries what no operator should be able to do, and answers what it achieved. All of it is bounded.
+
+`arguments` is a JSON object that says what lies where outside, so that nothing fails for want of knowing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from udo_runtime import Context, Operator
+
+from udo_protocol.connection import Connection, Login
+from udo_protocol.errors import UdoError
+
+Arguments = dict[str, Any]
+_MIB = 1 << 20
+
+
+def tcp_socket(a: Arguments) -> list[str]:
+    """Connect to a port of this machine."""
+    return [address for address in a["addresses"] if _works(lambda h=address: socket.create_connection((h, a["tcp_port"]), 2).close())]
+
+
+def udp_socket(a: Arguments) -> list[str]:
+    """Send a datagram to this machine; whether it arrived is seen there."""
+    sent = []
+    for address in a["addresses"]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            if _works(lambda h=address, s=s: s.sendto(a["token"].encode(), (h, a["udp_port"]))):
+                sent.append(address)
+    return sent
+
+
+def docker_socket(a: Arguments) -> list[str]:
+    """Connect to Unix sockets that are nobody's business here: the Docker daemon's, the node manager's."""
+
+    def connect(path: str) -> None:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(path)
+
+    return [path for path in a["sockets"] if _works(lambda p=path: connect(p))]
+
+
+def write_root(a: Arguments) -> list[str]:
+    """Leave a file in the system, in the node manager's home or beside its operator."""
+    done = []
+    for directory in a["directories"]:
+        path = os.path.join(directory, a["token"])
+        if _works(lambda p=path: Path(p).write_text("x")):
+            done.append(directory)
+            if directory not in a["looked_at"]:
+                os.unlink(path)
+    return done
+
+
+def read_host_files(a: Arguments) -> list[str]:
+    """Read secrets that lie on the node."""
+    return [path for path in a["secrets"] if _works(lambda p=path: Path(p).read_bytes())]
+
+
+def other_keys(a: Arguments) -> list[str]:
+    """Read what lies in another deployment's slot."""
+    return [who for who, conn in _logins(a) if a["token"] in _said(conn, "GET", a["key"])]
+
+
+def flushall(a: Arguments) -> list[str]:
+    """Remove everybody's frames."""
+    return [who for who, conn in _logins(a) if _said(conn, "FLUSHALL").startswith("b'OK")]
+
+
+def config(a: Arguments) -> list[str]:
+    """Change how the server works."""
+    return [who for who, conn in _logins(a) if _said(conn, "CONFIG", "SET", "slowlog-max-len", "7").startswith("b'OK")]
+
+
+def fork_bomb(a: Arguments) -> list[str]:
+    """Start many processes that stay a while."""
+    for _ in range(a["processes"]):
+        if os.fork() == 0:
+            time.sleep(8)
+            os._exit(0)
+    time.sleep(3)  # long enough to be noticed
+    return [f"{a['processes']} processes"]
+
+
+def memory_bomb(a: Arguments) -> list[str]:
+    """Take much more memory than allowed, and keep it."""
+    kept = []
+    for _ in range(a["mebibytes"] // 16):
+        kept.append(bytearray(os.urandom(4096) * (16 * _MIB // 4096)))
+    time.sleep(3)
+    return [f"{sum(map(len, kept)) // _MIB} MiB"]
+
+
+def kill_neighbour(a: Arguments) -> list[str]:
+    """End another operator's process."""
+    return [str(pid) for pid in a["pids"] if _works(lambda p=pid: os.kill(p, 9))]
+
+
+def exhaust_disk(a: Arguments) -> list[str]:
+    """Fill every place that can be written to, and the log."""
+    done = []
+    for directory in a["directories"]:
+        size = _fill(os.path.join(directory, a["token"]), a["mebibytes"])
+        if size >= a["mebibytes"]:
+            done.append(f"{size} MiB in {directory}")
+    with suppress(OSError):
+        for _ in range(a["mebibytes"]):
+            os.write(1, b"x" * (_MIB - 1) + b"\n")
+    return done
+
+
+def _fill(path: str, mebibytes: int) -> int:
+    written, block = 0, b"x" * _MIB
+    with suppress(OSError), open(path, "wb", buffering=0) as f:
+        try:
+            while written < mebibytes:
+                written += f.write(block) == _MIB
+                if f.tell() < written * _MIB:
+                    break
+        finally:
+            os.unlink(path)
+    return written
+
+
+def _works(step: Callable[[], Any]) -> bool:
+    try:
+        step()
+    except OSError:
+        return False
+    return True
+
+
+def _logins(a: Arguments) -> Iterator[tuple[str, Connection]]:
+    """Every way to get in: its own, none, the server's default, and passwords that it can find."""
+    frame = sys._getframe()
+    while not isinstance(own := frame.f_locals.get("conn"), Connection):  # the runtime's own lies on the stack
+        assert frame.f_back is not None
+        frame = frame.f_back
+    found: list[Login | None] = [own.login, None, Login("default", "")]
+    for path in a["passwords"]:
+        with suppress(OSError, ValueError):
+            text = Path(path).read_text()
+            known = json.loads(text) if text.startswith("{") else {Path(path).parent.name: text}
+            found += [Login(user, password) for user, password in known.items()]
+    for login in found:
+        with suppress(UdoError):
+            conn = Connection(own.path, login=login)
+            try:
+                yield login.user if login else "nobody", conn
+            finally:
+                conn.close()
+
+
+def _said(conn: Connection, *command: str) -> str:
+    try:
+        return repr(conn.call(*command))
+    except UdoError as e:
+        return str(e)
+
+
+class Attack(Operator):
+    """(attack, arguments) -> what was achieved, as a JSON list; empty if nothing was."""
+
+    def process(self, event: dict[str, Any], ctx: Context) -> Iterator[dict[str, Any]]:
+        """One attack."""
+        attack: Callable[[Arguments], list[str]] = getattr(sys.modules[__name__], event["attack"])
+        yield {"result": json.dumps(attack(json.loads(event["arguments"])))}

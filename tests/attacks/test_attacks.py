@@ -1,0 +1,58 @@
+"""A hostile operator on a real platform: what a driver claims to prevent is prevented, with every driver there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from benchmarks import attacks
+from node_manager.drivers.base import Capabilities
+from node_manager.drivers.sandbox import PROGRAM
+from node_manager.servers import find_server
+from tests.conftest import require
+from tests.docker_daemon import Daemon
+from udo_cli.commands.node import CAPABILITIES
+from udo_protocol.errors import Unavailable
+
+
+@pytest.fixture(autouse=True)
+def server() -> None:
+    try:
+        find_server(os.environ.get("UDO_SERVER"))
+    except Unavailable as e:
+        require("queue server", str(e))
+
+
+def test_a_sandboxed_process_gets_nowhere() -> None:
+    if shutil.which(PROGRAM) is None:
+        require("bubblewrap", "apt-get install -y --no-install-recommends bubblewrap")
+    found = attacks.run(quick=True, driver="process", seed=1)
+    assert (found["blocked"], found["achieved"]) == (list(attacks.ATTACKS), {}), found["capabilities"]["remark"]
+
+
+def test_a_process_without_a_sandbox_is_as_open_as_its_driver_says() -> None:
+    found = attacks.run(quick=True, driver="process", seed=1, sandbox="none")
+    assert {"memory_bomb"} <= set(found["blocked"])
+    # By the passwords that its user may read; its own opens nothing.
+    assert {"tcp_socket", "write_root", "read_host_files", "kill_neighbour", "other_keys"} <= set(found["not_isolated"])
+    assert not any(found["capabilities"][attacks.ATTACKS[a]] for a in found["not_isolated"])
+
+
+def test_a_container_gets_nowhere(docker: Daemon, runtime_image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker.host)
+    found = attacks.run(quick=True, driver="docker", seed=1)
+    assert (found["blocked"], found["achieved"]) == (list(attacks.ATTACKS), {})
+
+
+def test_every_attack_is_about_a_capability_and_every_capability_has_words() -> None:
+    known = set(Capabilities.__dataclass_fields__)
+    assert set(attacks.ATTACKS.values()) <= known
+    assert set(CAPABILITIES) == known - {"remark"}
+
+
+def test_a_driver_that_claims_what_it_does_not_do_is_caught() -> None:
+    assert attacks._state("it reached 127.0.0.1", True) == "succeeded"
+    assert attacks._state("it reached 127.0.0.1", False) == "not_isolated"
+    assert attacks._state("", True) == attacks._state("", False) == "blocked"
