@@ -148,13 +148,17 @@ class Images:
                 "Start this node with --driver docker, or push the operator's folder: udo push DIRECTORY"
             )
 
-    def prune(self, used: set[str], kept: int = KEPT) -> None:
-        """Remove all but the `used` images and the `kept` latest ones."""
+    def prune(self, used: set[str], kept: int = KEPT) -> list[str]:
+        """Remove all but the `used` images and the `kept` latest ones; references of those removed."""
+        removed = []
         with self._lock:
             found = sorted(self._directory.glob("sha256-*"), key=lambda p: p.stat().st_mtime, reverse=True)
             for path in [p for p in found[kept:] if p.name.replace("-", ":") not in used]:
-                self._known.pop(path.name.replace("-", ":"), None)
+                if (image := self._local(path.name.replace("-", ":", 1))) is not None:
+                    removed.append(image.reference)
+                    del self._known[image.digest]
                 shutil.rmtree(path, ignore_errors=True)
+        return removed
 
     def _path(self, digest: str) -> Path:
         if not _DIGEST.match(digest):

@@ -343,7 +343,8 @@ class Manager:
             deployment.config = deployment.config if config is None else config
             self._save()
             used = {d.digest for d in self._deployments.values()} | {g for d in self._deployments.values() for g in d.numbers}
-        self.images.prune(used)
+        for reference in self.images.prune(used):
+            self.driver.forget(reference)
         return instance.name
 
     def discard(self, name: str) -> None:

@@ -158,6 +158,9 @@ class Driver(Protocol):
     def sweep(self, known: Collection[str]) -> None:
         """Remove what a former manager of this home left behind, except for these instances."""
 
+    def forget(self, image: str) -> None:
+        """What it keeps of this image will not be asked for again soon."""
+
     def close(self) -> None:
         """Let go of what it holds itself; instances go on."""
 

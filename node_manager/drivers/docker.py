@@ -196,6 +196,9 @@ class DockerDriver:
             if path.name not in ("code", "deps"):  # linked from the node's images
                 os.chown(path, self._user, self._group)
 
+    def forget(self, image: str) -> None:
+        self._images.drop(image)
+
     def close(self) -> None:
         self._client.close()
 

@@ -62,6 +62,11 @@ class Images:
         with self._lock:
             return str(self._pull(reference).id)
 
+    def drop(self, reference: str) -> None:
+        """Let the daemon remove it, unless a container or another name of it still needs it."""
+        with contextlib.suppress(APIError, requests.exceptions.RequestException):
+            self._client.images.remove(f"{urlsplit(self._registry).netloc}/{reference}")
+
     def _pull(self, reference: str) -> Image:
         url = urlsplit(self._registry)
         if not url.netloc:

@@ -88,6 +88,9 @@ class FakeDriver:
         self.limit(handle, allowance)
         return True
 
+    def forget(self, image: str) -> None:
+        """Nothing is kept of it."""
+
     def close(self) -> None:
         """Nothing is held."""
 

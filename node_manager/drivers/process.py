@@ -180,6 +180,9 @@ class ProcessDriver:
             self._tasks[handle.instance] = task
         Thread(target=task.watch, args=(proc.open_pidfd(task.process),), name=f"watch-{handle.instance}", daemon=True).start()
 
+    def forget(self, image: str) -> None:
+        """Nothing is kept of it."""
+
     def close(self) -> None:
         """Nothing is held."""
 

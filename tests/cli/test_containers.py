@@ -67,6 +67,11 @@ def test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other(
     node("push", operator(version="3", plus=1000))
     node("update", "t", "3")
     assert ask(node, "t", 1) == 1001
+
+    node("registry", "base", "push", base, "--python", "3.99")  # as if: what counts is that it is not the node's
+    node("push", operator(version="4", plus=10_000), "--python", "3.99")
+    node("update", "t", "4")  # as the image it is
+    assert ask(node, "t", 1) == 10_001
     assert "udo-" in docker("ps", "--filter=label=dev.udo.instance")
 
 

@@ -170,3 +170,16 @@ def test_the_runtime_base_links_only_what_an_operator_may_see(tmp_path: Path) ->
 def test_a_deployments_files_stay_inside_the_instances_directory(path: str) -> None:
     with pytest.raises(UsageError, match="relative path"):
         Config.parse({"files": {path: ""}})
+
+
+def test_of_unused_images_the_latest_are_kept_and_the_others_named_for_the_driver_to_forget(tmp_path: Path) -> None:
+    for age, letter in enumerate("abc"):
+        path = tmp_path / f"sha256-{letter * 64}"
+        path.mkdir()
+        (path / "manifest.json").write_text(MANIFEST.model_dump_json())
+        os.utime(path, (1000 - age, 1000 - age))
+
+    removed = Images(tmp_path).prune({"sha256:" + "c" * 64}, kept=1)
+
+    assert removed == ["t@sha256:" + "b" * 64]
+    assert sorted(p.name[7] for p in tmp_path.iterdir()) == ["a", "c"]
