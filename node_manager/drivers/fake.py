@@ -14,7 +14,7 @@ from node_manager.drivers import logfile
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from udo_protocol.errors import OperatorError
 
-PROGRAMS = ("wait", "exit", "print", "grow", "deaf")
+PROGRAMS = ("wait", "exit", "print", "grow", "deaf", "leave")
 
 
 class _Thread:
@@ -28,8 +28,8 @@ class _Thread:
 
     def play(self) -> None:
         code = 0
-        if self.program == "exit":
-            code = int(self.argument)
+        if self.program in ("exit", "leave"):
+            code = int(self.argument or 3)
         else:
             if self.program == "print":
                 (self.directory / "log").write_text(self.argument)

@@ -168,8 +168,8 @@ class ProcessDriver:
         return {**asdict(init), "monitor": asdict(_identity(child.pid))}
 
     def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
-        process = _process(handle)
-        if not proc.alive(process):
+        if not proc.alive(_main(handle)):
+            proc.signal_group(_process(handle), 9)  # what outlived it in its sandbox
             return False
         self._watch(handle, _Task(handle, allowance, on_exit, None))
         return True
@@ -178,7 +178,7 @@ class ProcessDriver:
         with self._lock:
             self._tasks = {k: t for k, t in self._tasks.items() if not t.ended.is_set()}
             self._tasks[handle.instance] = task
-        Thread(target=task.watch, args=(proc.open_pidfd(task.process),), name=f"watch-{handle.instance}", daemon=True).start()
+        Thread(target=task.watch, args=(proc.open_pidfd(_main(handle)),), name=f"watch-{handle.instance}", daemon=True).start()
 
     def forget(self, image: str) -> None:
         """Nothing is kept of it."""
@@ -232,6 +232,11 @@ def _identity(pid: int) -> proc.ProcessId:
 
 def _process(handle: Handle) -> proc.ProcessId:
     return proc.ProcessId(handle.data["pid"], handle.data["started"])
+
+
+def _main(handle: Handle) -> proc.ProcessId:
+    """Whose end is the instance's: a sandbox's init stays for what the program has left behind, the process outside does not."""
+    return _monitor(handle) or _process(handle)
 
 
 def _monitor(handle: Handle) -> proc.ProcessId | None:

@@ -29,6 +29,7 @@ _PYTHON = {
     "print": "import sys, time; print({0!r}, end='', flush=True); time.sleep(300)",
     "grow": "import time; kept = bytearray({0} << 20); kept[::4096] = b'x' * len(kept[::4096]); time.sleep(300)",
     "spawn": "import subprocess, time; kept = [subprocess.Popen(['sleep', '300']) for _ in range({0})]; time.sleep(300)",
+    "leave": "import subprocess, os; p = subprocess.Popen(['sleep', '300']); os._exit(3)",
     "files": "import time; kept = [open('/dev/null') for _ in range({0})]; time.sleep(300)",
     "deaf": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)",
 }
@@ -269,3 +270,9 @@ def test_a_log_beyond_its_bound_is_moved_aside_and_the_tail_spans_both(tmp_path:
 
     assert log.read_text() == "after\n"
     assert logfile.tail(log, 2) == ["999", "after"]
+
+
+def test_an_instance_that_ends_is_reported_although_its_children_go_on(bench: Bench) -> None:
+    _, exits = bench.start("leave")
+
+    assert exits.get(timeout=10).code == 3
