@@ -40,4 +40,5 @@ def healthz() -> Response:
     s = services()
     with s.store.read() as session:
         counts = {"live_nodes": len(s.live(session)), "waiting_requests": s.hub.waiting}
-    return reply({"status": "ok", "generation": s.hub.generation, **counts})
+    signed = s.config.trusted_keys is not None
+    return reply({"status": "ok", "generation": s.hub.generation, "requires_signatures": signed, **counts})

@@ -77,6 +77,8 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
             child = _spawn(home.registry, arguments)
             url = _await(lambda: _answering_registry(home), child, home.registry, "the registry", options.timeout_s)
             fresh.append("registry")
+        elif options.trusted_keys:
+            _require_signing(url)
         if not _node_answers(home):
             say("starting the node manager")
             undo.callback(_stop_node, home)
@@ -225,6 +227,13 @@ def _answering_registry(home: Home) -> str | None:
         registry.health()
         return url
     return None
+
+
+def _require_signing(url: str) -> None:
+    """Conflict if the registry that runs already takes versions without a signature."""
+    with Registry(url, timeout_s=2.0) as registry:
+        if not registry.health()["requires_signatures"]:
+            raise Conflict(f"the registry at {url} runs already and requires no signatures; stop it first: udo down")
 
 
 def _live_nodes(url: str) -> int:

@@ -160,7 +160,7 @@ class Registry(Content):
         self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry_s=RESTART_S)
 
     def health(self) -> Json:
-        """{status, generation, live_nodes, waiting_requests} of a registry that answers."""
+        """{status, generation, requires_signatures, live_nodes, waiting_requests} of a registry that answers."""
         return self._json("GET", "/healthz")
 
     def _follow(self, path: str, body: Json) -> Iterator[Json]:

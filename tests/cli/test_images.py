@@ -241,6 +241,12 @@ def test_an_image_of_the_docker_daemon_is_pushed_by_its_name(platform: Shell, op
     assert "the Docker daemon does not answer" in away.err
 
 
+def test_a_registry_that_runs_already_is_not_believed_to_require_signatures(platform: Shell, tmp_path: Path) -> None:
+    made = platform("registry", "key", "new", tmp_path / "k", "--json").json
+    assert "requires no signatures; stop it first: udo down" in platform("up", "--require-signatures", tmp_path, code=4).err
+    assert Path(made["public"]).exists()
+
+
 def test_signing_and_a_registry_that_insists_on_it(operator: Operators, tmp_path: Path) -> None:
     home = Path(tempfile.mkdtemp(prefix="udo-sig-"))
     shell = Shell(home)
@@ -260,6 +266,7 @@ def test_signing_and_a_registry_that_insists_on_it(operator: Operators, tmp_path
 
         assert "signed with key" in done.err
         assert made["key"] in shell("inspect", "signed@1").json["signatures"]
+        assert shell("up", "--require-signatures", tmp_path / "trusted", "--json").json["started"] == []
     finally:
         shell("down", code=None)
         shutil.rmtree(home, ignore_errors=True)
