@@ -24,7 +24,7 @@ from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from node_manager import access
 from udo_interface import connect
-from udo_protocol.errors import OperatorError
+from udo_protocol.errors import OperatorError, PeerError
 from udo_protocol.keys import prefix
 
 OPERATOR, VICTIM = "attack", "forward"
@@ -140,6 +140,8 @@ def carry_out(s: Scene, attack: str) -> str:
         if "killed: " not in str(e):
             raise InvalidRun(f"the attack {attack} broke off: {e}") from e
         say(f"  {str(e).partition('killed: ')[2].splitlines()[0]}")
+    except PeerError as e:  # it has taken its own answer away
+        say(f"  {e}")
     return _seen(s, attack, arguments, json.loads(answers[0]) if answers else [])
 
 

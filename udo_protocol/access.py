@@ -12,15 +12,16 @@ from collections.abc import Iterable
 from udo_protocol import keys
 from udo_protocol.errors import Conflict
 
-# Rules are matched in this order for each key of each command: the busiest first.
-_INSTANCE_WRITES = ("emitted", "in", "lane:*", "out:*", "bell:*", "bytes", "base", "sizes", "parked", "waiting", "pins", "schema:*")
+# Rules are tried one after the other for each key of each command, so the first one takes in all that is busy: what begins with
+# another letter than one that an instance may only read.
+_INSTANCE_WRITES = ("[^orsf]*", "out:*", "sizes", "", "schema:*")
 _INSTANCE_READS = ("owner", "route", "status", "failed")
 _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
     hset hdel hgetall decrby sadd smembers"""
 _STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*")
 _STATE_READS = ("owner", "cut")
 _STATE_COMMANDS = "info multi exec watch unwatch waitaof get set del unlink rpush lrange hget hset hdel hgetall"
-_LANE_WRITES = ("in", "lane:*", "out:*", "bell:*", "bytes", "sizes", "parked", "newest:*", "schema:*", "lanes")
+_LANE_WRITES = ("lane:*", "in", "bytes", "out:*", "sizes", "parked", "", "bell:*", "newest:*", "schema:*", "lanes")
 _LANE_READS = ("route", "status", "base", "emitted", "owner")
 _LANE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lpush rpush ltrim blpop hget hset hsetnx hdel
     incrby sadd srem scard spop srandmember"""
@@ -38,7 +39,7 @@ def warm(instance: str) -> list[str]:
 def queue(prefix: str, instance: str) -> list[str]:
     """On the queue server, an instance attached to a slot."""
     p = _literal(prefix)
-    writes = [p, *(p + k for k in _INSTANCE_WRITES), f"{p}stats:{instance}", f"{p}ready:{instance}", keys.warm(instance)]
+    writes = [*(p + k for k in _INSTANCE_WRITES), f"{p}stats:{instance}", f"{p}ready:{instance}", keys.warm(instance)]
     return _rules(_INSTANCE_COMMANDS, writes, [*(p + k for k in _INSTANCE_READS), keys.HEARTBEAT])
 
 
@@ -50,7 +51,7 @@ def state(prefix: str) -> list[str]:
 
 def lane() -> list[str]:
     """On the queue server, producers and collectors of every deployment."""
-    return _rules(_LANE_COMMANDS, ["udo:*:", *(f"udo:*:{k}" for k in _LANE_WRITES)], [f"udo:*:{k}" for k in _LANE_READS])
+    return _rules(_LANE_COMMANDS, [f"udo:*:{k}" for k in _LANE_WRITES], [f"udo:*:{k}" for k in _LANE_READS])
 
 
 def _literal(prefix: str) -> str:

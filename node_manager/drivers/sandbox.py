@@ -80,7 +80,10 @@ def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:
     program = shutil.which(PROGRAM)
     if program is None:
         return None, f"no sandbox: {PROGRAM} is not on PATH; install bubblewrap 0.8 or newer"
+    home = runtime.parent.absolute()
     shared = _outermost([sockets, runtime, *_python(), *(p.resolve() for p in runtime.rglob("*") if p.is_symlink())])
+    if wide := next((p for p in (*shared, Path("/usr")) if home.is_relative_to(p)), None):
+        return None, f"no sandbox: the node manager's home {home} lies inside {wide}, which operators have to see; choose another --home"
     try:
         found = _probe(program, shared)
     except (OSError, subprocess.SubprocessError, ValueError) as e:
