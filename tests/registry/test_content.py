@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,21 @@ def test_a_pushed_version_can_be_read_back_by_tag_digest_and_latest(registry: Ru
     client.fetch_blob(name, sha(pushed.blobs[1]), tmp_path / "layer")
     assert (tmp_path / "layer").read_bytes() == pushed.blobs[1]
     assert name in [o["name"] for o in client.operators()]
+
+
+def test_a_registry_on_another_host_gives_and_takes_the_same(start_registry: Callable[..., Running], tmp_path: Path) -> None:
+    running = start_registry("--listen", "0.0.0.0:0")
+    one, url = image("op", "1", code="x = 1\n" * 100_000), f"http://127.0.0.2:{urlsplit(running.url).port}"
+    with Registry(url, token=running.token) as client:  # not known as this machine's own: by httpx all the way
+        one.push(client, tmp_path)
+        client.fetch_blob("op", sha(one.blobs[1]), tmp_path / "layer")
+        assert (tmp_path / "layer").read_bytes() == one.blobs[1]
+        assert client.blob("op", sha(one.blobs[0])) == one.blobs[0]
+        stored = running.data / "blobs" / "sha256" / sha(one.blobs[1]).removeprefix("sha256:")
+        stored.write_bytes(b"rotten")
+        with pytest.raises(errors.ProtocolError, match="fetch it again"):
+            client.fetch_blob("op", sha(one.blobs[1]), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_latest_is_the_version_pushed_last_and_the_list_shows_all(registry: Running, tmp_path: Path) -> None:
