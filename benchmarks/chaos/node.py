@@ -31,7 +31,7 @@ from udo_protocol.slot import SlotStats, slot_stats
 VERSIONS = ("1", "2")
 _START_S, _STOP_S = 60.0, 40.0
 # A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
-_FIRE_S, _RESUME_S = 3.0, 6.0
+_FIRE_S, _TAKEN_S, _RESUME_S = 3.0, 1.0, 6.0
 
 
 class ChaosNode:
@@ -125,18 +125,30 @@ class ChaosNode:
     def arm(self, name: str, point: str, action: str) -> int:
         """Let the instance kill or stop itself at a point of its loop; its pid, or 0 if none came by in time."""
         armed = self.chaos / f"armed.{name}"
-        if armed.exists():
-            return 0
         draft = self.chaos / f"draft.{name}.{time.monotonic_ns()}"
         draft.write_text(f"{point} {action}")
-        draft.rename(armed)
-        deadline = time.monotonic() + _FIRE_S
+        try:
+            armed.hardlink_to(draft)
+        except FileExistsError:  # another order waits
+            draft.unlink()
+            return 0
+        draft.unlink()  # a rename onto another name of the same file would do nothing
+        if not (pid := self._fired(name, _FIRE_S)):
+            try:
+                armed.rename(draft)  # withdrawn in one step: from here on nobody can take it
+            except FileNotFoundError:  # somebody has; it fires at once
+                pid = self._fired(name, _TAKEN_S)
+        draft.unlink(missing_ok=True)
+        return pid
+
+    def _fired(self, name: str, within_s: float) -> int:
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             for fired in self.chaos.glob(f"fired.{name}.*"):
-                fired.unlink()
-                return int(fired.suffix[1:])
+                with contextlib.suppress(FileNotFoundError):  # another thread's order
+                    fired.unlink()
+                    return int(fired.suffix[1:])
             time.sleep(0.005)
-        armed.unlink(missing_ok=True)
         return 0
 
     def update(self, name: str) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
-from udo_protocol import slot
+from udo_protocol import checkpoints, lane_end, slot
 from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Bytes, Frame, Header, encode
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.schema import GROUP_COLUMN, schema_id, to_ipc
@@ -62,7 +62,7 @@ class Attempt:
     def __init__(
         self, servers: Servers, epoch: int, attempt: int, partition: int = 0, run: int = 1, session: str = "q", **header: Any
     ) -> None:
-        self.lane = slot.LaneEnd(servers.queue(), P, f"{session}.{run}.{epoch}.{partition}.{attempt}")
+        self.lane = lane_end.LaneEnd(servers.queue(), P, f"{session}.{run}.{epoch}.{partition}.{attempt}")
         self.lane.open(to_ipc(SENT))
         self._header = {"session": session, "partition": partition, "label": Label(run=run, epoch=epoch, attempt=attempt), **header}
         self._sent = self._got = 0
@@ -81,7 +81,7 @@ class Attempt:
         return Header(lane=self.lane.lane, number=self._sent, kind=kind, **self._header, **more)
 
     def _push(self, frame: list[Bytes]) -> None:
-        assert self.lane.push(self._sent, self._sent - 1, frame).status is slot.Push.ACCEPTED
+        assert self.lane.push(self._sent, self._sent - 1, frame).status is lane_end.Push.ACCEPTED
 
     def frames(self) -> list[Frame]:
         """All answers due."""
@@ -143,7 +143,7 @@ def test_an_answer_that_was_durable_but_not_emitted_is_emitted_by_the_next_insta
     queue.call("SET", f"{P}owner", 10_000)  # from now on its emits are refused, its checkpoints are not
     attempt.end()
     assert first.process.wait(10) == 0
-    assert len(slot.load_checkpoint(state, P).riding) in (0, 1)
+    assert len(checkpoints.load_checkpoint(state, P).riding) in (0, 1)
     queue.call("SET", f"{P}owner", 1)
     counter(start)
     assert [f.header.number for f in attempt.frames()] == [2]
@@ -220,6 +220,17 @@ def test_timers_fire_at_end_with_the_sessions_own_watermark_and_expired_state_is
     assert Attempt(servers, 3, 5).run(["c"], 13) == [("a", 1)]  # and again on a retry
     assert Attempt(servers, 4, 6).run(["c"], 30) == []
     assert Attempt(servers, 5, 7).run(["c"], 31) == [("b", 2), ("c", 3)]
+
+
+def test_timers_of_a_batch_job_do_not_fire(start: Start, servers: Servers) -> None:
+    """As with Spark's transformWithState: what waits at the end of a batch job goes with its state."""
+    counter(start, TIMERS, "op:Quiet", time_column="t")
+    job = Attempt(servers, 0, 1, session="job", job=True)
+    job.send(["a"], 0)
+    job.send(["b"], 100)
+    job.end()
+    assert job.answers() == []
+    assert servers.state().call("KEYS", f"{P}*:job*") == []
 
 
 def test_an_attempt_whose_epoch_another_one_has_followed_is_stale_and_fires_no_timer(start: Start, servers: Servers) -> None:
