@@ -35,6 +35,7 @@ from node_manager.pool import Pool
 from node_manager.servers import Role
 from node_manager.settings import Settings
 from node_manager.slots import Slot
+from udo_protocol import checkpoints
 from udo_protocol import slot as log
 from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.schema import from_ipc, require_fit
@@ -420,7 +421,7 @@ class Manager:
     def run_ordinal(self, lane: Lane, session: str, run: str, call: str, started_ms: int) -> int:
         """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came."""
         with contextlib.closing(self.servers.connect("state")) as state:
-            return log.run_ordinal(state, lane.slot.prefix, session, run, call, started_ms)
+            return checkpoints.run_ordinal(state, lane.slot.prefix, session, run, call, started_ms)
 
     def _epoch(self, deployment: Deployment, session: str, epoch: int) -> str:
         if deployment.source == "registry" and self.catalogue is not None:

@@ -22,7 +22,7 @@ from node_manager.deaths import Deaths
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, given_up, log_end
 from node_manager.servers import Role
-from udo_protocol import keys, slot
+from udo_protocol import keys, slot, slot_reader
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
 from udo_protocol.frame import Failure
@@ -495,7 +495,7 @@ class Slot:
             code=OperatorError.code, message=message, traceback=self._last_log.strip(), operator=reference, instance=instance.name
         )
         keyed = self._wanted is not None and bool(self._wanted.image.manifest.key)
-        slot.fail_head(self._conn("state"), self._conn("queue"), self.prefix, failure, instance.record["version"], keyed=keyed)
+        slot_reader.fail_head(self._conn("state"), self._conn("queue"), self.prefix, failure, instance.record["version"], keyed=keyed)
 
     def _start_over(self) -> None:
         self._disconnect()

@@ -17,6 +17,7 @@ from typing import Any
 
 from node_manager.manager import Deployment, Manager
 from node_manager.slots import Slot
+from udo_protocol import checkpoints
 from udo_protocol import slot as log
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
@@ -177,9 +178,11 @@ class States:
                 queue.call("FCALL", "udo_close", 1, slot.prefix, lane)  # its attempt fails and is retried: on the state as it is then
             stats = log.slot_stats(queue, slot.prefix)
             tail = stats.emitted + stats.depth_frames
-            old = [name for name, (_, run) in log.cut(state, slot.prefix).items() if run != queue.run_id]
+            old = [name for name, (_, run) in checkpoints.cut(state, slot.prefix).items() if run != queue.run_id]
             forget: Writes = [["HDEL", f"{slot.prefix}cut", *old]] if old else []
-            log.amend(state, slot.prefix, token, [*writes, *forget, ["HSET", f"{slot.prefix}cut", session, f"{tail} {queue.run_id}"]])
+            checkpoints.amend(
+                state, slot.prefix, token, [*writes, *forget, ["HSET", f"{slot.prefix}cut", session, f"{tail} {queue.run_id}"]]
+            )
 
         try:
             slot.change_state(work).result(_CHANGE_TIMEOUT_S)

@@ -21,7 +21,7 @@ from udo_interface.columns import Picker
 from udo_interface.lane import LOOK_MS, Collector, Sender
 from udo_interface.opening import Opened
 from udo_protocol.errors import PeerError, SchemaError, ServerLost, UdoError, UsageError, WaitTimeout
-from udo_protocol.slot import LaneEnd
+from udo_protocol.lane_end import LaneEnd
 
 Listener = Callable[[Any], None]
 # A full log is noticed after this long.

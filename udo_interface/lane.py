@@ -18,8 +18,9 @@ from udo_protocol.backoff import LinearBackoff
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, WaitTimeout, by_code
 from udo_protocol.frame import Bytes, Frame, Header
+from udo_protocol.lane_end import LaneEnd, Push
 from udo_protocol.schema import conform, misfits, schema_id, to_ipc
-from udo_protocol.slot import LaneEnd, Push, slot_stats
+from udo_protocol.slot import slot_stats
 
 # The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
 GRACE_MS = 15_000

@@ -24,10 +24,10 @@ from tests.conftest import require, wait_until
 from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import UdoError, Unavailable
 from udo_protocol.frame import DATA, Frame, Header, encode
+from udo_protocol.lane_end import LaneEnd, Push
 from udo_protocol.manifest import Manifest
 from udo_protocol.node_api import Node, connect_node
 from udo_protocol.schema import from_ipc, schema_id
-from udo_protocol.slot import LaneEnd, Push
 
 ADD = """
 import os

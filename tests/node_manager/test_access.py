@@ -24,7 +24,7 @@ from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add
 from udo_protocol import access as rules
-from udo_protocol import keys, slot
+from udo_protocol import checkpoints, keys, lane_end, slot, slot_reader
 from udo_protocol.connection import Connection, Login, ReplyError
 from udo_protocol.errors import Conflict, UdoError, Unauthorized
 from udo_protocol.frame import ANSWER, DATA, Header, encode
@@ -140,25 +140,25 @@ def test_an_instance_and_a_lane_do_all_that_the_protocol_asks_of_them(node: Node
     manager, state = node.connect("manager"), node.connect("manager", "state")
     token = slot.next_token(state, MINE)
     slot.promote(state, manager, MINE, token)
-    lane = slot.LaneEnd(node.connect("lane"), MINE, "l1")
+    lane = lane_end.LaneEnd(node.connect("lane"), MINE, "l1")
     lane.open(b"schema")
     for n, body in ((1, b"x"), (2, b"y" * 40_000)):  # small ones and large ones travel differently
         frame = [*encode(Header(lane="l1", number=n, kind=DATA, schema=b"s" * 8)), b""]
-        assert lane.push(n, n - 1, frame).status is slot.Push.ACCEPTED, body
+        assert lane.push(n, n - 1, frame).status is lane_end.Push.ACCEPTED, body
 
-    assert lane.push(2, 1, []).status is slot.Push.DUPLICATE
+    assert lane.push(2, 1, []).status is lane_end.Push.DUPLICATE
     assert (slot.slot_stats(lane.conn, MINE).depth_frames, lane.status(), lane.collect(0)) == (2, None, [])
     queue = node.connect("i1")
-    reader = slot.SlotReader(queue, MINE, "i1", token)
+    reader = slot_reader.SlotReader(queue, MINE, "i1", token)
     assert reader.park(1, 1000)
     assert len(reader.read(1).frames) == 2
     assert reader.sender(2) == ("l1", 2)
     reader.pin(1, 1000)
     reader.pin(1, 0)
     large = encode(Header(lane="l1", number=2, kind=ANSWER, trace=b"z" * 40_000))
-    assert reader.emit(1, [("l1", encode(Header(lane="l1", number=1, kind=ANSWER)))], trim=False) is slot.Emit.EMITTED
-    assert reader.emit(2, [("l1", large)], trim=False) is slot.Emit.EMITTED
-    assert reader.trim(2) is slot.Emit.TRIMMED
+    assert reader.emit(1, [("l1", encode(Header(lane="l1", number=1, kind=ANSWER)))], trim=False) is slot_reader.Emit.EMITTED
+    assert reader.emit(2, [("l1", large)], trim=False) is slot_reader.Emit.EMITTED
+    assert reader.trim(2) is slot_reader.Emit.TRIMMED
     slot.report_ready(queue, MINE, "i1", {"ok": True})
     identity = slot.store_schema(queue, MINE, to_ipc(pa.schema([("a", pa.int64())])))
     assert slot.stored_schema(queue, MINE, identity).names == ["a"]
@@ -168,9 +168,9 @@ def test_an_instance_and_a_lane_do_all_that_the_protocol_asks_of_them(node: Node
 
     durable = node.connect("i1", "state")
     writes = [("HSET", f"{MINE}m:s", 1, b"m"), ("SET", f"{MINE}g:s:1", b"g"), ("RPUSH", f"{MINE}d:s:1", b"d")]
-    covers = slot.Checkpoint(2, queue.run_id, [("l1", b"a")])
-    assert slot.checkpoint(durable, MINE, token, covers, 2, writes) is slot.Emit.STORED
-    assert slot.load_checkpoint(durable, MINE).seq == 2
+    covers = checkpoints.Checkpoint(2, queue.run_id, [("l1", b"a")])
+    assert checkpoints.checkpoint(durable, MINE, token, covers, 2, writes) is slot_reader.Emit.STORED
+    assert checkpoints.load_checkpoint(durable, MINE).seq == 2
     lane.close()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.conftest import Servers
-from udo_protocol import slot
+from udo_protocol import checkpoints, lane_end, slot, slot_reader
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Fenced
 from udo_protocol.frame import ANSWER, DATA, Bytes, Header, decode, encode
@@ -27,7 +27,7 @@ LANES = ("a", "b")
 class Instance:
     """One instance: cursor, running state, answers computed but not yet emitted."""
 
-    reader: slot.SlotReader
+    reader: slot_reader.SlotReader
     token: int
     cursor: int = 1
     count: int = 0
@@ -65,7 +65,7 @@ class SlotMachine(RuleBasedStateMachine):
         self.state, self.queue = self.connection("state"), self.connection("queue")
         self.state.call("FLUSHALL")
         self.queue.call("FLUSHALL")
-        self.ends = {lane: slot.LaneEnd(self.connection(f"lane-{lane}"), P, lane, self.limits) for lane in LANES}
+        self.ends = {lane: lane_end.LaneEnd(self.connection(f"lane-{lane}"), P, lane, self.limits) for lane in LANES}
         for end in self.ends.values():
             end.open(b"schema")
         self.start()
@@ -83,12 +83,12 @@ class SlotMachine(RuleBasedStateMachine):
         for n in range(first, first + count):
             status = end.push_reply().status
             if refused:
-                assert status in (slot.Push.GAP, slot.Push.BUSY), status
-            elif status is slot.Push.ACCEPTED:
+                assert status in (lane_end.Push.GAP, lane_end.Push.BUSY), status
+            elif status is lane_end.Push.ACCEPTED:
                 self.log.append((lane, n))
                 self.sent[lane] = n
             else:
-                assert status is slot.Push.BUSY, status
+                assert status is lane_end.Push.BUSY, status
                 refused = True
 
     @rule(lane=st.sampled_from(LANES), back=st.integers(0, 3))
@@ -96,12 +96,12 @@ class SlotMachine(RuleBasedStateMachine):
         """A producer that lost a reply sends the frame once more."""
         n = self.sent[lane] - back
         if n >= 1:
-            assert self.ends[lane].push(n, n - 1, encode(Header(lane=lane, number=n, kind=DATA))).status is slot.Push.DUPLICATE
+            assert self.ends[lane].push(n, n - 1, encode(Header(lane=lane, number=n, kind=DATA))).status is lane_end.Push.DUPLICATE
 
     @rule(lane=st.sampled_from(LANES))
     def push_past_a_gap(self, lane: str) -> None:
         n = self.sent[lane] + 2
-        assert self.ends[lane].push(n, n - 1, encode(Header(lane=lane, number=n, kind=DATA))).status is slot.Push.GAP
+        assert self.ends[lane].push(n, n - 1, encode(Header(lane=lane, number=n, kind=DATA))).status is lane_end.Push.GAP
 
     @rule(lane=st.sampled_from(LANES))
     def collect(self, lane: str) -> None:
@@ -121,11 +121,11 @@ class SlotMachine(RuleBasedStateMachine):
             del self.instances[min(self.instances)]  # the oldest dies
         token = slot.next_token(self.state, P)
         name = f"i{token % 5}"
-        reader = slot.SlotReader(self.connection(name), P, name, token, self.limits)
+        reader = slot_reader.SlotReader(self.connection(name), P, name, token, self.limits)
         self.instances[token] = self.load(Instance(reader, token))
 
     def load(self, instance: Instance) -> Instance:
-        covered = slot.load_checkpoint(self.state, P).seq
+        covered = checkpoints.load_checkpoint(self.state, P).seq
         instance.cursor, instance.count, instance.pending = covered + 1, int(self.state.call("GET", f"{P}count") or 0), []
         return instance
 
@@ -183,7 +183,7 @@ class SlotMachine(RuleBasedStateMachine):
             if seq > read.emitted and instance.owner:
                 instance.pending.append((seq, header.lane, answer_frame(header.lane, header.number, instance.count)))
 
-    def visible(self, read: slot.Read, instance: Instance) -> list[bytes | bytearray]:
+    def visible(self, read: slot_reader.Read, instance: Instance) -> list[bytes | bytearray]:
         return list(read.frames)
 
     @rule(choice=st.integers(0, 3))
@@ -196,11 +196,11 @@ class SlotMachine(RuleBasedStateMachine):
         except Fenced:
             del self.instances[instance.token]
             return
-        assert outcome is slot.Emit.EMITTED, f"an owner's answers were refused: {outcome}"
+        assert outcome is slot_reader.Emit.EMITTED, f"an owner's answers were refused: {outcome}"
         instance.emitted = instance.pending[-1][0]
         instance.pending = []
 
-    def send_answers(self, instance: Instance) -> slot.Emit:
+    def send_answers(self, instance: Instance) -> slot_reader.Emit:
         """Pipelined in two halves, the second sent before the outcome of the first is known."""
         first, answers = instance.pending[0][0], [(lane, frame) for _, lane, frame in instance.pending]
         half = len(answers) // 2
@@ -216,8 +216,8 @@ class SlotMachine(RuleBasedStateMachine):
             try:
                 outcomes.append(instance.reader.emit_reply())
             except Fenced:
-                outcomes.append(slot.Emit.FENCED)
-        if slot.Emit.FENCED in outcomes:
+                outcomes.append(slot_reader.Emit.FENCED)
+        if slot_reader.Emit.FENCED in outcomes:
             raise Fenced
         return outcomes[-1]
 
@@ -227,19 +227,19 @@ class SlotMachine(RuleBasedStateMachine):
         if instance is None or not instance.owner:
             return
         try:
-            if self.store(instance) is slot.Emit.STORED:
+            if self.store(instance) is slot_reader.Emit.STORED:
                 instance.reader.trim(instance.cursor - 1)
         except Fenced:
             del self.instances[instance.token]
 
-    def store(self, instance: Instance) -> slot.Emit:
+    def store(self, instance: Instance) -> slot_reader.Emit:
         if instance.pending:
-            return slot.Emit.AHEAD
+            return slot_reader.Emit.AHEAD
         return self.write(instance, instance.emitted)
 
-    def write(self, instance: Instance, emitted: int) -> slot.Emit:
-        covers = slot.Checkpoint(instance.cursor - 1)
-        return slot.checkpoint(self.state, P, instance.token, covers, emitted, [("SET", f"{P}count", instance.count)])
+    def write(self, instance: Instance, emitted: int) -> slot_reader.Emit:
+        covers = checkpoints.Checkpoint(instance.cursor - 1)
+        return checkpoints.checkpoint(self.state, P, instance.token, covers, emitted, [("SET", f"{P}count", instance.count)])
 
     @rule(choice=st.integers(0, 3), hold=st.booleans())
     def pin(self, choice: int, hold: bool) -> None:
@@ -272,7 +272,7 @@ class SlotMachine(RuleBasedStateMachine):
 class PipelinedRearm(SlotMachine):
     """Broken: the fence is WATCH + GET owner re-armed in the pipeline, the next MULTI sent before the GET is read."""
 
-    def send_answers(self, instance: Instance) -> slot.Emit:
+    def send_answers(self, instance: Instance) -> slot_reader.Emit:
         conn, first = self.connection(f"fence-{instance.reader.name}"), instance.pending[0][0]
         if not getattr(instance, "armed", False):
             conn.call("WATCH", f"{P}owner")
@@ -287,20 +287,20 @@ class PipelinedRearm(SlotMachine):
         if replies[-1][3] is None or int(replies[-1][5] or 0) != instance.token:
             conn.call("UNWATCH")
             raise Fenced
-        return slot.Emit.EMITTED
+        return slot_reader.Emit.EMITTED
 
 
 class ShadowReadsAhead(SlotMachine):
     """Broken: a shadow processes frames behind `emitted`, so that nobody answers them after its promotion."""
 
-    def visible(self, read: slot.Read, instance: Instance) -> list[bytes | bytearray]:
+    def visible(self, read: slot_reader.Read, instance: Instance) -> list[bytes | bytearray]:
         return list(instance.reader.conn.call("LRANGE", f"{P}in", read.first - read.base, -1))
 
 
 class CheckpointAhead(SlotMachine):
     """Broken: a checkpoint covers frames whose answers have not been emitted."""
 
-    def store(self, instance: Instance) -> slot.Emit:
+    def store(self, instance: Instance) -> slot_reader.Emit:
         seq = instance.cursor - 1
         return self.write(instance, seq)
 
@@ -308,7 +308,7 @@ class CheckpointAhead(SlotMachine):
 class EmitOverwrites(SlotMachine):
     """Broken: answers are appended without asking who owns the slot."""
 
-    def send_answers(self, instance: Instance) -> slot.Emit:
+    def send_answers(self, instance: Instance) -> slot_reader.Emit:
         for seq, lane, frame in instance.pending:
             instance.reader.conn.transaction([("RPUSH", f"{P}out:{lane}", frame), ("SET", f"{P}emitted", seq)])
-        return slot.Emit.EMITTED
+        return slot_reader.Emit.EMITTED

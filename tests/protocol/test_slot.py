@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import Servers
-from udo_protocol import slot
+from udo_protocol import checkpoints, lane_end, slot, slot_reader
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, Stale, TwoProducers
 from udo_protocol.frame import ANSWER, DATA, Failure, Header, decode, encode
@@ -18,8 +18,8 @@ SCHEMA = to_ipc(pa.schema([("a", pa.int64())]))
 BATCH = pa.record_batch({"a": [1, 2, 3]})
 
 
-def lane_end(servers: Servers, name: str = "l", **limits: int) -> slot.LaneEnd:
-    end = slot.LaneEnd(servers.queue(), P, name, Limits(**limits))  # type: ignore[arg-type]
+def a_lane(servers: Servers, name: str = "l", **limits: int) -> lane_end.LaneEnd:
+    end = lane_end.LaneEnd(servers.queue(), P, name, Limits(**limits))  # type: ignore[arg-type]
     end.open(SCHEMA)
     return end
 
@@ -28,93 +28,93 @@ def data(lane: str, n: int, batch: pa.RecordBatch | None = BATCH) -> list[slot.B
     return encode(Header(lane=lane, number=n, kind=DATA), batch)
 
 
-def owner(servers: Servers, token: int | None = None) -> slot.SlotReader:
+def owner(servers: Servers, token: int | None = None) -> slot_reader.SlotReader:
     state = servers.state()
     token = token or slot.next_token(state, P)
     slot.promote(state, servers.queue(), P, token)
-    return slot.SlotReader(servers.queue(), P, f"i{token}", token)
+    return slot_reader.SlotReader(servers.queue(), P, f"i{token}", token)
 
 
-def answer(read: slot.Read) -> list[tuple[str, list[slot.Bytes]]]:
+def answer(read: slot_reader.Read) -> list[tuple[str, list[slot.Bytes]]]:
     frames = [decode(f) for f in read.frames]
     return [(f.header.lane, encode(Header(lane=f.header.lane, number=f.header.number, kind=ANSWER))) for f in frames]
 
 
 def test_an_event_goes_in_and_its_answer_comes_out(servers: Servers) -> None:
-    lane, instance = lane_end(servers), owner(servers)
-    assert lane.push(1, 0, data("l", 1)).status == slot.Push.ACCEPTED
+    lane, instance = a_lane(servers), owner(servers)
+    assert lane.push(1, 0, data("l", 1)).status == lane_end.Push.ACCEPTED
     read = instance.read(1)
     assert decode(read.frames[0]).batch(BATCH.schema).equals(BATCH)
-    assert instance.emit(1, answer(read)) is slot.Emit.EMITTED
+    assert instance.emit(1, answer(read)) is slot_reader.Emit.EMITTED
     assert [f.header.number for f in lane.collect(1000)] == [1]
     assert slot.slot_stats(servers.queue(), P) == slot.SlotStats(2, 1, 1, 0, 0, 1)
 
 
 def test_a_large_frame_survives_the_way(servers: Servers) -> None:
-    lane, instance = lane_end(servers), owner(servers)
+    lane, instance = a_lane(servers), owner(servers)
     big = pa.record_batch({"a": list(range(200_000))})
     lane.push(1, 0, data("l", 1, big))
     assert decode(instance.read(1).frames[0]).batch(big.schema).equals(big)
 
 
 def test_push_refuses_duplicates_gaps_other_routes_and_unknown_lanes(servers: Servers) -> None:
-    lane = lane_end(servers)
-    assert lane.push(1, 0, data("l", 1)).status == slot.Push.ACCEPTED
-    assert lane.push(1, 0, data("l", 1)).status == slot.Push.DUPLICATE
-    assert lane.push(3, 2, data("l", 3)) == slot.PushReply(slot.Push.GAP, 1)
+    lane = a_lane(servers)
+    assert lane.push(1, 0, data("l", 1)).status == lane_end.Push.ACCEPTED
+    assert lane.push(1, 0, data("l", 1)).status == lane_end.Push.DUPLICATE
+    assert lane.push(3, 2, data("l", 3)) == lane_end.PushReply(lane_end.Push.GAP, 1)
     servers.queue().call("HSET", f"{P}route", "v", 1, "table", "[]")
-    assert lane.push(2, 1, data("l", 2)) == slot.PushReply(slot.Push.MOVED, b"[]")
-    assert slot.LaneEnd(servers.queue(), P, "nobody").push(1, 0, data("nobody", 1)).status == slot.Push.EXPIRED
+    assert lane.push(2, 1, data("l", 2)) == lane_end.PushReply(lane_end.Push.MOVED, b"[]")
+    assert lane_end.LaneEnd(servers.queue(), P, "nobody").push(1, 0, data("nobody", 1)).status == lane_end.Push.EXPIRED
     assert slot.slot_stats(servers.queue(), P).depth_frames == 1
 
 
 def test_pipelined_pushes_behind_a_refused_one_are_refused_too(servers: Servers) -> None:
-    lane = lane_end(servers)
+    lane = a_lane(servers)
     for n, prev in ((2, 1), (3, 2)):
         lane.send_push(n, prev, data("l", n))
-    assert [lane.push_reply().status for _ in range(2)] == [slot.Push.GAP, slot.Push.GAP]
+    assert [lane.push_reply().status for _ in range(2)] == [lane_end.Push.GAP, lane_end.Push.GAP]
 
 
 def test_an_older_attempt_is_refused_early(servers: Servers) -> None:
-    new, old = lane_end(servers, "new"), lane_end(servers, "old")
-    assert new.push(1, 0, data("new", 1), part="q:c:0", label="1:2:00005").status == slot.Push.ACCEPTED
-    assert old.push(1, 0, data("old", 1), part="q:c:0", label="1:2:00004").status == slot.Push.STALE
+    new, old = a_lane(servers, "new"), a_lane(servers, "old")
+    assert new.push(1, 0, data("new", 1), part="q:c:0", label="1:2:00005").status == lane_end.Push.ACCEPTED
+    assert old.push(1, 0, data("old", 1), part="q:c:0", label="1:2:00004").status == lane_end.Push.STALE
 
 
 def test_a_full_log_is_busy_but_keeps_room_for_control_frames(servers: Servers) -> None:
-    lane = lane_end(servers, retained_bytes=300)
+    lane = a_lane(servers, retained_bytes=300)
     statuses = [lane.push(n, n - 1, data("l", n)).status for n in range(1, 4)]
-    assert slot.Push.BUSY in statuses
-    n = statuses.index(slot.Push.BUSY) + 1
-    assert lane.push(n, n - 1, data("l", n), control=True).status == slot.Push.ACCEPTED
+    assert lane_end.Push.BUSY in statuses
+    n = statuses.index(lane_end.Push.BUSY) + 1
+    assert lane.push(n, n - 1, data("l", n), control=True).status == lane_end.Push.ACCEPTED
 
 
 def test_only_the_owner_answers_and_a_fenced_answer_leaves_no_trace(servers: Servers) -> None:
-    lane, old = lane_end(servers), owner(servers)
+    lane, old = a_lane(servers), owner(servers)
     lane.push(1, 0, data("l", 1))
     read = old.read(1)
     new = owner(servers)
     with pytest.raises(Fenced, match="not the owner"):
         old.emit(1, answer(read))
     assert lane.poll() == []
-    assert new.emit(1, answer(new.read(1))) is slot.Emit.EMITTED
+    assert new.emit(1, answer(new.read(1))) is slot_reader.Emit.EMITTED
     assert len(lane.poll()) == 1
 
 
 def test_answers_out_of_turn_are_refused(servers: Servers) -> None:
-    lane, instance = lane_end(servers), owner(servers)
+    lane, instance = a_lane(servers), owner(servers)
     for n in (1, 2, 3):
         lane.push(n, n - 1, data("l", n))
     read = instance.read(1)
-    assert instance.emit(2, answer(read)[1:]) is slot.Emit.GAP
-    assert instance.emit(1, answer(read)) is slot.Emit.EMITTED
-    assert instance.emit(3, answer(read)[2:]) is slot.Emit.DUPLICATE
+    assert instance.emit(2, answer(read)[1:]) is slot_reader.Emit.GAP
+    assert instance.emit(1, answer(read)) is slot_reader.Emit.EMITTED
+    assert instance.emit(3, answer(read)[2:]) is slot_reader.Emit.DUPLICATE
     assert [f.header.number for f in lane.poll()] == [1, 2, 3]
 
 
 def test_a_shadow_never_sees_past_emitted(servers: Servers) -> None:
-    lane, instance = lane_end(servers), owner(servers)
-    shadow = slot.SlotReader(servers.queue(), P, "s", 99)
+    lane, instance = a_lane(servers), owner(servers)
+    shadow = slot_reader.SlotReader(servers.queue(), P, "s", 99)
     for n in (1, 2):
         lane.push(n, n - 1, data("l", n))
     assert shadow.read(1).frames == []
@@ -129,26 +129,26 @@ def test_a_token_older_than_the_owner_is_not_promoted(servers: Servers) -> None:
 
 
 def test_checkpoint_and_trim_stay_behind_emitted(servers: Servers) -> None:
-    lane, instance, state = lane_end(servers), owner(servers), servers.state()
+    lane, instance, state = a_lane(servers), owner(servers), servers.state()
     for n in (1, 2):
         lane.push(n, n - 1, data("l", n))
     instance.emit(1, answer(instance.read(1))[:1], trim=False)
-    assert slot.checkpoint(state, P, instance.token, slot.Checkpoint(2), 1, []) is slot.Emit.AHEAD
-    assert instance.trim(2) is slot.Emit.AHEAD
-    riding = slot.Checkpoint(2, "run", [("l", b"answer")])
-    assert slot.checkpoint(state, P, instance.token, riding, 1, [("HSET", f"{P}m:s", 0, b"v")]) is slot.Emit.STORED
-    assert slot.load_checkpoint(state, P) == riding
-    assert slot.checkpoint(state, P, instance.token, slot.Checkpoint(1, "run"), 1, []) is slot.Emit.STORED
-    assert slot.load_checkpoint(state, P) == slot.Checkpoint(1, "run", [])
-    assert instance.trim(1) is slot.Emit.TRIMMED
+    assert checkpoints.checkpoint(state, P, instance.token, checkpoints.Checkpoint(2), 1, []) is slot_reader.Emit.AHEAD
+    assert instance.trim(2) is slot_reader.Emit.AHEAD
+    riding = checkpoints.Checkpoint(2, "run", [("l", b"answer")])
+    assert checkpoints.checkpoint(state, P, instance.token, riding, 1, [("HSET", f"{P}m:s", 0, b"v")]) is slot_reader.Emit.STORED
+    assert checkpoints.load_checkpoint(state, P) == riding
+    assert checkpoints.checkpoint(state, P, instance.token, checkpoints.Checkpoint(1, "run"), 1, []) is slot_reader.Emit.STORED
+    assert checkpoints.load_checkpoint(state, P) == checkpoints.Checkpoint(1, "run", [])
+    assert instance.trim(1) is slot_reader.Emit.TRIMMED
     assert instance.read(1).first == 2
     owner(servers)
     with pytest.raises(Fenced):
-        slot.checkpoint(state, P, instance.token, slot.Checkpoint(1), 1, [])
+        checkpoints.checkpoint(state, P, instance.token, checkpoints.Checkpoint(1), 1, [])
 
 
 def test_a_pin_holds_the_trim_until_it_is_released(servers: Servers) -> None:
-    lane, instance = lane_end(servers), owner(servers)
+    lane, instance = a_lane(servers), owner(servers)
     for n in (1, 2, 3):
         lane.push(n, n - 1, data("l", n))
     instance.pin(2, 60_000)
@@ -160,11 +160,11 @@ def test_a_pin_holds_the_trim_until_it_is_released(servers: Servers) -> None:
 
 
 def test_a_parked_reader_wakes_at_once_and_a_shadow_at_its_promotion(servers: Servers) -> None:
-    lane, instance = lane_end(servers), owner(servers)
+    lane, instance = a_lane(servers), owner(servers)
     assert instance.park(1, 1) is False
     lane.push(1, 0, data("l", 1))
     assert instance.park(1, 60_000) is True
-    shadow = slot.SlotReader(servers.queue(), P, "s", 7)
+    shadow = slot_reader.SlotReader(servers.queue(), P, "s", 7)
     assert shadow.park(1, 1, shadow=True) is False
     slot.promote(servers.state(), servers.queue(), P, 7)
     assert shadow.park(1, 60_000, shadow=True) is True
@@ -172,47 +172,47 @@ def test_a_parked_reader_wakes_at_once_and_a_shadow_at_its_promotion(servers: Se
 
 
 def test_answers_for_a_closed_lane_are_dropped_and_an_expired_lane_says_so(servers: Servers) -> None:
-    lane, other, instance = lane_end(servers), lane_end(servers, "m"), owner(servers)
+    lane, other, instance = a_lane(servers), a_lane(servers, "m"), owner(servers)
     lane.push(1, 0, data("l", 1))
     other.push(1, 0, data("m", 1))
     lane.close()
     servers.queue().call("DEL", f"{P}lane:m")
-    assert instance.emit(1, answer(instance.read(1))) is slot.Emit.EMITTED
+    assert instance.emit(1, answer(instance.read(1))) is slot_reader.Emit.EMITTED
     assert servers.queue().call("EXISTS", f"{P}out:l", f"{P}out:m") == 0
     with pytest.raises(LaneExpired, match="idle"):
         other.collect(1000)
 
 
 def test_the_head_of_a_dead_operator_is_answered_with_its_failure(servers: Servers) -> None:
-    lane, instance = lane_end(servers), owner(servers)
+    lane, instance = a_lane(servers), owner(servers)
     lane.push(1, 0, [b"garbage"])
-    assert slot.fail_head(servers.state(), servers.queue(), P, Failure(code="operator", message="died"), "1")
+    assert slot_reader.fail_head(servers.state(), servers.queue(), P, Failure(code="operator", message="died"), "1")
     assert [f.header.failure.message for f in lane.collect(1000)] == ["died"]
-    assert not slot.fail_head(servers.state(), servers.queue(), P, Failure(), "1")
+    assert not slot_reader.fail_head(servers.state(), servers.queue(), P, Failure(), "1")
     with pytest.raises(Fenced):
         instance.emit(2, [("l", data("l", 2))])
 
 
 def test_the_failed_frame_of_a_keyed_operator_stays_in_the_log_and_its_lane_is_known(servers: Servers) -> None:
-    lane_end(servers).push(1, 0, data("l", 1))
-    assert slot.fail_head(servers.state(), servers.queue(), P, Failure(message="died"), "1", keyed=True)
+    a_lane(servers).push(1, 0, data("l", 1))
+    assert slot_reader.fail_head(servers.state(), servers.queue(), P, Failure(message="died"), "1", keyed=True)
     assert slot.failed_lanes(servers.queue(), P) == {"l"}
     assert slot.slot_stats(servers.queue(), P).base == 1
 
 
 def test_runs_are_numbered_as_they_come_but_a_late_one_of_an_earlier_start_is_stale(servers: Servers) -> None:
     state = servers.state()
-    assert slot.run_ordinal(state, P, "s", "first", "c", 1000) == 1
-    assert slot.run_ordinal(state, P, "s", "second", "c", 3000) == 2
-    assert slot.run_ordinal(state, P, "s", "first", "c", 1000) == 1
+    assert checkpoints.run_ordinal(state, P, "s", "first", "c", 1000) == 1
+    assert checkpoints.run_ordinal(state, P, "s", "second", "c", 3000) == 2
+    assert checkpoints.run_ordinal(state, P, "s", "first", "c", 1000) == 1
     with pytest.raises(Stale, match="planned later"):
-        slot.run_ordinal(state, P, "s", "zombie", "c", 2000)
+        checkpoints.run_ordinal(state, P, "s", "zombie", "c", 2000)
     with pytest.raises(TwoProducers, match="uid="):
-        slot.run_ordinal(state, P, "s", "second", "another call", 3000)
+        checkpoints.run_ordinal(state, P, "s", "second", "another call", 3000)
 
 
 def test_a_status_wakes_waiting_lanes(servers: Servers) -> None:
-    lane = lane_end(servers)
+    lane = a_lane(servers)
     slot.set_status(servers.queue(), P, {"code": "operator", "message": "cannot import"})
     assert lane.status() == {"code": "operator", "message": "cannot import"}
     slot.set_status(servers.queue(), P, None)
@@ -220,7 +220,7 @@ def test_a_status_wakes_waiting_lanes(servers: Servers) -> None:
 
 
 def test_dropping_a_slot_leaves_nothing(servers: Servers) -> None:
-    lane, instance = lane_end(servers), owner(servers)
+    lane, instance = a_lane(servers), owner(servers)
     lane.push(1, 0, data("l", 1))
     instance.park(1, 1)
     slot.drop_slot(servers.state(), servers.queue(), P)

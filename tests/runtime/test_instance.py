@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import IN, OUT, P, Process
-from udo_protocol import keys, slot
+from udo_protocol import keys, lane_end, slot
 from udo_protocol.frame import ANSWER, DATA, ERROR, SKIPPED, Frame, Header, encode
 from udo_protocol.schema import schema_id, to_ipc
 
@@ -19,19 +19,19 @@ DOUBLE = "import pyarrow.compute as pc\ndef flag(batch): return {'b': pc.multipl
 TRIPLE = DOUBLE.replace("2", "3")
 
 
-def lane(servers: Servers, name: str = "l", schema: pa.Schema = IN) -> slot.LaneEnd:
-    end = slot.LaneEnd(servers.queue(), P, name)
+def lane(servers: Servers, name: str = "l", schema: pa.Schema = IN) -> lane_end.LaneEnd:
+    end = lane_end.LaneEnd(servers.queue(), P, name)
     end.open(to_ipc(schema))
     return end
 
 
-def send(end: slot.LaneEnd, n: int, values: list[int], schema: pa.Schema = IN) -> None:
+def send(end: lane_end.LaneEnd, n: int, values: list[int], schema: pa.Schema = IN) -> None:
     batch = pa.record_batch([pa.array(values, schema.field(0).type)], schema=schema)
     header = Header(lane=end.lane, number=n, kind=DATA, schema=schema_id(to_ipc(schema)), trace=b"t")
-    assert end.push(n, n - 1, encode(header, batch)).status == slot.Push.ACCEPTED
+    assert end.push(n, n - 1, encode(header, batch)).status == lane_end.Push.ACCEPTED
 
 
-def collect(end: slot.LaneEnd, count: int) -> list[Frame]:
+def collect(end: lane_end.LaneEnd, count: int) -> list[Frame]:
     frames: list[Frame] = []
     while len(frames) < count:
         got = end.collect(10_000)
@@ -171,7 +171,7 @@ def test_a_frame_of_another_schema_or_garbage_is_an_error_not_a_crash(start: Sta
     send(end, 1, [1], wrong)
     assert "column 'a' (int64) is missing" in collect(end, 1)[0].header.failure.message
     other = lane(servers, "g")
-    assert other.push(1, 0, [b"garbage"]).status == slot.Push.ACCEPTED
+    assert other.push(1, 0, [b"garbage"]).status == lane_end.Push.ACCEPTED
     assert "truncated" in collect(other, 1)[0].header.failure.message
     assert answer(servers, [1]) == [{"b": 2}]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol import frame, slot
+from udo_protocol import frame, slot, slot_reader
 from udo_protocol.connection import Connection
 from udo_protocol.errors import UdoError
 from udo_protocol.schema import schema_id, to_ipc
@@ -26,7 +26,7 @@ class EchoOperator:
         token = slot.next_token(state, prefix)
         slot.promote(state, self._conn, prefix, token)
         state.close()
-        self._reader = slot.SlotReader(self._conn, prefix, "echo", token)
+        self._reader = slot_reader.SlotReader(self._conn, prefix, "echo", token)
         self.output_id = slot.store_schema(self._conn, prefix, to_ipc(output or schema))
         self.frames: list[int] = []
         self._gate = threading.Event()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.udo_interface.echo import EchoOperator
 from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, exchange
-from udo_protocol import frame, slot
+from udo_protocol import frame, lane_end, slot
 from udo_protocol.clock import FakeClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout
 from udo_protocol.limits import Limits
@@ -39,7 +39,7 @@ class Bench:
     def lane(
         self, place: Place = PLACE, limits: Limits | None = None, clock: Any = None, expected: pa.Schema = SCHEMA, name: str = "l1"
     ) -> tuple[Sender, Collector]:
-        end = slot.LaneEnd(self.servers.queue(), PREFIX, name, limits or Limits())
+        end = lane_end.LaneEnd(self.servers.queue(), PREFIX, name, limits or Limits())
         sender = Sender(end, place, SCHEMA, clock)
         sender.open()
         return sender, Collector(end, place, expected, clock)
@@ -210,7 +210,7 @@ def test_a_silent_operator_ends_in_a_time_out_naming_the_frame(bench: Bench) -> 
 def test_patience_lasts_while_the_slot_answers_other_lanes(bench: Bench) -> None:
     clock = FakeClock()
     conn = bench.servers.queue()
-    patience = Patience(slot.LaneEnd(conn, PREFIX, "l1"), PLACE, clock)
+    patience = Patience(lane_end.LaneEnd(conn, PREFIX, "l1"), PLACE, clock)
     for i in range(10):
         clock.now += 50
         conn.call("SET", f"{PREFIX}emitted", i)

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from udo_protocol.checkpoints import Checkpoint, checkpoint, cut, load_checkpoint
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import ProtocolError
-from udo_protocol.slot import Checkpoint, Emit, checkpoint, cut, load_checkpoint
+from udo_protocol.slot_reader import Emit
 from udo_runtime.groups import Group
 from udo_runtime.session import Session
 

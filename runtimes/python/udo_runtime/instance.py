@@ -21,7 +21,8 @@ from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, Bytes, Failure
 from udo_protocol.keys import HEARTBEAT
 from udo_protocol.limits import Limits
 from udo_protocol.schema import conform, misfits, schema_id, to_ipc
-from udo_protocol.slot import Emit, Read, SlotReader, store_schema, stored_schema
+from udo_protocol.slot import store_schema, stored_schema
+from udo_protocol.slot_reader import Emit, Read, SlotReader
 from udo_runtime.failure import ProcessingError
 from udo_runtime.load import Processor
 from udo_runtime.stats import Stats

@@ -13,7 +13,8 @@ import pyarrow as pa
 from udo_protocol.errors import ProtocolError, StateLost, TwoProducers
 from udo_protocol.frame import DATA, END, SKIPPED, STALE, Failure, Frame, decode, encode
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
-from udo_protocol.slot import Emit, Read, failed_lanes
+from udo_protocol.slot import failed_lanes
+from udo_protocol.slot_reader import Emit, Read
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
 from udo_runtime.instance import Answer, Instance

@@ -20,7 +20,8 @@ from udo_protocol.errors import Fenced, ServerLost, Unavailable
 from udo_protocol.keys import HEARTBEAT, warm
 from udo_protocol.limits import DEFAULT, Limits
 from udo_protocol.schema import from_ipc
-from udo_protocol.slot import SlotReader, report_ready
+from udo_protocol.slot import report_ready
+from udo_protocol.slot_reader import SlotReader
 from udo_runtime.api import Context
 from udo_runtime.failure import ProcessingError, own_traceback
 from udo_runtime.instance import Instance, Stopped
