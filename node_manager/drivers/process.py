@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import subprocess
 import time
 from collections.abc import Collection, Iterator
@@ -102,6 +103,8 @@ class ProcessDriver:
 
     def __init__(self, sandbox: Sandbox | None = None, remark: str = "no sandbox: switched off") -> None:
         self._sandbox, self._remark = sandbox, remark
+        setpriv = shutil.which("setpriv")  # of util-linux, so on every Debian
+        self._unprivileged = [setpriv, "--no-new-privs", "--"] if setpriv else []
         self._tasks: dict[str, _Task] = {}
         self._lock = Lock()
 
@@ -120,7 +123,7 @@ class ProcessDriver:
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         reading, writing = os.pipe()
-        wrapped = self._sandbox.command(spec.directory, writing) if self._sandbox else []
+        wrapped = self._sandbox.command(spec.directory, writing) if self._sandbox else self._unprivileged
         try:
             with (spec.directory / "log").open("ab") as log:
                 child = subprocess.Popen(
@@ -131,7 +134,7 @@ class ProcessDriver:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    pass_fds=(writing,) if wrapped else (),
+                    pass_fds=(writing,) if self._sandbox else (),
                 )
         except OSError as e:
             os.close(reading)
@@ -139,7 +142,7 @@ class ProcessDriver:
         finally:
             os.close(writing)
         with open(reading, "rb", buffering=0) as told:
-            data = self._identify(child, told, spec) if wrapped else asdict(_identity(child.pid))
+            data = self._identify(child, told, spec) if self._sandbox else asdict(_identity(child.pid))
         handle = Handle(self.name, spec.instance, str(spec.directory), data)
         for pid in proc.tree(child.pid):
             with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from threading import Event
 import psutil
 import pytest
 
-from node_manager import runtime_base
+from node_manager import proc, runtime_base
 from node_manager.drivers import logfile, sandbox
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Spec
 from node_manager.drivers.docker import DockerDriver
@@ -244,6 +244,16 @@ def test_capabilities_say_that_a_process_is_not_isolated() -> None:
     c = ProcessDriver().capabilities()
 
     assert c.memory_limit and not (c.isolates_reads or c.isolates_network or c.isolates_users)
+
+
+@pytest.mark.parametrize("bench", ["process", "sandbox"], indirect=True)
+def test_a_process_cannot_gain_privileges(bench: Bench) -> None:
+    handle, _ = bench.start("wait")
+
+    def bound() -> bool:
+        return all("NoNewPrivs:\t1" in Path(f"/proc/{pid}/status").read_text() for pid in proc.tree(handle.data["pid"]))
+
+    wait_until(bound, 5, "no new privileges")
 
 
 def test_a_process_leads_a_session_of_its_own_and_takes_its_children_with_it(tmp_path: Path) -> None:
