@@ -1,0 +1,27 @@
+"""Every test that docs/guarantees.md cites exists, under the name it is cited by."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+TEXT = (TESTS.parent / "docs" / "guarantees.md").read_text("utf-8")
+CITED = sorted(set(re.findall(r"`([a-z_/]+\.py)(?:::(\w+))?`", TEXT)))
+
+
+@pytest.mark.parametrize(("file", "name"), CITED)
+def test_a_cited_test_exists(file: str, name: str) -> None:
+    module = ast.parse((TESTS / file).read_text("utf-8"))
+    tests = {n.name for n in module.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+    assert tests
+    assert not name or name in tests
+
+
+def test_each_row_of_the_tables_names_what_shows_it() -> None:
+    rows = [line.split("|") for line in TEXT.splitlines() if line.startswith("| ") and "shown by" not in line]
+    assert len(rows) > 20
+    assert [r[1].strip() for r in rows if not re.search(r"::test_|chaos|model", r[2])] == []
