@@ -47,7 +47,7 @@ ATTACKS = {
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
 # What an instance may use of a disk: its log, twice as long as one file may be while it is cut, is all there is.
 _LOG_BYTES = 160 * (1 << 20)
-_ANSWER_S = 200.0
+_ANSWER_S, _DEATH_S = 200.0, 2.0
 OPTIONS = [click.option("--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Of the process driver.")]
 
 
@@ -158,7 +158,9 @@ def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -
             return achieved or "a datagram" if s.token.encode() in s.udp.recv(100) else ""
         return ""
     if attack == "kill_neighbour":
-        dead = [pid for pid in arguments["pids"] if not _alive(pid)]
+        deadline = time.monotonic() + (_DEATH_S if claims else 0)  # a process that was killed takes a moment to go
+        while not (dead := [pid for pid in arguments["pids"] if not _alive(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.01)
         return f"killed {dead}" if dead else ""
     if attack in ("config", "flushall"):
         with s.queue() as queue:

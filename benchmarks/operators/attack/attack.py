@@ -83,12 +83,21 @@ def config(a: Arguments) -> list[str]:
 
 def fork_bomb(a: Arguments) -> list[str]:
     """Start many processes that stay a while."""
-    for _ in range(a["processes"]):
-        if os.fork() == 0:
-            time.sleep(8)
-            os._exit(0)
-    time.sleep(3)  # long enough to be noticed
-    return [f"{a['processes']} processes"]
+    children = []
+    try:
+        for _ in range(a["processes"]):
+            if (pid := os.fork()) == 0:
+                time.sleep(8)
+                os._exit(0)
+            children.append(pid)
+        time.sleep(3)  # long enough to be noticed
+        return [f"{a['processes']} processes"]
+    except BlockingIOError:
+        return []
+    finally:
+        for pid in children:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
 
 
 def memory_bomb(a: Arguments) -> list[str]:
