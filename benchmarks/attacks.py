@@ -11,6 +11,7 @@ import json
 import secrets
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
