@@ -28,8 +28,8 @@
 | `runs:{session}` | state        | hash   | run id -> ordinal, in order of first sight                      |
 | `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
 | `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate, keys, bytes      |
-| `g:{session}:{n}`| state        | string | values of key group n at its last compaction                    |
-| `d:{session}:{n}`| state        | list   | changes of key group n since then                               |
+| `g:{session}:{n}`| state        | string | values of key group n at its last compaction: [keys, values]    |
+| `d:{session}:{n}`| state        | list   | changes of key group n since then, in the same form             |
 
 Node-wide on the queue server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
 `udo:warm:{inst}` (list: hands a warm instance its assignment).

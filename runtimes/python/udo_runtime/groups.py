@@ -193,11 +193,9 @@ class Group:
         old = values.get(key)
         if value == old:
             return
+        key_bytes = 0 if old is not None and value is not None else len(_pack(key)) * (1 if old is None else -1)
+        self.size += key_bytes + len(value or b"") - len(old or b"")
         self.dirty[key] = value
-        if old is not None and value is not None:
-            self.size += len(value) - len(old)
-        else:
-            self.size += len(_pack(key)) * (1 if old is None else -1) + len(value or b"") - len(old or b"")
         if value is None:
             del values[key]
         else:
