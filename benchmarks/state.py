@@ -25,6 +25,7 @@ from udo_runtime.durable import load_session
 from benchmarks.bringup import Platform, platform, say
 from benchmarks.contenders import stateful
 from benchmarks.contenders.stateful import Call
+from benchmarks.floor import floor
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from benchmarks.tables import count as readable
@@ -206,12 +207,14 @@ def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scal
             found, query = rates(spark, ways[c.name], work / ("fast" if c.fast else "peer"))
             taken[c.name] += found
             session = query if c.name == "udo" else session
+    say(f"{scale.keys} keys: the bare loop")
     medians = {name: statistics.median(r) for name, r in taken.items()}
     ratios = {f"udo_vs_{name}": round(medians["udo"] / r, 3) for name, r in medians.items() if name != "udo"}
     return {
         "events_per_s": {n: round(r) for n, r in medians.items()},
         **ratios,
         "restore": {n: round(v, 4) for n, v in restore(p, session).items()},
+        "floor": floor(scale.keys, seed),
         "rows": {c.name: scale.rows if c.fast else scale.peer_rows for c in chosen},
         "rates": {n: [round(x) for x in r] for n, r in taken.items()},
     }
@@ -232,7 +235,18 @@ def sections(record: dict[str, Any]) -> list[Section]:
         + [f"{r['mb_per_s']:.0f} MB/s"]
         for r in (record["restore"], million["restore"])
     ]
+    bare = [
+        [
+            f"{keys:,} keys",
+            f"{part['floor']['loop_us']:.2f}",
+            f"{part['floor']['lookup_us']:.2f}",
+            f"{2e6 / part['events_per_s']['stateless']:.2f}",
+        ]
+        for keys, part in ((record["keys"], record), (1_000_000, million))
+        if "floor" in part
+    ]
     return [
         Section("Running count per key in a streaming query", header, rows, "local[2], medians of micro-batches behind the first."),
         Section("Restoring a session", ["", "keys and values", "durable", "read at", "read and decoded at"], restored),
+        Section("µs of processor time an event", ["", "bare loop", "its lookup alone", "two cores, stateless"], bare),
     ]
