@@ -115,7 +115,7 @@ class ProcessDriver:
 
     def inside(self, directory: Path, sockets: Path) -> Inside:
         if self._sandbox is not None:
-            return Inside(str(directory), str(sockets), "/tmp")
+            return Inside(str(directory), str(sockets), self._sandbox.scratch(directory)[0])
         return Inside(str(directory), str(sockets), str(directory), images=True)
 
     def sweep(self, known: Collection[str]) -> None:
@@ -123,18 +123,22 @@ class ProcessDriver:
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         reading, writing = os.pipe()
-        wrapped = self._sandbox.command(spec.directory, writing) if self._sandbox else self._unprivileged
+        box = self._sandbox
+        monitored = box is not None and box.monitored
+        wrapped = box.command(spec.directory, writing) if box else self._unprivileged
+        if box is not None and not monitored:
+            Path(box.scratch(spec.directory)[0]).mkdir(mode=0o700)
         try:
             with (spec.directory / "log").open("ab") as log:
                 child = subprocess.Popen(
                     (*wrapped, *spec.argv),
                     cwd=spec.directory,
-                    env=dict(spec.env),
+                    env={**spec.env, "TMPDIR": box.scratch(spec.directory)[0]} if box else dict(spec.env),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    pass_fds=(writing,) if self._sandbox else (),
+                    pass_fds=(writing,) if monitored else (),
                 )
         except OSError as e:
             os.close(reading)
@@ -142,7 +146,7 @@ class ProcessDriver:
         finally:
             os.close(writing)
         with open(reading, "rb", buffering=0) as told:
-            data = self._identify(child, told, spec) if self._sandbox else asdict(_identity(child.pid))
+            data = self._identify(child, told, spec) if monitored else asdict(_identity(child.pid))
         handle = Handle(self.name, spec.instance, str(spec.directory), data)
         for pid in proc.tree(child.pid):
             with contextlib.suppress(OSError):

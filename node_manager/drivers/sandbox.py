@@ -1,7 +1,8 @@
-"""A view of its own for an instance's process, by bubblewrap: no network, no other processes, no files but the system's
-programs, the runtime, its own directory and the servers' sockets, all of them read-only; a bounded /tmp and /dev/shm to write in.
+"""A view of its own for an instance's process, as far as the host allows one: by bubblewrap, else by Landlock.
 
-Whether the host allows that, and what comes of it, is tried at start from inside; nothing is assumed.
+bubblewrap: no network, no other processes, no files but the system's programs, the runtime, its own directory and the servers'
+sockets, all of them read-only; a bounded /tmp and /dev/shm to write in. Landlock: the same files and a scratch directory, no
+TCP. What comes of it is tried at start from inside; nothing is assumed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from node_manager.drivers import confine
 from node_manager.drivers.base import Capabilities
 
 PROGRAM = "bwrap"
@@ -29,9 +32,10 @@ _PROBE_TIMEOUT_S = 20.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs need to find their libraries and the local time; nothing else of /etc is anybody's business.
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _INSIDE = """
 import json, os, socket, sys
-outside, pid, abstract, bound = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+outside, pid, abstract, bound, scratch = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5:]
 
 def refused(step, *args):
     try:
@@ -48,54 +52,113 @@ def write(directory):
     with open(os.path.join(directory, "probe"), "w") as f:
         f.write("x")
 
-scratch = [os.statvfs(d) for d in ("/tmp", "/dev/shm")]
+def read(path):
+    with open(path, "rb") as f:
+        f.read(1)
+
 writes = all(refused(write, d) for d in (".", "/", "/usr", "/dev", "/proc/sys/kernel", outside))
+space = [s.f_blocks * s.f_frsize for s in map(os.statvfs, scratch)]
+reads = refused(read, os.path.join(outside, "secret"))
 found = {
     "isolates_network": {name for _, name in socket.if_nameindex()} <= {"lo"},
     "isolates_sockets": refused(connect, os.path.join(outside, "s")) and refused(connect, "\\0" + abstract),
-    "isolates_reads": not os.path.exists(outside),
+    "isolates_reads": reads,
     "isolates_writes": writes,
     "isolates_processes": not os.path.exists("/proc/" + pid) and len([p for p in os.listdir("/proc") if p.isdigit()]) < 4,
-    "disk_limit": writes and all(s.f_blocks * s.f_frsize <= bound for s in scratch),
+    # Neither the files with others' passwords nor the memory that holds them.
+    "isolates_keys": reads and refused(lambda: open(f"/proc/{pid}/mem", "rb").close()),
+    "disk_limit": writes and not any(refused(write, d) for d in scratch) and max(space) <= bound,
 }
 print(json.dumps(found))
 """
 
 
-@dataclass(frozen=True)
-class Sandbox:
-    """How instances are wrapped; `shared`: what they see beside the system and their own directory, at the same place."""
+class Sandbox(Protocol):
+    """How instances are wrapped."""
+
+    capabilities: Capabilities
+    # Whether the program is started by one that stays outside and tells, on the descriptor it is given, whose child leads it.
+    monitored: bool
+
+    def command(self, directory: Path, info_fd: int = -1) -> list[str]:
+        """To be put in front of a program that runs in its directory."""
+
+    def scratch(self, directory: Path) -> list[str]:
+        """Where it may write; the first is its home."""
+
+
+@dataclass
+class Bubblewrap:
+    """Namespaces of its own. `shared`: what it sees beside the system and its own directory, at the same place."""
 
     program: str
     shared: tuple[Path, ...]
-    capabilities: Capabilities
+    capabilities: Capabilities = Capabilities()
+    monitored: bool = True
 
-    def command(self, directory: Path, info_fd: int) -> list[str]:
-        """To be put in front of a program; `info_fd` is told the process id of the sandbox's init, which leads its group."""
-        return [*_command(self.program, self.shared, directory), "--info-fd", str(info_fd), "--"]
+    def scratch(self, directory: Path) -> list[str]:
+        return ["/tmp", "/dev/shm"]
+
+    def command(self, directory: Path, info_fd: int = -1) -> list[str]:
+        c = [self.program, "--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--cap-drop", "ALL", "--hostname", "udo"]
+        if os.geteuid() == 0:
+            c += ["--uid", _UNPRIVILEGED, "--gid", _UNPRIVILEGED]
+        for name in _SYSTEM:
+            if os.path.islink(name):
+                c += ["--symlink", os.readlink(name), name]
+            elif os.path.isdir(name):
+                c += ["--ro-bind", name, name]
+        for name in _ETC:
+            c += ["--ro-bind-try", name, name]
+        c += ["--proc", "/proc", "--dev", "/dev"]
+        for name in self.scratch(directory):
+            c += ["--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs", name]
+        for path in (*self.shared, directory):
+            c += ["--ro-bind", str(path), str(path)]
+        c += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(directory)]
+        return [*c, *(["--info-fd", str(info_fd)] if info_fd >= 0 else []), "--"]
+
+
+@dataclass
+class Landlock:
+    """This machine with most of its files out of reach."""
+
+    shared: tuple[Path, ...]
+    capabilities: Capabilities = Capabilities()
+    monitored: bool = False
+
+    def scratch(self, directory: Path) -> list[str]:
+        return [str(directory / "scratch")]
+
+    def command(self, directory: Path, info_fd: int = -1) -> list[str]:
+        reads = [*_SYSTEM, *_ETC, *_DEVICES, "/proc", *map(str, self.shared), str(directory)]
+        writes = [*self.scratch(directory), "/dev/null"]
+        return [sys.executable, "-I", "-S", str(Path(confine.__file__)), *reads, "--", *writes, "--"]
 
 
 def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:
-    """The sandbox this host allows, or None, and in either case a sentence about it. `runtime`: a directory of links."""
-    program = shutil.which(PROGRAM)
-    if program is None:
-        return None, f"no sandbox: {PROGRAM} is not on PATH; install bubblewrap 0.8 or newer"
+    """The best one this host allows, or None, and a sentence about it. `runtime`: a directory of links in the node's home."""
     home = runtime.parent.absolute()
     shared = _outermost([sockets, runtime, *_python(), *(p.resolve() for p in runtime.rglob("*") if p.is_symlink())])
     if wide := next((p for p in (*shared, Path("/usr")) if home.is_relative_to(p)), None):
         return None, f"no sandbox: the node manager's home {home} lies inside {wide}, which operators have to see; choose another --home"
-    try:
-        found = _probe(program, shared)
-    except (OSError, subprocess.SubprocessError, ValueError) as e:
-        said = getattr(e, "stderr", "") or str(e)
-        return None, f"no sandbox: {program} does not work here: {' '.join(said.split())[-300:]}"
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S).stdout.strip()
-    # Its own user's other processes and passwords are out of reach; the pid namespace keeps every descendant countable.
-    hidden = found["isolates_reads"] and found["isolates_processes"]
-    held = Capabilities(
-        memory_limit=True, open_files_limit=True, process_limit=found["isolates_processes"], isolates_keys=hidden, remark=version, **found
-    )
-    return Sandbox(program, shared, held), f"sandbox: {version}"
+    why = []
+    for box, name in ((Bubblewrap(shutil.which(PROGRAM) or PROGRAM, shared), "bubblewrap"), (Landlock(shared), "Landlock")):
+        try:
+            found = _probe(box)
+        except FileNotFoundError:
+            why.append(f"{PROGRAM} is not on PATH (install bubblewrap 0.8 or newer)")
+        except (OSError, subprocess.SubprocessError, ValueError) as e:
+            said = getattr(e, "stderr", "") or str(e)
+            why.append(f"{name} does not work here: {' '.join(said.split())[-300:]}")
+        else:
+            remark = "; ".join([f"sandbox: {name}", *why])
+            # In a process namespace every descendant is counted.
+            box.capabilities = Capabilities(
+                memory_limit=True, open_files_limit=True, process_limit=found["isolates_processes"], remark=remark, **found
+            )
+            return box, remark
+    return None, f"no sandbox: {'; '.join(why)}"
 
 
 def _python() -> list[Path]:
@@ -111,40 +174,22 @@ def _outermost(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(kept)
 
 
-def _command(program: str, shared: Sequence[Path], directory: Path) -> list[str]:
-    command = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--cap-drop", "ALL", "--hostname", "udo"]
-    if os.geteuid() == 0:
-        command += ["--uid", _UNPRIVILEGED, "--gid", _UNPRIVILEGED]
-    for name in _SYSTEM:
-        if os.path.islink(name):
-            command += ["--symlink", os.readlink(name), name]
-        elif os.path.isdir(name):
-            command += ["--ro-bind", name, name]
-    for name in _ETC:
-        command += ["--ro-bind-try", name, name]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for name in ("/tmp", "/dev/shm"):
-        command += ["--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs", name]
-    for path in (*shared, directory):
-        command += ["--ro-bind", str(path), str(path)]
-    return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(directory)]
-
-
-def _probe(program: str, shared: Sequence[Path]) -> dict[str, bool]:
+def _probe(box: Sandbox) -> dict[str, bool]:
     """What holds inside, tried against real things outside: a file, sockets, a process."""
     with tempfile.TemporaryDirectory(prefix="udo-") as name:
         outside, own = Path(name) / "outside", Path(name) / "own"
         outside.mkdir()
         own.mkdir()
+        (own / "scratch").mkdir()
+        (outside / "secret").write_text("secret")
         abstract = f"udo-{secrets.token_hex(8)}"
         with socket.socket(socket.AF_UNIX) as by_path, socket.socket(socket.AF_UNIX) as by_name:
             by_path.bind(str(outside / "s"))
             by_name.bind("\0" + abstract)
             for s in (by_path, by_name):
                 s.listen()
-            python = [sys.executable, "-I", "-S", "-c", _INSIDE, str(outside), str(os.getpid()), abstract, str(TMP_BYTES)]
-            done = subprocess.run(
-                [*_command(program, shared, own), "--", *python], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True
-            )
+            known: Sequence[str] = (str(outside), str(os.getpid()), abstract, str(TMP_BYTES), *box.scratch(own))
+            command = [*box.command(own), sys.executable, "-I", "-S", "-c", _INSIDE, *known]
+            done = subprocess.run(command, cwd=own, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True)
     found: dict[str, bool] = json.loads(done.stdout)
     return found

@@ -30,7 +30,8 @@ _PYTHON = {
     "grow": "import time; kept = bytearray({0} << 20); kept[::4096] = b'x' * len(kept[::4096]); time.sleep(300)",
     "spawn": "import subprocess, time; kept = [subprocess.Popen(['sleep', '300']) for _ in range({0})]; time.sleep(300)",
     "leave": "import subprocess, os; p = subprocess.Popen(['sleep', '300']); os._exit(3)",
-    "files": "import time; kept = [open('/dev/null') for _ in range({0})]; time.sleep(300)",
+    # Again and again, since a process is bounded just after its start.
+    "files": "import time\nfor _ in range(100):\n    kept = [open('/dev/null') for _ in range({0})]\n    time.sleep(0.05)",
     "deaf": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)",
 }
 
@@ -80,22 +81,25 @@ def _contained(program: str, argument: str = "") -> tuple[str, ...]:
     return ("python3", *_python(program, argument)[1:])
 
 
-def _sandboxed(tmp_path: Path) -> Bench:
+def _sandboxed(tmp_path: Path, kind: type) -> Bench:
     """Processes in a sandbox, under a settled home as the node manager has one."""
     settings = Settings(tmp_path / "h", "n1")
     settings.prepare()
     box, remark = sandbox.find(settings.sockets, runtime_base.build(settings.runtime_base))
-    if box is None:
-        require("bubblewrap", remark)
+    if not isinstance(box, kind):
+        require(kind.__name__, remark)
     return Bench(lambda: ProcessDriver(box), _python, settings.instances)
 
 
-@pytest.fixture(params=["process", "sandbox", "docker", "fake"])
+@pytest.fixture(params=["process", "sandbox", "landlock", "docker", "fake"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     if request.param == "process":
         b = Bench(ProcessDriver, _python, tmp_path)
     elif request.param == "sandbox":
-        b = _sandboxed(tmp_path)
+        b = _sandboxed(tmp_path, sandbox.Bubblewrap)
+    elif request.param == "landlock":
+        request.getfixturevalue("monkeypatch").setattr(sandbox, "PROGRAM", "no-bwrap")
+        b = _sandboxed(tmp_path, sandbox.Landlock)
     elif request.param == "docker":
         b = _docker(request, tmp_path)
     else:
@@ -246,7 +250,7 @@ def test_capabilities_say_that_a_process_is_not_isolated() -> None:
     assert c.memory_limit and not (c.isolates_reads or c.isolates_network or c.isolates_users)
 
 
-@pytest.mark.parametrize("bench", ["process", "sandbox"], indirect=True)
+@pytest.mark.parametrize("bench", ["process", "sandbox", "landlock"], indirect=True)
 def test_a_process_cannot_gain_privileges(bench: Bench) -> None:
     handle, _ = bench.start("wait")
 
