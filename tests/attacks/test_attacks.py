@@ -24,14 +24,14 @@ from udo_protocol.errors import Unavailable
 ROOT = Path(__file__).parents[2]
 
 
-def attack(*options: str) -> dict[str, Any]:
+def attack(*options: str, **environment: str) -> dict[str, Any]:
     """The record of a run, which must be valid."""
     try:
         find_server(os.environ.get("UDO_SERVER"))
     except Unavailable as e:
         require("queue server", str(e))
     command = [sys.executable, "-m", "benchmarks", "attacks", "--quick", "--json", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, env={**os.environ, **environment}, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -41,6 +41,13 @@ def test_a_sandboxed_process_gets_nowhere() -> None:
         require("bubblewrap", "apt-get install -y --no-install-recommends bubblewrap")
     found = attack()
     assert (found["blocked"], found["achieved"]) == (list(attacks.ATTACKS), {}), found["capabilities"]["remark"]
+
+
+def test_landlock_keeps_a_process_from_files_and_from_other_peoples_keys() -> None:
+    found = attack(PATH=str(Path(sys.executable).parent))  # where there is no bubblewrap
+    if "sandbox: Landlock" not in found["capabilities"]["remark"]:
+        require("Landlock", found["capabilities"]["remark"])
+    assert {"write_root", "read_host_files", "other_keys", "config", "flushall", "memory_bomb"} <= set(found["blocked"]), found["achieved"]
 
 
 def test_a_process_without_a_sandbox_is_as_open_as_its_driver_says() -> None:
