@@ -58,7 +58,7 @@ def updates(p: Platform, count: int, made: list[Update]) -> None:
     """`count` updates, back and forth, each with a warm instance at hand and the former one gone."""
     served: set[int] = set()
     for i in range(count):
-        served |= {s.pid for s in p.node().status().slots}
+        served |= {q.pid for q in p.processes()["instance"]}
         wait_until(partial(warm_waits, p, served), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
         time.sleep(SETTLE_S)
         made.append(one(p, VERSIONS[(i + 1) % 2]))
