@@ -23,13 +23,13 @@ def live_nodes(api: Registry) -> Iterator[tuple[str, Node | None]]:
 def of_version(api: Registry, name: str, digest: str) -> Json:
     """{deployments: [{name, wanted}], queries: ..., nodes_not_asked: [names]} of the operator version with that digest.
 
-    `wanted` is False for a deployment that could only be rolled back to it.
+    `wanted` is False for a deployment that could only be rolled back to it. A query may use it under a deployment of another
+    version, by asking for NAME@VERSION.
     """
-    found = []
-    for d in api.deployments():
-        if d["operator"] == name and digest in (d["digest"], *(p["digest"] for p in d["previous"])):
-            found.append({"name": d["name"], "wanted": d["digest"] == digest})
-    return {"deployments": found, **_queries(api, {d["name"] for d in found}, digest)}
+    all_of_it = [d for d in api.deployments() if d["operator"] == name]
+    known = [d for d in all_of_it if digest in (d["digest"], *(p["digest"] for p in d["previous"]))]
+    found = [{"name": d["name"], "wanted": d["digest"] == digest} for d in known]
+    return {"deployments": found, **_queries(api, {d["name"] for d in all_of_it}, digest)}
 
 
 def of_deployment(api: Registry, name: str) -> Json:

@@ -210,6 +210,21 @@ def test_what_exchanges_events_now_is_shown_beside_the_version(platform: Shell, 
     platform("undeploy", "busy")
 
 
+def test_a_version_that_a_query_has_asked_for_is_not_deleted(platform: Shell, operator: Operators) -> None:
+    from udo_interface import connect
+
+    for version in ("1", "2"):
+        platform("push", operator("asked", version))
+    platform("deploy", "asked@2")
+    with connect("asked@1", node=str(platform.home / "node" / "node.sock")) as client:
+        client.send({"a": 1})
+        client.flush(30)
+        refused = platform("registry", "delete", "asked@1", code=4).err
+        assert "in use by queries that ask for this version: asked on node" in refused
+    platform("registry", "delete", "asked@1")
+    platform("undeploy", "asked")
+
+
 def test_docker_runs_what_was_put_on_a_base_that_docker_built(
     platform: Shell, operator: Operators, docker: Daemon, runtime_image: str, base: str
 ) -> None:

@@ -94,15 +94,18 @@ def audit(deployment: str | None, limit: int, as_json: bool) -> None:
 @click.argument("reference", metavar="NAME@VERSION")
 @base.json_option
 def delete(reference: str, as_json: bool) -> None:
-    """Forget an operator version with its signatures. Refused while a deployment uses it."""
-    from udo_cli import output, remote
-    from udo_protocol.errors import UsageError
+    """Forget an operator version with its signatures. Refused while a deployment uses it, or a query of a node here."""
+    from udo_cli import output, remote, usage
+    from udo_protocol.errors import Conflict, UsageError
 
     name, version = remote.reference(reference)
     if "@" not in reference:
         raise UsageError(f"expected NAME@VERSION, got {reference!r}; versions are listed by: udo ls operators")
     with remote.registry() as api:
         digest = api.version(name, version)["digest"]
+        if queries := usage.of_version(api, name, digest)["queries"]:
+            where = ", ".join(f"{q['deployment']} on node {q['node']} ({q['lanes']} lanes, {len(q['sessions'])} sessions)" for q in queries)
+            raise Conflict(f"{reference} is in use by queries that ask for this version: {where}; stop them first")
         api.delete_version(name, digest)
     if as_json:
         output.emit({"deleted": f"{name}@{version}", "digest": digest})
