@@ -34,30 +34,31 @@ QUERY_TIMEOUT_S = 120
 GATED = """
 import pathlib, time
 from udo_runtime import Operator
-home = pathlib.Path({home!r})
+gate = pathlib.Path({gate!r})
 class Count(Operator):
     def process(self, event, ctx):
         n = ctx.state["n"] = ctx.state.get("n", 0) + 1
         if event["id"] == 1020:
-            (home / "begun").touch()
+            print("in the middle of epoch 1", flush=True)
             deadline = time.monotonic() + 60
-            while not (home / "gate").exists() and time.monotonic() < deadline:
+            while not gate.exists() and time.monotonic() < deadline:
                 time.sleep(0.005)
         yield {{"id": event["id"], "k": event["k"], "n": n}}
 """
 
 
 class Gate:
-    """Tells when the operator has begun with epoch 1, and lets it go on."""
+    """An operator that has begun with epoch 1 says so, and goes on when the gate is open."""
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    def __init__(self, platform: Platform) -> None:
+        self._platform, self._sign = platform, platform.sign()
+        self.operator = platform.operator(GATED.format(gate=str(self._sign)), **MANIFEST)
 
     def wait_for_epoch(self) -> None:
-        wait_until((self._home / "begun").exists, QUERY_TIMEOUT_S, "the operator to be in the middle of epoch 1")
+        wait_until(lambda: self._platform.said(self.operator, "middle of epoch 1"), QUERY_TIMEOUT_S, "the operator to be in epoch 1")
 
     def open(self) -> None:
-        (self._home / "gate").touch()
+        self._sign.touch()
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +67,8 @@ def count(platform: Platform) -> str:
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(tmp_path)
+def gate(platform: Platform) -> Iterator[Gate]:
+    gate = Gate(platform)
     yield gate
     gate.open()
 
@@ -115,7 +116,7 @@ def written(home: Path) -> dict[int, Rows]:
 def test_a_driver_killed_in_the_middle_of_an_epoch_and_started_again_counts_once(
     spark: SparkSession, platform: Platform, gate: Gate, tmp_path: Path
 ) -> None:
-    operator = platform.operator(GATED.format(home=str(tmp_path)), **MANIFEST)
+    operator = gate.operator
     stream = Stream(spark, tmp_path, operator)
     for _ in range(3):
         stream.add()
@@ -143,10 +144,8 @@ def test_an_executor_killed_with_its_shuffle_files_counts_once(spark: SparkSessi
     check(written(tmp_path), 3)
 
 
-def test_a_query_stopped_in_the_middle_of_a_batch_and_started_again_counts_once(
-    spark: SparkSession, platform: Platform, gate: Gate, tmp_path: Path
-) -> None:
-    stream = Stream(spark, tmp_path, platform.operator(GATED.format(home=str(tmp_path)), **MANIFEST))
+def test_a_query_stopped_in_the_middle_of_a_batch_and_started_again_counts_once(spark: SparkSession, gate: Gate, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, gate.operator)
     for _ in range(3):
         stream.add()
     stopped = stream.start()
