@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.conftest import wait_until
+from udo_cli.commands.node import CAPABILITIES
 from udo_interface import connect
 
 Operators = Callable[..., Path]
@@ -145,6 +146,16 @@ def test_unknown_names_are_not_found(platform: Shell) -> None:
     ):
         assert "nobody" in platform(*words, code=3).err
     assert "NAME@VERSION" in platform("inspect", "x@", code=2).err
+
+
+def test_a_node_says_what_it_keeps_operators_from(platform: Shell) -> None:
+    (node,) = platform("node", "capabilities", "--json").json
+    shown = platform("node", "capabilities").out
+    assert (node["driver"], set(node["capabilities"]) - {"remark"}) == ("process", set(CAPABILITIES))
+    for name, text in CAPABILITIES.items():
+        line = next(line for line in shown.splitlines() if line.startswith(text))
+        assert line.split()[-1] == ("yes" if node["capabilities"][name] else "no")
+    assert node["capabilities"]["remark"] in shown
 
 
 def test_everything_a_script_reads_is_json(platform: Shell, operator: Operators) -> None:
