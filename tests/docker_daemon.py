@@ -115,11 +115,12 @@ def runtime_image(docker_daemon: Daemon) -> str:
     """The Python runtime base, made of this checkout's runtime and Debian's Python."""
     if not docker_daemon("images", "--quiet", DEBIAN).strip():
         tool("debootstrap", "debootstrap")
-        _script(docker_daemon, "debian-base.sh", DEBIAN)
-    return _script(docker_daemon, "runtime.sh", DEBIAN)
+        script(docker_daemon, "debian-base.sh", DEBIAN)
+    return script(docker_daemon, "runtime.sh", DEBIAN)
 
 
-def _script(daemon: Daemon, name: str, *arguments: str) -> str:
+def script(daemon: Daemon, name: str, *arguments: str) -> str:
+    """What a script in docker/ prints at its end: the image it has made."""
     environment = {**os.environ, **daemon.environment, "PATH": PATH, "PYTHON": sys.executable}
     done = subprocess.run(
         [str(ROOT / "docker" / name), *arguments], capture_output=True, text=True, timeout=280, env=environment, check=False

@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import re
+import signal
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -46,6 +47,7 @@ _CALL_TIMEOUT_S = 60
 # A daemon that is being restarted is asked again this often.
 _AGAIN_S = 1.0
 _GONE_S = 10.0
+_SIGNALS = {int(s) for s in signal.Signals}
 _LOST = (requests.exceptions.RequestException, OSError)
 
 
@@ -87,11 +89,12 @@ class _Task:
                 time.sleep(_AGAIN_S)
 
     def _exit(self, state: dict[str, Any]) -> Exit:
-        limit = self.allowance.memory_bytes
-        if state.get("OOMKilled") and not self.reason:
-            self.reason = over_memory(limit)
         code = int(state["ExitCode"])
-        return Exit(128 - code if 128 < code < 128 + 65 else code, self.reason)  # the container's init reports a signal this way
+        if code - 128 in _SIGNALS:  # as the container's init reports it
+            code = 128 - code
+        if state.get("OOMKilled") and code == -signal.SIGKILL and not self.reason:  # not only a process it had started
+            self.reason = over_memory(self.allowance.memory_bytes)
+        return Exit(code, self.reason)
 
 
 def over_memory(limit: int) -> str:

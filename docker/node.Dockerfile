@@ -1,0 +1,5 @@
+# The node manager. Its home is to be a directory of the host, mounted under the same path: the containers it starts and the
+# executors on that host reach its sockets there.
+FROM udo-platform
+ENTRYPOINT ["python3", "-m", "node_manager"]
+CMD ["--home", "/run/udo", "--driver", "docker"]

@@ -1,0 +1,6 @@
+# udo-spark with all it needs but Spark: what registry and node manager are made from. Built by docker/platform.sh, which
+# resolves the wheels for the base's interpreter; nothing is fetched in here.
+ARG BASE=python:3.11-slim
+FROM ${BASE}
+COPY site/ /opt/udo/site/
+ENV PYTHONPATH=/opt/udo/site LANG=C.UTF-8
