@@ -30,7 +30,9 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
-test: setup lint unit interpreters
+# The suite mostly waits for processes, so the other interpreters run beside it.
+test: setup lint
+	$(MAKE) -j2 unit interpreters
 
 lint: setup
 	$(BIN)/ruff check
