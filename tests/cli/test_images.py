@@ -49,7 +49,7 @@ def test_without_a_base_an_image_has_code_only_and_that_is_said(platform: Shell,
     assert "base" not in done.err and done.json["base"] is None
     other = "3.13" if TAG != "cp313" else "3.12"
     said = platform("push", operator("early", "2"), "--python", other).err
-    assert "the registry holds none for cp31" in said and "only the process driver" in said
+    assert "the registry holds none for cp31" in said and "nodes that have this Python themselves" in said
     assert [la["kind"] for la in api.version("early", "2")["layers"]] == ["code"]
 
 

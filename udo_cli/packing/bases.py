@@ -42,7 +42,7 @@ def find(api: Registry, runtime: str, python_tag: str, platform: str) -> Base | 
 def choose(api: Registry | None, runtime: str, target: Target, wish: str | None, say: Callable[[str], None]) -> Base | None:
     """The base to put below an operator: the one wished for (`repository:tag`, or `none`), else the registry's for the target.
 
-    Without one the image has no interpreter: the process driver needs none, the Docker driver does, which is said.
+    Without one the image has no interpreter, and runs only where the node has that one itself, which is said.
     """
     if wish == "none":
         return None
@@ -58,7 +58,7 @@ def choose(api: Registry | None, runtime: str, target: Target, wish: str | None,
         say(f"base: {found.reference} ({short(found.digest)})")
     else:
         why = "no registry answers" if api is None else f"the registry holds none for {target.python_tag} {target.platform}"
-        say(f"base: {why}; only the process driver will run this version. Publish one with: udo registry base push IMAGE")
+        say(f"base: {why}; this version needs nodes that have this Python themselves. Publish one with: udo registry base push IMAGE")
     return found
 
 
