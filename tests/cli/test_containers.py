@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,3 +94,14 @@ def test_a_node_without_the_runtime_base_pulls_it_from_the_registry(
     finally:
         docker("tag", "kept:base", base)
         docker("rmi", "kept:base")
+
+
+def test_down_removes_the_containers_of_a_node_manager_that_was_killed(node: Shell, docker: Daemon, operator: Callable[..., Path]) -> None:
+    node("push", operator(name="v"))
+    node("deploy", "v@1")
+    os.kill(json.loads((node.home / "node" / "process.json").read_text())["pid"], signal.SIGKILL)
+    assert docker.left()
+
+    assert "killed what was left" in node("down").err
+
+    assert docker.left() == []
