@@ -8,10 +8,7 @@ left behind is found again.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import re
-import signal
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -19,16 +16,15 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 import docker
-import requests
 import structlog
 from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import LogConfig, Mount, Ulimit
-from docker.utils.socket import frames_iter
 
 from node_manager.drivers import logfile
-from node_manager.drivers.base import Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
+from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, Inspection, OnExit, Spec
+from node_manager.drivers.container import LOST, Watched, attach, bounds, over_memory, said, update, used
 from node_manager.drivers.docker_images import RUNTIME, Images
 from node_manager.settings import Settings
 from udo_protocol.errors import OperatorError, Unavailable
@@ -42,64 +38,8 @@ UNPRIVILEGED = 65532
 TMP_BYTES = 64 << 20
 # Kept by the daemon for a manager that comes back; the manager keeps its own copy.
 _LOGS = LogConfig(type=LogConfig.types.JSON, config={"max-size": "4m", "max-file": "2"})
-_PERIOD_US = 100_000
 _CALL_TIMEOUT_S = 60
-# A daemon that is being restarted is asked again this often.
-_AGAIN_S = 1.0
 _GONE_S = 10.0
-_SIGNALS = {int(s) for s in signal.Signals}
-_LOST = (requests.exceptions.RequestException, OSError)
-
-
-class _Task:
-    """One watched container: a thread copies what it writes and waits for its end."""
-
-    def __init__(self, container: Container, log: Path, allowance: Allowance, on_exit: OnExit) -> None:
-        self.container, self.log, self.allowance, self.on_exit = container, log, allowance, on_exit
-        self.cpu_s, self.sampled_at = 0.0, time.monotonic()
-        self.reason = ""
-        self.exit: Exit | None = None
-        self.ended = Event()
-
-    def watch(self, output: Any) -> None:
-        """Until it has ended; then it is removed and its end reported. `output` is the socket of an attachment."""
-        try:
-            with contextlib.suppress(*_LOST), self.log.open("ab", buffering=0) as log:
-                for _, chunk in frames_iter(output, tty=False):  # type: ignore[no-untyped-call]
-                    log.write(chunk)
-                    logfile.bound(self.log)
-        finally:
-            output._response.close()
-        self.exit = self._wait()
-        self.ended.set()
-        self.on_exit(self.exit)
-
-    def _wait(self) -> Exit:
-        while True:
-            try:
-                self.container.wait(timeout=None)
-                self.container.reload()
-                state = self.container.attrs["State"]
-                self.container.remove(v=True, force=True)
-                return self._exit(state)
-            except NotFound:
-                return Exit(None, self.reason or "its container is gone: somebody removed it")
-            except (*_LOST, DockerException) as e:
-                _log.warning("the Docker daemon does not answer; waiting for it", container=self.container.short_id, error=str(e))
-                time.sleep(_AGAIN_S)
-
-    def _exit(self, state: dict[str, Any]) -> Exit:
-        code = int(state["ExitCode"])
-        if code - 128 in _SIGNALS:  # as the container's init reports it
-            code = 128 - code
-        if state.get("OOMKilled") and code == -signal.SIGKILL and not self.reason:  # not only a process it had started
-            self.reason = over_memory(self.allowance.memory_bytes)
-        return Exit(code, self.reason)
-
-
-def over_memory(limit: int) -> str:
-    """Why an instance was killed that used more than that many bytes."""
-    return f"killed: memory limit of {limit >> 20} MiB exceeded; raise limits.memory_mb in operator.toml or use less"
 
 
 class DockerDriver:
@@ -118,7 +58,7 @@ class DockerDriver:
         self.python_tag = self._images.python_tag
         self._user = os.getuid() or UNPRIVILEGED
         self._group = os.getgid() or UNPRIVILEGED
-        self._tasks: dict[str, _Task] = {}
+        self._tasks: dict[str, Watched] = {}
         self._lock = Lock()
 
     def capabilities(self) -> Capabilities:
@@ -147,21 +87,21 @@ class DockerDriver:
         container = None
         try:
             container = self._create(spec, image)
-            output = _attach(container)
+            output = attach(container)
             container.start()
             container.reload()
-        except (APIError, ImageNotFound, *_LOST) as e:
+        except (APIError, ImageNotFound, *LOST) as e:
             if container is not None:
-                with contextlib.suppress(*_LOST):
+                with contextlib.suppress(*LOST):
                     self._drop(container)
-            raise OperatorError(f"instance {spec.instance} cannot be started from {image}: {_said(e)}") from e
+            raise OperatorError(f"instance {spec.instance} cannot be started from {image}: {said(e)}") from e
         data = {
             "container": container.id,
             "pid": container.attrs["State"]["Pid"],
             "docker": os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET,
         }
         handle = Handle(self.name, spec.instance, str(spec.directory), data)
-        self._watch(handle, _Task(container, spec.directory / "log", spec.allowance, on_exit), output)
+        self._watch(handle, Watched(container, spec.directory / "log", spec.allowance, on_exit), output)
         return handle
 
     def _create(self, spec: Spec, image: str) -> Container:
@@ -170,7 +110,7 @@ class DockerDriver:
         return self._client.containers.create(
             image,
             **program,
-            **_bounds(spec.allowance),
+            **bounds(spec.allowance),
             name=f"udo-{spec.instance}",
             environment=dict(spec.env),
             working_dir=INSIDE.directory,
@@ -214,7 +154,7 @@ class DockerDriver:
         for path in (log, log.with_name("log.1")):  # the daemon has all of it
             with contextlib.suppress(FileNotFoundError):
                 os.truncate(path, 0)
-        self._watch(handle, _Task(container, log, allowance, on_exit), _attach(container, logs=1))
+        self._watch(handle, Watched(container, log, allowance, on_exit), attach(container, logs=1))
         return True
 
     def sweep(self, known: Collection[str]) -> None:
@@ -224,7 +164,7 @@ class DockerDriver:
                 _log.info("container of a former manager removed", container=container.short_id)
                 self._drop(container)
 
-    def _watch(self, handle: Handle, task: _Task, output: Any) -> None:
+    def _watch(self, handle: Handle, task: Watched, output: Any) -> None:
         with self._lock:
             self._tasks = {k: t for k, t in self._tasks.items() if not t.ended.is_set()}
             self._tasks[handle.instance] = task
@@ -248,17 +188,17 @@ class DockerDriver:
         if task is None or task.ended.is_set():
             return
         before, task.allowance = task.allowance, allowance  # of open files the runtime lowers its own bound
-        if _bounds(before) == _bounds(allowance):
+        if bounds(before) == bounds(allowance):
             return
         api: Any = self._client.api  # whose own update_container knows no pids
         try:
-            api._result(api._post_json(api._url("/containers/{0}/update", task.container.id), data=_update(allowance)))
+            api._result(api._post_json(api._url("/containers/{0}/update", task.container.id), data=update(allowance)))
         except NotFound:
             return
         except APIError as e:
             # The kernel refuses a limit below what is in use already.
             if not (task.ended.is_set() or self.inspect(handle).rss_bytes > allowance.memory_bytes > 0):
-                raise OperatorError(f"the limits of instance {handle.instance} cannot be set: {_said(e)}") from e
+                raise OperatorError(f"the limits of instance {handle.instance} cannot be set: {said(e)}") from e
             self.kill(handle, over_memory(allowance.memory_bytes))
 
     def stop(self, handle: Handle, grace_s: float) -> None:
@@ -277,7 +217,7 @@ class DockerDriver:
             task.reason = task.reason or reason
             self._signal(task, "SIGKILL")
 
-    def _signal(self, task: _Task, name: str) -> None:
+    def _signal(self, task: Watched, name: str) -> None:
         with contextlib.suppress(APIError):  # it has ended
             task.container.kill(name)
 
@@ -287,8 +227,8 @@ class DockerDriver:
             return Inspection(False, exit=task.exit if task else None)
         try:
             stats = self._client.api.stats(str(task.container.id), stream=False, one_shot=True)
-            rss, cpu_s = _used(stats)
-        except (DockerException, KeyError, *_LOST):  # it ends now, or has not begun
+            rss, cpu_s = used(stats)
+        except (DockerException, KeyError, *LOST):  # it ends now, or has not begun
             return Inspection(True, handle.data["pid"])
         now = time.monotonic()
         percent = 100 * max(0.0, cpu_s - task.cpu_s) / max(now - task.sampled_at, 1e-3)
@@ -300,45 +240,3 @@ class DockerDriver:
         path = Path(handle.directory) / "log"
         running = (lambda: not task.ended.is_set()) if task else (lambda: False)
         return logfile.read(path, tail_lines=tail_lines, follow=follow, stop=stop, running=running)
-
-
-def _attach(container: Container, **more: int) -> Any:
-    """A socket with all that it writes from now on, or with logs=1 all that is kept."""
-    return container.attach_socket(params={"stdout": 1, "stderr": 1, "stream": 1, **more})
-
-
-def _bounds(allowance: Allowance) -> dict[str, Any]:
-    """As arguments of create; memory without swap, so that resident memory is what counts."""
-    bounds: dict[str, Any] = {}
-    if allowance.memory_bytes:
-        bounds |= {"mem_limit": allowance.memory_bytes, "memswap_limit": allowance.memory_bytes}
-    if allowance.cpus:
-        bounds |= {"cpu_period": _PERIOD_US, "cpu_quota": math.ceil(allowance.cpus * _PERIOD_US)}
-    if allowance.pids:
-        bounds |= {"pids_limit": allowance.pids}
-    return bounds
-
-
-def _update(allowance: Allowance) -> dict[str, Any]:
-    """The same, as the daemon's API names them for a running container."""
-    names = {
-        "mem_limit": "Memory",
-        "memswap_limit": "MemorySwap",
-        "cpu_period": "CpuPeriod",
-        "cpu_quota": "CpuQuota",
-        "pids_limit": "PidsLimit",
-    }
-    return {names[k]: v for k, v in _bounds(allowance).items()}
-
-
-def _used(stats: dict[str, Any]) -> tuple[int, float]:
-    """(bytes that cannot be taken away from it, CPU seconds), as `docker stats` counts them."""
-    memory = stats["memory_stats"]
-    cached = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
-    return memory["usage"] - cached, stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
-
-
-def _said(error: Exception) -> str:
-    """The daemon's explanation, without the request it belongs to."""
-    text = str(getattr(error, "explanation", None) or error)
-    return re.sub(r"\s+", " ", text)

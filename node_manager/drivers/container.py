@@ -1,0 +1,121 @@
+"""One watched container: what it writes, what it uses, how it ends, and what the daemon is told of its bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import signal
+import time
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import requests
+import structlog
+from docker.errors import DockerException, NotFound
+from docker.models.containers import Container
+from docker.utils.socket import frames_iter
+
+from node_manager.drivers import logfile
+from node_manager.drivers.base import Allowance, Exit, OnExit
+
+_log = structlog.get_logger()
+_PERIOD_US = 100_000
+# A daemon that is being restarted is asked again this often.
+_AGAIN_S = 1.0
+_SIGNALS = {int(s) for s in signal.Signals}
+LOST = (requests.exceptions.RequestException, OSError)
+
+
+class Watched:
+    """One watched container: a thread copies what it writes and waits for its end."""
+
+    def __init__(self, container: Container, log: Path, allowance: Allowance, on_exit: OnExit) -> None:
+        self.container, self.log, self.allowance, self.on_exit = container, log, allowance, on_exit
+        self.cpu_s, self.sampled_at = 0.0, time.monotonic()
+        self.reason = ""
+        self.exit: Exit | None = None
+        self.ended = Event()
+
+    def watch(self, output: Any) -> None:
+        """Until it has ended; then it is removed and its end reported. `output` is the socket of an attachment."""
+        try:
+            with contextlib.suppress(*LOST), self.log.open("ab", buffering=0) as log:
+                for _, chunk in frames_iter(output, tty=False):  # type: ignore[no-untyped-call]
+                    log.write(chunk)
+                    logfile.bound(self.log)
+        finally:
+            output._response.close()
+        self.exit = self._wait()
+        self.ended.set()
+        self.on_exit(self.exit)
+
+    def _wait(self) -> Exit:
+        while True:
+            try:
+                self.container.wait(timeout=None)
+                self.container.reload()
+                state = self.container.attrs["State"]
+                self.container.remove(v=True, force=True)
+                return self._exit(state)
+            except NotFound:
+                return Exit(None, self.reason or "its container is gone: somebody removed it")
+            except (*LOST, DockerException) as e:
+                _log.warning("the Docker daemon does not answer; waiting for it", container=self.container.short_id, error=str(e))
+                time.sleep(_AGAIN_S)
+
+    def _exit(self, state: dict[str, Any]) -> Exit:
+        code = int(state["ExitCode"])
+        if code - 128 in _SIGNALS:  # as the container's init reports it
+            code = 128 - code
+        if state.get("OOMKilled") and code == -signal.SIGKILL and not self.reason:  # not only a process it had started
+            self.reason = over_memory(self.allowance.memory_bytes)
+        return Exit(code, self.reason)
+
+
+def over_memory(limit: int) -> str:
+    """Why an instance was killed that used more than that many bytes."""
+    return f"killed: memory limit of {limit >> 20} MiB exceeded; raise limits.memory_mb in operator.toml or use less"
+
+
+def attach(container: Container, **more: int) -> Any:
+    """A socket with all that it writes from now on, or with logs=1 all that is kept."""
+    return container.attach_socket(params={"stdout": 1, "stderr": 1, "stream": 1, **more})
+
+
+def bounds(allowance: Allowance) -> dict[str, Any]:
+    """As arguments of create; memory without swap, so that resident memory is what counts."""
+    found: dict[str, Any] = {}
+    if allowance.memory_bytes:
+        found |= {"mem_limit": allowance.memory_bytes, "memswap_limit": allowance.memory_bytes}
+    if allowance.cpus:
+        found |= {"cpu_period": _PERIOD_US, "cpu_quota": math.ceil(allowance.cpus * _PERIOD_US)}
+    if allowance.pids:
+        found |= {"pids_limit": allowance.pids}
+    return found
+
+
+def update(allowance: Allowance) -> dict[str, Any]:
+    """The same, as the daemon's API names them for a running container."""
+    names = {
+        "mem_limit": "Memory",
+        "memswap_limit": "MemorySwap",
+        "cpu_period": "CpuPeriod",
+        "cpu_quota": "CpuQuota",
+        "pids_limit": "PidsLimit",
+    }
+    return {names[k]: v for k, v in bounds(allowance).items()}
+
+
+def used(stats: dict[str, Any]) -> tuple[int, float]:
+    """(bytes that cannot be taken away from it, CPU seconds), as `docker stats` counts them."""
+    memory = stats["memory_stats"]
+    cached = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
+    return memory["usage"] - cached, stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
+
+
+def said(error: Exception) -> str:
+    """The daemon's explanation, without the request it belongs to."""
+    text = str(getattr(error, "explanation", None) or error)
+    return re.sub(r"\s+", " ", text)
