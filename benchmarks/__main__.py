@@ -75,10 +75,10 @@ for _name, _text in SUITES.items():
 
 @main.command("figures")
 def figures() -> None:
-    """Copy the latest figures of every suite into docs/performance.md."""
-    from benchmarks.figures import copy_all
+    """Copy the latest figures of every suite into docs/performance.md, what came of the attacks into docs/sandbox.md."""
+    from benchmarks.figures import copy_all, copy_attacks
 
-    for line in copy_all(SUITES):
+    for line in (*copy_all(name for name in SUITES if name != "attacks"), copy_attacks()):
         print(line)
 
 

@@ -12,7 +12,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,20 @@ ATTACKS = {
     "memory_bomb": "memory_limit",
     "exhaust_disk": "disk_limit",
     "flushall": "isolates_keys",
+}
+WORDS = {
+    "tcp_socket": "connect by TCP, also to this machine",
+    "udp_socket": "send by UDP",
+    "docker_socket": "the Docker daemon's socket, the node manager's",
+    "write_root": "write to the system, to the node manager's home",
+    "read_host_files": "read the node's secrets",
+    "kill_neighbour": "kill a neighbour",
+    "other_keys": "read another deployment's keys",
+    "config": "`CONFIG SET` on the queue server",
+    "fork_bomb": "600 processes",
+    "memory_bomb": "twice its memory",
+    "exhaust_disk": "fill the disk, by files and by its log",
+    "flushall": "`FLUSHALL` on the queue server",
 }
 # Beyond its limits (benchmarks/operators/attack), bounded all the same.
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
@@ -202,6 +216,22 @@ def _state(achieved: str, claimed: bool) -> str:
     if not achieved:
         return "blocked"
     return "succeeded" if claimed else "not_isolated"
+
+
+def comparison(runs: Iterable[dict[str, Any]]) -> Section:
+    """The newest run of each way to run operators, side by side."""
+    columns = {"docker": "docker", "bubblewrap": "process, bubblewrap", "Landlock": "process, Landlock", "none": "process, none"}
+    newest = {_way(r): {a: s for s in ("blocked", "not_isolated") for a in r[s]} for r in runs}
+    ways = [w for w in columns if w in newest]
+    rows = [(WORDS[a], f"`{ATTACKS[a]}`", *(newest[w].get(a, "").replace("_", " ") for w in ways)) for a in ATTACKS]
+    return Section("What came of each", ("attack", "capability", *(columns[w] for w in ways)), rows)
+
+
+def _way(record: dict[str, Any]) -> str:
+    if record["driver"] == "docker":
+        return "docker"
+    remark = record["capabilities"]["remark"]
+    return next((name for name in ("bubblewrap", "Landlock") if remark.startswith(f"sandbox: {name}")), "none")
 
 
 def sections(record: dict[str, Any]) -> list[Section]:

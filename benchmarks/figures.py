@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record, tables
+from benchmarks import attacks, record, tables
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
+SANDBOX = DOCUMENT.with_name("sandbox.md")
 
 
 def replace_between(text: str, name: str, content: str) -> str:
@@ -49,3 +50,13 @@ def copy_all(names: Iterable[str], document: Path = DOCUMENT) -> Iterator[str]:
         text = replace_between(text, name, f"{tables.markdown(module.sections(made))}\n\n{caption(made)}")
         yield f"{name}: figures of {made['time']}"
     document.write_text(text, "utf-8")
+
+
+def copy_attacks(document: Path = SANDBOX) -> str:
+    """Write what came of the attacks on each driver; a line saying what was done."""
+    found = record.runs("attacks")
+    if not found:
+        return "attacks: no run yet; python -m benchmarks attacks"
+    table = tables.markdown([attacks.comparison(found)])
+    document.write_text(replace_between(document.read_text("utf-8"), "attacks", table), "utf-8")
+    return f"attacks: {len(found)} runs, the newest of each driver"

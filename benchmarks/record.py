@@ -75,12 +75,17 @@ def append(record: dict[str, Any], results: Path = RESULTS) -> None:
         f.write(json.dumps(record) + "\n")
 
 
-def latest(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
-    """The newest full run of a suite, else its newest quick one, else None."""
+def runs(name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
+    """All runs of a suite, oldest first."""
     try:
         lines = (results / f"{name}.jsonl").read_text("utf-8").splitlines()
     except FileNotFoundError:
-        return None
-    records: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+        return []
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def latest(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
+    """The newest full run of a suite, else its newest quick one, else None."""
+    records = runs(name, results)
     full = [r for r in records if not r["arguments"].get("quick")]
     return next(reversed(full or records), None)

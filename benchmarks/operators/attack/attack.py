@@ -117,7 +117,7 @@ def kill_neighbour(a: Arguments) -> list[str]:
 def exhaust_disk(a: Arguments) -> list[str]:
     """Fill every place that can be written to, and the log."""
     done = []
-    for directory in a["directories"]:
+    for directory in (os.environ["HOME"], *a["directories"]):
         size = _fill(os.path.join(directory, a["token"]), a["mebibytes"])
         if size >= a["mebibytes"]:
             done.append(f"{size} MiB in {directory}")
