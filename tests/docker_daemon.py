@@ -99,6 +99,10 @@ def docker_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
+        # Of a container on the host's network the daemon leaves the name space mounted.
+        for mount in [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]:
+            if Path(mount).is_relative_to(home):
+                subprocess.run(["umount", mount], timeout=20, check=True)
         shutil.rmtree(home, ignore_errors=True)
 
 
