@@ -39,14 +39,15 @@ def copy_all(names: Iterable[str], document: Path = DOCUMENT) -> Iterator[str]:
     """Write what is there; yields one line per suite saying what was done."""
     text = document.read_text("utf-8")
     for name in names:
-        made = record.latest(name)
+        module = importlib.import_module(f"benchmarks.{name}")
+        # A suite that can be cut into pieces puts them together.
+        made = module.together(record.runs(name)) if hasattr(module, "together") else record.latest(name)
         if made is None:
             yield f"{name}: no run yet; python -m benchmarks {name}"
             continue
         if f"<!-- figures:{name} -->" not in text:
             yield f"{name}: {document.name} has no place for it"
             continue
-        module = importlib.import_module(f"benchmarks.{name}")
         text = replace_between(text, name, f"{tables.markdown(module.sections(made))}\n\n{caption(made)}")
         yield f"{name}: figures of {made['time']}"
     document.write_text(text, "utf-8")

@@ -1,0 +1,43 @@
+"""A run cut into pieces is put together from its newest slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.exactly_once import together
+
+
+def cut(commit: str, first: int, lanes: int = 0, spark: int = 0, **more: Any) -> dict[str, Any]:
+    def part(seeds: int) -> dict[str, Any]:
+        return {"seeds": seeds, "runs": 2 * seeds, "faults": {"instance killed": seeds} if seeds else {}}
+
+    return {
+        "commit": commit,
+        "arguments": {"first": first, "quick": False},
+        "slowest_s": 1.0 + first,
+        "mismatches": 0,
+        "without_spark": part(lanes),
+        "on_spark": part(spark),
+        **more,
+    }
+
+
+def test_slices_add_up_and_no_seed_counts_twice() -> None:
+    made = together(
+        [
+            cut("old", 0, lanes=30),  # overlaps a newer slice
+            cut("a", 0, lanes=10),
+            cut("b", 10, lanes=5),
+            cut("b", 0, lanes=200, broken="fence"),
+            cut("c", 0, spark=3),
+        ]
+    )
+
+    assert made is not None
+    assert made["without_spark"] == {"seeds": 15, "runs": 30, "faults": {"instance killed": 15}}
+    assert made["on_spark"]["seeds"] == 3
+    assert (made["faults"], made["commit"], made["slowest_s"]) == ({"instance killed": 18}, "a, b, c", 11.0)
+
+
+def test_without_a_full_run_there_is_nothing_to_put_together() -> None:
+    assert together([cut("a", 0, lanes=6, arguments={"quick": True})]) is None
