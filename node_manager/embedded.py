@@ -224,19 +224,14 @@ class Servers:
         return process if process and proc.alive(process) else None
 
     def _start_warden(self) -> None:
-        """One warden: the former one, if it lives, already watches these sockets."""
-        if self._warden() is not None:
-            return
-        argv = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(Path(warden.__file__)),
-            str(self._settings.home.absolute()),
-            str(self._settings.heartbeat_grace_ms),
-        ]
-        null = subprocess.DEVNULL
-        child = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, start_new_session=True)
-        if process := proc.identify(child.pid):
-            write_json(self._record("warden"), asdict(process))
-        Thread(target=child.wait, name="reap-warden", daemon=True).start()
+        """One warden: the former one, if it lives, already watches these sockets. Both servers may come back at once."""
+        with self._lock:
+            if self._warden() is not None:
+                return
+            home = str(self._settings.home.absolute())
+            argv = [sys.executable, "-I", "-S", str(Path(warden.__file__)), home, str(self._settings.heartbeat_grace_ms)]
+            null = subprocess.DEVNULL
+            child = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, start_new_session=True)
+            if process := proc.identify(child.pid):
+                write_json(self._record("warden"), asdict(process))
+            Thread(target=child.wait, name="reap-warden", daemon=True).start()
