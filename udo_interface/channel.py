@@ -57,7 +57,7 @@ class EventsLost(ServerLost):
 
 
 class Channel:
-    """A lane of a client: `send` from any thread; listeners are called in the receive thread, in order."""
+    """A lane of a client: `send` from any thread; listeners are called in the thread of the channel, in order."""
 
     def __init__(self, opened: Opened, end: LaneEnd, settings: ChannelSettings) -> None:
         self.address = f"{opened.prefix}{opened.lane}"
@@ -153,7 +153,7 @@ class Channel:
             self._wait(lambda: not self._buffered and not self._asked and not self._in_hand, timeout_s, "answers to all events")
 
     def close(self, timeout_s: float) -> None:
-        """Drain, stop the threads, remove the lane; raises what went wrong, if anything did. May be called again."""
+        """Drain, stop the thread, remove the lane; raises what went wrong, if anything did. May be called again."""
         with self._moved:
             if self._closing:
                 return
@@ -249,6 +249,8 @@ class Channel:
             batch = batch.slice(rows)
 
     def _take(self) -> None:
+        if self.error is not None:  # closed, or failed, meanwhile
+            raise self.error
         # The answer tells that the frame was accepted; only if it does not come soon, the outcome of the push is asked for.
         answers = self._collector.wait(LOOK_MS if self._settled else _SETTLE_MS)
         if not answers:
@@ -261,7 +263,10 @@ class Channel:
                 self._moved.notify_all()
 
     def _next_batch(self) -> pa.RecordBatch | None:
-        """What is to leave now, up to `batch_events`: all there is if nothing is under way, else only full frames."""
+        """What is to leave now, up to `batch_events`: all there is if nothing is under way, else only full frames.
+
+        A record batch is a frame of its own, and so is always full.
+        """
         limit, linger = self._settings.batch_events, self._settings.linger_ms / 1000
         with self._lock:
             if linger and not self._asked and not self._closing and self._buffered < limit:
@@ -269,7 +274,7 @@ class Channel:
                 while self._buffered < limit and not self._closing and (left := deadline - time.monotonic()) > 0:
                     self._sleeps = True
                     self._filled.wait(left)
-            if not self._buffer or (self._asked and (self._buffered < limit or len(self._asked) >= self._window)):
+            if not self._buffer or len(self._asked) >= self._window:
                 return None
             head = self._buffer[0]
             if isinstance(head, pa.RecordBatch):
@@ -278,6 +283,8 @@ class Channel:
                 self._in_hand = head.num_rows
                 self._moved.notify_all()
                 return head
+            if self._asked and self._buffered < limit:
+                return None
             events: list[Mapping[str, Any]] = []
             while self._buffer and len(events) < limit and not isinstance(self._buffer[0], pa.RecordBatch):
                 events.append(self._buffer.popleft())

@@ -16,6 +16,7 @@ from tests.conftest import wait_until
 from udo_interface import connect
 from udo_interface.client import Client, EventsLost
 from udo_protocol.errors import NotFound, OperatorError, SchemaError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.node_api import connect_node
 
 if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
@@ -97,6 +98,19 @@ def test_record_batches_go_through_as_they_are(platform: Platform, forward: str)
         with pytest.raises(SchemaError, match="lacks id; it has x"):
             client.send_batch(pa.RecordBatch.from_pydict({"x": ["a"]}))
     assert [b.to_pydict() for b in got] == [{"id": [1, 2]}]
+
+
+def test_record_batches_go_ahead_of_answers_up_to_the_window(platform: Platform, gate: tuple[str, Path]) -> None:
+    name, go = gate
+    with connect(name, node=platform.node, window=3) as client:
+        for i in range(5):
+            client.send_batch(pa.RecordBatch.from_pydict({"id": [i]}))
+
+        def under_way() -> int:
+            return next(s.depth_frames for s in connect_node(platform.node).status().slots if s.deployment == name)
+
+        wait_until(lambda: under_way() == 3, 20, "three frames to be under way")
+        go.touch()
 
 
 def test_many_threads_may_send(platform: Platform, forward: str) -> None:
