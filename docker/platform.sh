@@ -3,13 +3,7 @@
 # Usage: docker/platform.sh [BASE]; BASE as for docker/runtime.sh.
 set -eu
 cd "$(dirname "$0")/.."
-base=${1:-python:3.11-slim}
-python=${PYTHON:-.venv/bin/python}
-context=$(mktemp -d)
-trap 'rm -rf "$context"' EXIT
-asked='import sys, platform; print("%d.%d" % sys.version_info[:2], platform.machine())'
-# shellcheck disable=SC2046
-set -- $(docker run --rm --network none --entrypoint python3 "$base" -c "$asked")
+. docker/target.sh
 mkdir "$context/platform" "$context/spark" "$context/spark/spark" "$context/none"
 "$python" -m uv pip install --quiet --target "$context/platform/site" --python-version "$1" --python-platform "$2-manylinux_2_28" \
   --link-mode copy --no-build-isolation-package udo-spark --constraints requirements.lock .

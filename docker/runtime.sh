@@ -4,13 +4,7 @@
 # Hub: docker/runtime.sh "$(docker/debian-base.sh)". For other nodes: udo registry base push udo-runtime-python:cp311
 set -eu
 cd "$(dirname "$0")/.."
-base=${1:-python:3.11-slim}
-python=${PYTHON:-.venv/bin/python}
-context=$(mktemp -d)
-trap 'rm -rf "$context"' EXIT
-asked='import sys, platform; print("%d.%d" % sys.version_info[:2], platform.machine())'
-# shellcheck disable=SC2046
-set -- $(docker run --rm --network none --entrypoint python3 "$base" -c "$asked")
+. docker/target.sh
 tag=cp$(echo "$1" | tr -d .)
 "$python" -m uv pip install --quiet --target "$context/runtime" --python-version "$1" --python-platform "$2-manylinux_2_28" \
   --only-binary :all: --no-deps --link-mode copy --constraints requirements.lock pyarrow protobuf msgpack

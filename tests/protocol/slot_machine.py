@@ -142,13 +142,24 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        """A newer instance is promoted and answers at once, while the others have not heard of it."""
+        """A newer instance is promoted and answers at once, while the others have not heard of it and a producer goes on."""
         self.start()
         newest = len(self.instances) - 1
         self.read(newest)
         self.promote(newest)
+        self.push(LANES[0], 1)
         self.read(newest)
         self.emit(newest)
+
+    @rule(choice=st.integers(0, 3))
+    def answer_late(self, choice: int) -> None:
+        """An instance is paused between reading and answering, a newer one takes over meanwhile."""
+        paused = self.pick(choice)
+        self.read(choice)
+        self.checkpoint(choice)
+        self.take_over()
+        if paused is not None and paused.token in self.instances:
+            self.emit(list(self.instances).index(paused.token))
 
     @rule(choice=st.integers(0, 3))
     def promote_halfway(self, choice: int) -> None:
@@ -275,6 +286,7 @@ class PipelinedRearm(SlotMachine):
     def send_answers(self, instance: Instance) -> slot_reader.Emit:
         conn, first = self.connection(f"fence-{instance.reader.name}"), instance.pending[0][0]
         if not getattr(instance, "armed", False):
+            conn.call("UNWATCH")  # what a former run left
             conn.call("WATCH", f"{P}owner")
             if int(conn.call("GET", f"{P}owner") or 0) != instance.token:
                 conn.call("UNWATCH")

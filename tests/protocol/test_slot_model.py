@@ -48,5 +48,4 @@ def test_every_accepted_frame_is_answered_exactly_once_in_order_whatever_happens
 @pytest.mark.timeout(600)
 def test_a_build_without_one_of_the_rules_is_caught(broken: type[machines.SlotMachine]) -> None:
     with pytest.raises(AssertionError, match="no prefix|are lost|refused|stuck"):
-        for _ in range(3):  # the steps are the same each time, the real servers' timing is not
-            run(broken, 2000, (Phase.generate,))
+        run(broken, 2000, (Phase.generate,))
