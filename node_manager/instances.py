@@ -163,8 +163,10 @@ class Instances:
         placing.place(image, instance.directory)
         return [f"{inside.directory}/{path.name}" for path in (image.code, image.dependencies)]
 
-    def assign(self, instance: Instance, image: Image, config: Config, *, deployment: str, slot: int, token: int) -> None:
-        """Hand it its operator; it reports on the slot's `ready` list."""
+    def assign(
+        self, instance: Instance, image: Image, config: Config, *, deployment: str, slot: int, token: int, follow: bool = False
+    ) -> None:
+        """Hand it its operator; it reports on the slot's `ready` list. `follow`: with the owner's state in memory."""
         assert instance.handle is not None
         for name, content in config.files.items():
             placing.put(instance.directory, name, base64.b64decode(content))
@@ -200,6 +202,7 @@ class Instances:
             "env": dict(config.env),
             "secrets": dict(config.secrets),
             "keyed": manifest.keyed,
+            "follow": follow,
             "limits": dict(config.limits),
             "open_files": allowance.open_files,
         }

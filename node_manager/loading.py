@@ -22,6 +22,8 @@ from udo_protocol.errors import Conflict, OperatorError, UdoError, by_code
 # While it loads, an instance's death and a cancellation are noticed within this time.
 _SLICE_MS = 250
 _LOG_LINES = 20
+# How long a keyed operator's shadow may take to load its state and catch up with the owner.
+LOAD_STATE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ class Wanted:
     def reference(self) -> str:
         """`name@version`."""
         return self.image.manifest.reference
+
+    @property
+    def ready_timeout_s(self) -> float:
+        """How long until an update's shadow is ready or has failed, with a margin."""
+        manifest = self.image.manifest
+        return manifest.limits.open_timeout_s + (LOAD_STATE_S if manifest.key else 0) + 30
 
     @property
     def answer_timeout_s(self) -> float:
@@ -55,10 +63,14 @@ class Node:
 
 @dataclass(eq=False)
 class Load:
-    """One attempt: a replacement, or the shadow of an `update` (then `done` tells how it went)."""
+    """One attempt: a replacement, or the shadow of an `update` (then `done` tells how it went).
+
+    `follow`: a keyed operator's shadow is ready when it has the owner's state in memory.
+    """
 
     wanted: Wanted
     update: bool
+    follow: bool = False
     done: Future[Instance] = field(default_factory=Future)
     instance: Instance | None = None
     cancelled: Event = field(default_factory=Event)
@@ -84,8 +96,10 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
     cold = node.instances.whole(image) or contradicts(image.dependencies)
     instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
     instance.listen(lambda _: None)
-    node.instances.assign(instance, image, load.wanted.config, deployment=deployment, slot=number, token=token)
+    follow = load.follow and bool(manifest.key)
+    node.instances.assign(instance, image, load.wanted.config, deployment=deployment, slot=number, token=token, follow=follow)
     deadline = time.monotonic() + manifest.limits.open_timeout_s
+    late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
     with contextlib.closing(node.servers.connect("queue")) as queue:
         while not load.cancelled.is_set():
             dead = instance.exited.is_set()
@@ -94,12 +108,13 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
                 node.instances.ready(instance)
                 if not report["ok"]:
                     raise _load_error(manifest.reference, report["error"])
-                return
+                if not report.get("follows"):
+                    return
+                deadline, late = time.monotonic() + LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
             if dead:
                 raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
             if time.monotonic() > deadline:
-                limit = f"limits.open_timeout_s = {manifest.limits.open_timeout_s:g}"
-                raise OperatorError(f"{manifest.reference} was not ready in time ({limit}): its import or open() hangs{log_end(instance)}")
+                raise OperatorError(f"{manifest.reference} was not ready in time {late}{log_end(instance)}")
     raise given_up(load)
 
 

@@ -290,7 +290,7 @@ class Manager:
         if serving is not None:
             self._await(
                 slot.prepare(wanted, check=False),
-                wanted.image.manifest.limits.open_timeout_s + 30,
+                wanted.ready_timeout_s,
                 f"{wanted.image.manifest.reference} to be ready",
             )
             return self.promote(name, version, digest, config)
@@ -329,7 +329,7 @@ class Manager:
         wanted = self._wanted(deployment, version, digest, deployment.config if config is None else config)
         self._await(
             deployment.slot.prepare(wanted, check=check),
-            wanted.image.manifest.limits.open_timeout_s + 30,
+            wanted.ready_timeout_s,
             f"{wanted.image.manifest.reference} to be ready",
         )
         return wanted.image

@@ -107,7 +107,7 @@ class Slot:
 
     def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
         """Load `wanted` as a shadow. SchemaError if running queries could not go on with it, unless that was decided elsewhere."""
-        load = Load(wanted, update=True)
+        load = Load(wanted, update=True, follow=True)
         self._post(lambda: self._prepare(load, check))
         return load.done
 
@@ -241,7 +241,7 @@ class Slot:
         if self._owner is not None:
             if self._wanted == wanted:
                 return
-            load = Load(wanted, update=True)
+            load = Load(wanted, update=True, follow=True)
             load.done.add_done_callback(lambda f: self._promote_after(f, Future()))
             self._prepare(load, False)
             return

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from udo_protocol import following
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
 from udo_protocol.slot import as_int
 from udo_protocol.slot_reader import Emit
+
+# A write is tried again when a follower came or went meanwhile: that happens once in an update.
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,14 @@ def checkpoint(
     covers: Checkpoint,
     emitted: int,
     writes: Sequence[Sequence[Arg]],
+    journal: Callable[[], Sequence[bytes]] = tuple,
     wait_ms: int = 10_000,
 ) -> Emit:
     """Make `writes` (commands on the slot's keys) and what they cover durable in one step; AHEAD beyond emitted + riding.
 
-    Fenced by WATCH: sound here, since nothing is sent behind the transaction before its outcome is known, and payload may
-    be large. Returns when it is on disk (WAITAOF on the same connection); ServerLost if that takes longer than `wait_ms`.
+    `journal` tells a follower, if there is one, what was written (following.py). Fenced by WATCH: sound here, since nothing is
+    sent behind the transaction before its outcome is known, and payload may be large. Returns when it is on disk (WAITAOF on
+    the same connection); ServerLost if that takes longer than `wait_ms`.
     """
     if covers.seq > emitted + len(covers.riding):
         return Emit.AHEAD
@@ -48,7 +54,7 @@ def checkpoint(
     ]
     if riding:
         commands.append(("RPUSH", f"{prefix}riding", *riding))
-    _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms)
+    _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms, journal)
     return Emit.STORED
 
 
@@ -57,22 +63,35 @@ def amend(state: Connection, prefix: str, token: int, writes: Sequence[Sequence[
     _write_as_owner(state, prefix, token, writes, "a change of state", wait_ms)
 
 
-def _write_as_owner(state: Connection, prefix: str, token: int, commands: Sequence[Sequence[Arg]], what: str, wait_ms: int) -> None:
-    state.send([("WATCH", f"{prefix}owner"), ("GET", f"{prefix}owner")])
-    state.receive()
-    owner = state.receive()
-    if as_int(owner) != token:
-        state.call("UNWATCH")
-        raise Fenced(f"token {token} is not the owner of {prefix} any more, {as_int(owner)} is")
-    state.send([("MULTI",), *commands, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
-    replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(commands) + 3)]
-    for r in (*replies, *(replies[-2] or ())):
-        if isinstance(r, Exception):
-            raise r
-    if replies[-2] is None:
-        raise Fenced(f"token {token} lost {prefix} while it wrote {what}")
-    if replies[-1][0] < 1:
-        raise ServerLost(f"the state server on {state.path} did not make {what} of {prefix} durable within {wait_ms} ms")
+def _write_as_owner(
+    state: Connection,
+    prefix: str,
+    token: int,
+    commands: Sequence[Sequence[Arg]],
+    what: str,
+    wait_ms: int,
+    journal: Callable[[], Sequence[bytes]] = tuple,
+) -> None:
+    for _ in range(_TRIES):
+        state.send([("WATCH", f"{prefix}owner", f"{prefix}follower"), ("MGET", f"{prefix}owner", f"{prefix}follower")])
+        state.receive()
+        owner, follower = state.reply()
+        if as_int(owner) != token:
+            state.call("UNWATCH")
+            raise Fenced(f"token {token} is not the owner of {prefix} any more, {as_int(owner)} is")
+        told = [] if follower is None else following.tell(prefix, bytes(follower).decode(), journal())
+        steps = [*commands, *told]
+        state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
+        replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
+        for r in (*replies, *(replies[-2] or ())):
+            if isinstance(r, Exception):
+                raise r
+        if replies[-2] is None:
+            continue
+        if replies[-1][0] < 1:
+            raise ServerLost(f"the state server on {state.path} did not make {what} of {prefix} durable within {wait_ms} ms")
+        return
+    raise Fenced(f"token {token} could not write {what} of {prefix}: its owner or follower changed {_TRIES} times meanwhile")
 
 
 def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:

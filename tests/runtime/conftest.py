@@ -49,6 +49,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         promote: bool = True,
         schemas: tuple[pa.Schema, pa.Schema] = (IN, OUT),
         keyed: dict[str, Any] | None = None,
+        follow: bool = False,
         **limits: int,
     ) -> Process:
         name = f"i{len(started)}"
@@ -80,6 +81,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
             "input": base64.b64encode(to_ipc(schemas[0])).decode(),
             "output": base64.b64encode(to_ipc(schemas[1])).decode(),
             "keyed": keyed,
+            "follow": follow,
             "env": {"GREETING": "hello"},
             "secrets": {},
             "limits": limits,
@@ -88,6 +90,8 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         result = Process(p, token, None, code / "log")
         started.append(result)
         result.report = slot.ready(queue, P, name, 30_000)
+        if follow and result.report and result.report["ok"]:
+            result.report = slot.ready(queue, P, name, 30_000)  # the first one: loaded; this one: has the state
         if promote and result.report and result.report["ok"]:
             slot.promote(state, queue, P, token)
         return result

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from udo_protocol.checkpoints import Checkpoint, checkpoint, cut, load_checkpoint
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import ProtocolError
 from udo_protocol.slot_reader import Emit
+from udo_runtime.following import Follower, Written, journal_entries
 from udo_runtime.groups import Group
 from udo_runtime.session import Session
 
@@ -26,6 +28,10 @@ class Durable:
 
     def __init__(self, state: Connection, prefix: str, token: int, incarnation: str) -> None:
         self._state, self._prefix, self._token, self._incarnation = state, prefix, token, incarnation
+
+    def follower(self, name: str) -> Follower:
+        """What lets the instance `name` have the owner's state before it is promoted."""
+        return Follower(self._state, self._prefix, name)
 
     def covered(self) -> Checkpoint:
         """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
@@ -43,7 +49,8 @@ class Durable:
     def save(self, sessions: Iterable[Session], dropped: dict[str, set[int]], seq: int, emitted: int, riding: Sequence[Any] = ()) -> None:
         """One checkpoint covering `seq`; Fenced if another instance owns the slot."""
         writes: list[Sequence[Arg]] = []
-        written: list[Group] = []
+        written: list[Written] = []
+        records: dict[str, str] = {}
         for name, numbers in dropped.items():
             writes += self._removal(name, numbers)
         for session in sessions:
@@ -53,25 +60,25 @@ class Durable:
                 except TypeError:  # state that cannot be stored: the attempt is not to END, now or after a restart
                     assert group.label is not None, "only an attempt opens keys"
                     session.fail(group.label, group.partition)
-                if writes_of_group := self._changes(session.name, number, group):
-                    writes += writes_of_group
-                    written.append(group)
+                if group.dirty or group.touched:
+                    written.append(self._write(writes, session.name, number, group))
             if session.changed:
-                writes.append(("HSET", f"{self._prefix}sessions", session.name, record(session)))
+                records[session.name] = record(session)
+                writes.append(("HSET", f"{self._prefix}sessions", session.name, records[session.name]))
         covers = Checkpoint(seq, self._incarnation, riding)
-        if checkpoint(self._state, self._prefix, self._token, covers, emitted, writes) is not Emit.STORED:
+        entries = partial(journal_entries, seq, written, records, dropped)
+        if checkpoint(self._state, self._prefix, self._token, covers, emitted, writes, entries) is not Emit.STORED:
             raise ProtocolError(f"a checkpoint of {self._prefix} at {seq} is ahead of the answers emitted ({emitted})")
-        for group in written:
-            group.dirty.clear()
-            group.touched = False
+        for w in written:
+            w.group.dirty.clear()
+            w.group.touched = False
         for session in sessions:
             session.changed = False
 
-    def _changes(self, name: str, number: int, group: Group) -> list[Sequence[Arg]]:
-        if not (group.dirty or group.touched):
-            return []
-        p = self._prefix
-        writes: list[Sequence[Arg]] = [("HSET", f"{p}m:{name}", number, group.meta())]
+    def _write(self, writes: list[Sequence[Arg]], name: str, number: int, group: Group) -> Written:
+        p, delta = self._prefix, None
+        meta = group.meta()
+        writes.append(("HSET", f"{p}m:{name}", number, meta))
         if group.dirty:
             delta = group.delta()
             base, deltas = group.stored
@@ -82,7 +89,7 @@ class Durable:
             else:
                 group.stored[1] += len(delta)
                 writes.append(("RPUSH", f"{p}d:{name}:{number}", delta))
-        return writes
+        return Written(name, number, group, meta, delta)
 
     def _removal(self, name: str, numbers: set[int]) -> list[Sequence[Arg]]:
         p = self._prefix
@@ -105,9 +112,8 @@ def load_session(state: Connection, prefix: str, name: str) -> Session:
             if isinstance(r, Exception):
                 raise r
         groups[number] = Group.restore(meta, base, deltas)
-    known = json.loads(bytes(found))
-    session = Session(name, groups, last_ended=known["last_ended"], run=known["run"])
-    session.failed = {tuple(f) for f in known.get("failed", ())}
+    session = Session(name, groups)
+    session.renew(**json.loads(bytes(found)))
     return session
 
 

@@ -109,6 +109,7 @@ class Group:
         "ended",
         "label",
         "live",
+        "originals",
         "partition",
         "size",
         "stored",
@@ -130,6 +131,7 @@ class Group:
         self.touched = False  # label, flag or undo changed since the last checkpoint
         self.size = 0  # bytes of keys and values
         self.stored = [0, 0]  # bytes of the durable base and of the deltas behind it
+        self.originals: Delta | None = None  # a follower's: the values before what it did on trial
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
@@ -196,6 +198,8 @@ class Group:
         key_bytes = 0 if old is not None and value is not None else len(_pack(key)) * (1 if old is None else -1)
         self.size += key_bytes + len(value or b"") - len(old or b"")
         self.dirty[key] = value
+        if self.originals is not None:
+            self.originals.setdefault(key, old)
         if value is None:
             del values[key]
         else:
@@ -263,6 +267,9 @@ class Group:
                     self._put(key, None if value == _EMPTY else value)
             else:  # no key comes or goes
                 changed = {k: new for k, new, old in zip(live, packed, opened, strict=True) if new != old}
+                if self.originals is not None:
+                    for key in changed:
+                        self.originals.setdefault(key, self.values[key])
                 self.values.update(changed)
                 self.dirty.update(changed)
                 self.size += sum(map(len, packed)) - sum(map(len, opened))  # type: ignore[arg-type]
@@ -299,10 +306,39 @@ class Group:
         group._values, group._durable = None, (base, list(deltas))
         group.stored = [len(base or b""), sum(map(len, group._durable[1]))]
         if meta is not None:
-            label, group.partition, group.ended, group._undo, candidate, group._keys, group.size = unpack(meta)
-            group.candidate = None if candidate is None else _by_key(candidate)
-            group.label = Label(*label) if label else None
+            group._read(meta)
         return group
+
+    def _read(self, meta: bytes) -> None:
+        label, self.partition, self.ended, self._undo, candidate, self._keys, self.size = unpack(meta)
+        self.candidate = None if candidate is None else _by_key(candidate)
+        self.label = Label(*label) if label else None
+
+    # -- following an owner ------------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """From here on what is done can be taken back; decodes all values."""
+        self.originals = {} if self.values is not None else None
+
+    def take_back(self, meta: bytes) -> None:
+        """Undo what was done since `follow` or the last `adopt`; `meta` is the group's of then."""
+        self.live, self._opened = {}, []
+        values = self.values
+        for key, old in (self.originals or {}).items():
+            if old is None:
+                values.pop(key, None)
+            else:
+                values[key] = old
+        self.originals, self.touched = {}, False
+        self.dirty.clear()
+        self._read(meta)
+
+    def adopt(self, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
+        """What the owner's checkpoint made of the group."""
+        if delta is not None:
+            _lay(self.values, delta)
+        self._read(meta)
+        self.stored = stored
 
     def last_ended(self) -> tuple[int | None, bool, dict[bytes, bytes], dict[bytes, bytes | None]]:
         """(epoch, ENDed, values, undo) without what an unfinished attempt did, by packed key; the group is of no further use.
@@ -334,14 +370,23 @@ class Group:
 
 def fold(base: bytes | None, deltas: Iterable[bytes]) -> Values:
     """Values of a durable base and the deltas after it."""
-    values: Delta = _by_key(base) if base else {}
+    values: Values = _by_key(base) if base else {}  # type: ignore[assignment]
     for packed in deltas:
-        keys, changed = _unpack_tuples(packed)
+        _lay(values, packed)
+    return values
+
+
+def _lay(values: Values, packed: bytes) -> None:
+    """Lay a packed delta over values."""
+    keys, changed = _unpack_tuples(packed)
+    if None not in changed:
         values.update(zip(keys, changed, strict=True))
-        if None in changed:
-            for key in [k for k, v in zip(keys, changed, strict=True) if v is None]:
-                del values[key]
-    return values  # type: ignore[return-value]
+        return
+    for key, value in zip(keys, changed, strict=True):
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
 
 
 def _with_packed_keys(values: Mapping[Any, _V]) -> dict[bytes, _V]:

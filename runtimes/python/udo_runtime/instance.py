@@ -87,7 +87,7 @@ class Instance:
                 return self._begin(read)
             if read.owner > self._reader.token:
                 raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
-            self._park_shadow(read.emitted + 1)
+            self._park_shadow(read.emitted + 1, self._limits.park_ms)
 
     def _begin(self, read: Read) -> int:
         """Promoted: where to begin."""
@@ -208,9 +208,9 @@ class Instance:
         reply.failure.CopyFrom(failure)
         return header.lane, encode(reply)
 
-    def _park_shadow(self, cursor: int) -> None:
+    def _park_shadow(self, cursor: int, wait_ms: int) -> None:
         with self._parking():
-            self._reader.park(cursor, self._limits.park_ms, shadow=True)
+            self._reader.park(cursor, wait_ms, shadow=True)
         self._housekeeping()
 
     @contextmanager

@@ -6,23 +6,29 @@ frame itself and carries its answer, so that an instance that dies in between ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import time
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from udo_protocol.errors import ProtocolError, StateLost, TwoProducers
+from udo_protocol.errors import Fenced, ProtocolError, StateLost, TwoProducers
 from udo_protocol.frame import DATA, END, SKIPPED, STALE, Failure, Frame, decode, encode
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.slot import failed_lanes
 from udo_protocol.slot_reader import Emit, Read
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
-from udo_runtime.instance import Answer, Instance
+from udo_runtime.following import Follower
+from udo_runtime.instance import Answer, Instance, Result
 from udo_runtime.keyed import KeyedProcessor, label_of
 from udo_runtime.session import Session
 
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
 _CHECKPOINT_SHARE = 4
+# How often a follower looks for new frames and checkpoints; a promotion wakes it at once.
+_FOLLOW_MS = 5
+_RENEW_EVERY_S = 10.0
 
 
 class KeyedInstance(Instance):
@@ -30,16 +36,74 @@ class KeyedInstance(Instance):
 
     keyed: KeyedProcessor
     durable: Durable
+    follower: Follower | None = None  # of an update: the state is in memory before the promotion
+    loaded: Callable[[dict[str, float]], None]  # a follower tells that it is ready
 
-    def _begin(self, read: Read) -> int:
-        """Promoted: the newest checkpoint, its riding answers, and from where to replay."""
-        covers = self.durable.covered()
-        self._sessions: dict[str, Session] = {}
+    def _shadow(self) -> int:
+        if self.follower is None:
+            return super()._shadow()
+        started = time.perf_counter()
+        covered = self._restart(self.follower.load(), self.follower.sessions)
+        gc.collect()
+        gc.freeze()
+        cursor = self._follow(self.follower, covered + 1, started)
+        self.follower.end()
+        self.follower, self._stats.errors = None, 0
+        return cursor
+
+    def _restart(self, covered: int, sessions: dict[str, Session]) -> int:
+        """The state is that of a checkpoint, nothing has been done since."""
+        self._sessions = sessions
         self._dropped: dict[str, set[int]] = {}
         self._uncovered = 0
-        self._emitted = read.emitted
+        self._failed.clear()
         self._failed.update(dict.fromkeys(failed_lanes(self._conn, self._reader.prefix)))
         self._cuts = self.durable.cuts()
+        return covered
+
+    def _follow(self, follower: Follower, cursor: int, started: float) -> int:
+        """Keep up with the owner until promoted; from where to go on."""
+        ready, renew_at, failed = False, time.monotonic() + _RENEW_EVERY_S, set(self._failed)
+        while True:
+            read = self._reader.read(cursor)
+            if read.owner > self._reader.token:
+                raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
+            covered = follower.sync()  # after the read: a promotion fences the owner here first, so that no checkpoint follows it
+            if covered is not None:
+                cursor = self._restart(covered, follower.sessions) + 1
+                failed = set(self._failed)
+                continue
+            if read.owner == self._reader.token:
+                break
+            if read.frames:
+                for seq, data in enumerate(read.frames, read.first):
+                    self._keyed_answer(seq, data)
+                    self._uncovered += len(data)
+                cursor = read.first + len(read.frames)
+                continue
+            if not ready:
+                ready = True
+                self.loaded(
+                    {"load_ms": (time.perf_counter() - started) * 1000, "state_bytes": sum(s.size for s in self._sessions.values())}
+                )
+            if time.monotonic() > renew_at:
+                renew_at += _RENEW_EVERY_S
+                follower.renew()
+            self._park_shadow(cursor, _FOLLOW_MS)
+        if failed_lanes(self._conn, self._reader.prefix) != failed:  # of one that failed since, frames were tried
+            follower.take_back()
+            cursor = self._restart(self.durable.covered().seq, follower.sessions) + 1
+        return max(cursor, self._take(read))
+
+    def _begin(self, read: Read) -> int:
+        """Promoted without having followed: the state is loaded as it is asked for."""
+        self._restart(0, {})
+        return self._take(read)
+
+    def _take(self, read: Read) -> int:
+        """Promoted: emit what rides in the newest checkpoint; from where to replay."""
+        covers = self.durable.covered()
+        self._emitted = read.emitted
         first = covers.seq - len(covers.riding) + 1
         due: list[Answer] = [(lane, [frame]) for seq, (lane, frame) in enumerate(covers.riding, first) if seq > read.emitted]
         if due:
@@ -127,9 +191,12 @@ class KeyedInstance(Instance):
 
     def _session(self, name: str) -> Session:
         found = self._sessions.get(name)
-        if found is None:
-            found = self._sessions[name] = self.durable.load(name)
+        if found is None:  # a follower has loaded all there are
+            found = self._sessions[name] = self.durable.load(name) if self.follower is None else Session(name)
         return found
+
+    def _timed(self, rows: int, work: Callable[[], Result]) -> Result:
+        return super()._timed(rows, work) if self.follower is None else work()  # what is on trial counts nowhere
 
     def _drop(self, session: Session, numbers: list[int]) -> None:
         """A batch job's groups end with its lane."""

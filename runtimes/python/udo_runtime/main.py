@@ -72,6 +72,9 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
     keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
     instance.keyed = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
     instance.durable = Durable(Connection(a["state_socket"], login=conn.login), a["prefix"], a["token"], conn.run_id)
+    if a.get("follow"):
+        instance.follower = instance.durable.follower(a["instance"])
+        instance.loaded = lambda figures: report_ready(conn, a["prefix"], a["instance"], {"ok": True, **figures})
     return instance
 
 
@@ -112,7 +115,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
     gc.collect()
     gc.freeze()  # what is loaded now stays: later collections need not look at it
     times = {"import_ms": (imported - started) * 1000, "open_ms": (time.perf_counter() - imported) * 1000}
-    report_ready(conn, a["prefix"], a["instance"], {"ok": True, **times})
+    report_ready(conn, a["prefix"], a["instance"], {"ok": True, "follows": bool(a.get("follow")), **times})
     try:
         instance.serve()
     except Fenced as e:

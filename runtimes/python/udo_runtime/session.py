@@ -28,7 +28,7 @@ class Session:
         self.last_ended = last_ended  # highest epoch of which an END was answered
         self.run = run
         # Highest epoch that touched a group: whoever comes with an older one has been left behind by its query.
-        self.epoch = max((g.label.epoch for g in self.groups.values() if g.label), default=-1)
+        self.epoch = self._epoch()
         self.changed = groups is None  # its record is to be written with the next checkpoint
         # Attempts that met an error, as (partition, *label). Durable: a frame behind the error must not complete the epoch,
         # also not for the next instance.
@@ -36,6 +36,15 @@ class Session:
         self._watermark: tuple[int, int | None] = (-1, None)
         # States of open keys, whatever their group: what the groups hold in `live`, or less.
         self.states: dict[Any, dict[str, Any]] = {}
+
+    def _epoch(self) -> int:
+        return max((g.label.epoch for g in self.groups.values() if g.label), default=-1)
+
+    def renew(self, last_ended: int | None, run: int, failed: Iterable[Iterable[int]] = (), **_: Any) -> None:
+        """Be what a checkpoint's record and the groups say: a follower's, whatever it did on trial."""
+        self.last_ended, self.run, self.failed = last_ended, run, {tuple(f) for f in failed}
+        self.epoch, self._watermark, self.changed = self._epoch(), (-1, None), False
+        self.states.clear()
 
     def fail(self, label: Label, partition: int) -> None:
         """What this attempt still sends is to be skipped."""

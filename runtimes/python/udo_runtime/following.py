@@ -1,0 +1,133 @@
+"""Having the owner's state in memory before being promoted: loaded at leisure, kept up with by the owner's journal.
+
+What a follower processes itself, frames that the owner has answered since its last checkpoint, is on trial: the next
+checkpoint takes its place, so that the state is always what the version made of it that answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from udo_protocol import following
+from udo_protocol.checkpoints import load_checkpoint
+from udo_protocol.connection import Connection
+from udo_runtime.groups import Group, pack, unpack
+from udo_runtime.session import Session
+
+
+class Written(NamedTuple):
+    """What a checkpoint wrote of one group."""
+
+    session: str
+    number: int
+    group: Group
+    meta: bytes
+    delta: bytes | None
+
+
+def journal_entries(seq: int, written: Iterable[Written], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> list[bytes]:
+    """A checkpoint as its follower is told of it: its groups, then what it covers and the sessions that changed or went."""
+    entries = [pack([w.session, w.number, w.meta, w.delta, w.group.stored]) for w in written]
+    return [*entries, pack([seq, records, {name: sorted(numbers) for name, numbers in dropped.items()}])]
+
+
+class Follower:
+    """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
+
+    def __init__(self, state: Connection, prefix: str, name: str) -> None:
+        self._state, self._prefix, self._name = state, prefix, name
+        self.sessions: dict[str, Session] = {}
+        self._records: dict[str, dict[str, Any]] = {}
+        self._metas: dict[str, dict[int, bytes]] = {}
+
+    def load(self) -> int:
+        """Read all sessions; the sequence number they cover."""
+        following.begin(self._state, self._prefix, self._name)
+        covered = load_checkpoint(self._state, self._prefix).seq
+        flat = self._state.call("HGETALL", f"{self._prefix}sessions")
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            self._load(bytes(name).decode(), bytes(text))
+        found = self.sync()
+        return covered if found is None else found
+
+    def _load(self, name: str, text: bytes) -> None:
+        p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
+        for n in map(int, self._state.call("HKEYS", f"{p}m:{name}")):
+            # A group at a time: the owner writes meanwhile, and is not to wait.
+            read = [("HGET", f"{p}m:{name}", n), ("GET", f"{p}g:{name}:{n}"), ("LRANGE", f"{p}d:{name}:{n}", 0, -1)]
+            meta, base, deltas = self._state.transaction(read)
+            if meta is not None:  # else it was dropped meanwhile; the journal says so
+                metas[n] = bytes(meta)
+                groups[n] = Group.restore(meta, base, deltas)
+                groups[n].follow()
+        self._records[name] = json.loads(text)
+        self.sessions[name] = Session(name, groups)
+        self.sessions[name].renew(**self._records[name])
+
+    def sync(self) -> int | None:
+        """Adopt the checkpoints made since, and drop what was on trial: the sequence number covered. None if there are none."""
+        entries = following.told(self._state, self._prefix, self._name)
+        if not entries:
+            return None
+        self.take_back()
+        for entry in entries:
+            fields = unpack(entry)
+            if len(fields) == 5:
+                self._adopt(*fields)
+            else:
+                covered, records, dropped = fields
+                self._close(records, dropped)
+        return int(covered)
+
+    def _adopt(self, name: str, number: int, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
+        session = self.sessions.get(name)
+        if session is None:
+            session = self.sessions[name] = Session(name, {})
+        group = session.groups.get(number)
+        if group is None:
+            group = session.groups[number] = Group()
+            group.follow()
+        group.adopt(meta, delta, stored)
+        self._metas.setdefault(name, {})[number] = meta
+
+    def _close(self, records: Mapping[str, str], dropped: Mapping[str, Sequence[int]]) -> None:
+        for name, numbers in dropped.items():
+            for n in numbers:
+                self._metas.get(name, {}).pop(n, None)
+                if name in self.sessions:
+                    self.sessions[name].groups.pop(n, None)
+            self._records.pop(name, None)
+            if not self._metas.get(name):
+                self._metas.pop(name, None)
+                self.sessions.pop(name, None)
+        self._records |= {name: json.loads(text) for name, text in records.items()}
+        for name, session in self.sessions.items():
+            session.renew(**self._records[name])
+
+    def take_back(self) -> None:
+        """Drop what was done on trial."""
+        for name, session in list(self.sessions.items()):
+            if name not in self._records:
+                del self.sessions[name]
+                continue
+            metas = self._metas[name]
+            for number, group in list(session.groups.items()):
+                if number not in metas:
+                    del session.groups[number]
+                elif group.touched or group.live or group.originals:
+                    group.take_back(metas[number])
+            session.renew(**self._records[name])
+
+    def renew(self) -> None:
+        """Keep being told; Fenced if that has ended."""
+        following.renew(self._state, self._prefix, self._name)
+
+    def end(self) -> None:
+        """Promoted: from here on what is done is for good."""
+        following.end(self._state, self._prefix, self._name)
+        for session in self.sessions.values():
+            for group in session.groups.values():
+                group.originals = None
+        self._records, self._metas = {}, {}

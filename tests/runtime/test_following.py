@@ -1,0 +1,166 @@
+"""A follower has the owner's state in memory when it is promoted, as the owner left it, whatever it tried meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import Servers, wait_until
+from tests.runtime.conftest import P, Process
+from tests.runtime.test_keyed import COUNTS, EVENTS, TIMERS, Attempt
+from udo_protocol import checkpoints, slot
+from udo_protocol.connection import Connection
+
+Start = Callable[..., Process]
+STEP = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + {step}
+        yield {{"k": event["k"], "n": n}}
+"""
+
+
+def counter(start: Start, step: int = 1, *, follow: bool = False, **more: int) -> Process:
+    keyed = {"columns": ["k"]}
+    return start(STEP.format(step=step), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=not follow, **more)
+
+
+def promote(servers: Servers, follower: Process) -> None:
+    slot.promote(servers.state(), servers.queue(), P, follower.token)
+
+
+def left_behind(state: Connection) -> list[bytes]:
+    return [k for k in state.call("KEYS", f"{P}*") if b"journal" in k or b"follower" in k]
+
+
+def test_a_follower_goes_on_where_the_owner_was(start: Start, servers: Servers) -> None:
+    counter(start)
+    assert Attempt(servers, 0, 1).run(["a", "b", "a"]) == [("a", 1), ("b", 1), ("a", 2)]
+    follower = counter(start, follow=True)
+    assert follower.report is not None and follower.report["state_bytes"] > 0
+    assert Attempt(servers, 1, 2).run(["a", "c"]) == [("a", 3), ("c", 1)]
+    promote(servers, follower)
+    assert Attempt(servers, 2, 3).run(["a", "b", "c"]) == [("a", 4), ("b", 2), ("c", 2)]
+    assert left_behind(servers.state()) == []
+
+
+def test_what_the_owner_answered_since_its_checkpoint_is_there_too(start: Start, servers: Servers) -> None:
+    counter(start)
+    Attempt(servers, 0, 1).run(["a"])
+    follower = counter(start, follow=True)
+    attempt = Attempt(servers, 1, 2)
+    attempt.send(["a", "b"])
+    assert attempt.answers() == [("a", 2), ("b", 1)]
+    promote(servers, follower)
+    attempt.send(["a", "b"])
+    attempt.end()
+    assert attempt.answers() == [("a", 3), ("b", 2)]
+
+
+def test_the_state_of_ended_epochs_is_what_the_version_made_of_it_that_answered(start: Start, servers: Servers) -> None:
+    counter(start)
+    follower = counter(start, step=10, follow=True)
+    for epoch in range(5):
+        assert Attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
+    promote(servers, follower)
+    assert Attempt(servers, 5, 5).run(["a"]) == [("a", 15)]
+
+
+def test_an_attempt_that_was_taken_back_meanwhile_counts_once(start: Start, servers: Servers) -> None:
+    counter(start)
+    Attempt(servers, 0, 1).run(["a"])
+    follower = counter(start, follow=True)
+    dead = Attempt(servers, 1, 2)
+    dead.send(["a", "z"])  # never ENDs
+    dead.answers()
+    assert Attempt(servers, 1, 3).run(["a"]) == [("a", 2)]
+    promote(servers, follower)
+    assert Attempt(servers, 1, 4).run(["a"]) == [("a", 2)]
+    assert Attempt(servers, 2, 5).run(["a", "z"]) == [("a", 3), ("z", 1)]
+
+
+def test_a_new_follower_takes_the_place_of_one_before_it(start: Start, servers: Servers) -> None:
+    counter(start)
+    former = counter(start, follow=True)
+    follower = counter(start, follow=True)
+    former.process.kill()
+    Attempt(servers, 0, 1).run(["a"])
+    promote(servers, follower)
+    assert Attempt(servers, 1, 2).run(["a"]) == [("a", 2)]
+    assert left_behind(servers.state()) == []
+
+
+def test_a_follower_that_lost_its_lease_leaves_instead_of_guessing(start: Start, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter(start)
+    follower = counter(start, follow=True)
+    servers.state().call("SET", f"{P}follower", "somebody")
+    wait_until(lambda: follower.process.poll() is not None, 20, "the follower leaves")
+    assert Attempt(servers, 0, 1).run(["a"]) == [("a", 1)]
+
+
+def test_a_job_that_ends_while_it_is_followed_leaves_nothing(start: Start, servers: Servers) -> None:
+    counter(start)
+    job = Attempt(servers, 0, 1, session="job", job=True)
+    job.send(["a"])
+    job.answers()
+    follower = counter(start, follow=True)
+    job.end()
+    job.answers()
+    promote(servers, follower)
+    assert Attempt(servers, 0, 2, session="q").run(["a"]) == [("a", 1)]
+    assert [k for k in servers.state().call("KEYS", f"{P}*job*")] == []
+
+
+def test_timers_of_the_owner_fire_once(start: Start, servers: Servers) -> None:
+    def quiet(follow: bool) -> Process:
+        keyed = {"columns": ["k"], "time_column": "t"}
+        return start(TIMERS, "op:Quiet", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=not follow)
+
+    quiet(False)
+    Attempt(servers, 0, 1).run(["a", "b"], 0)
+    follower = quiet(True)
+    Attempt(servers, 1, 2).run(["b"], 11)
+    promote(servers, follower)
+    assert Attempt(servers, 2, 3).run(["c"], 30) == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(start: Start, servers: Servers, seed: int) -> None:
+    """Every promotion changes to a follower that was started some frames earlier; a long state is folded meanwhile."""
+    dice = random.Random(seed)
+    counts: dict[str, int] = {}
+    keys = [f"k{i}" for i in range(50)]
+    counter(start, retained_bytes=20_000)
+    follower = None
+    attempt_no = 0
+    for epoch in range(12):
+        tries = dice.choice([1, 1, 2])
+        for last in range(tries):
+            attempt_no += 1
+            attempt, counted, got = Attempt(servers, epoch, attempt_no), dict(counts), []
+            expected = []
+            for _ in range(dice.randint(1, 4)):
+                chosen = [dice.choice(keys) for _ in range(dice.randint(1, 40))]
+                for k in chosen:
+                    counted[k] = counted.get(k, 0) + 1
+                    expected.append((k, counted[k]))
+                attempt.send(chosen)
+                if dice.random() < 0.3:
+                    got += attempt.answers()
+                if follower is not None and dice.random() < 0.3:
+                    promote(servers, follower)
+                    follower = None
+                elif follower is None and dice.random() < 0.3:
+                    follower = counter(start, follow=True, retained_bytes=20_000)
+            if last == tries - 1 or dice.random() < 0.5:
+                attempt.end()
+                got += attempt.answers()
+            else:
+                got += attempt.answers() if len(got) < len(expected) else []
+            assert got == expected, f"epoch {epoch}, attempt {attempt_no}"
+        counts = counted
+    state = servers.state()
+    assert checkpoints.load_checkpoint(state, P).seq > 0

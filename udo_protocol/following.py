@@ -1,0 +1,45 @@
+"""A follower of a keyed slot: told of every checkpoint while it lasts, so that it has the state in memory when it is promoted.
+
+The owner puts what it writes into the follower's journal, in the step that writes it. A follower first announces itself and
+then reads the state at leisure: what it reads may be newer than where it began, but no entry of the journal is missing, and
+entries hold whole values, so that applying one twice does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from udo_protocol.connection import Arg, Connection
+from udo_protocol.errors import Fenced
+
+# A follower that is gone costs the owner a journal for so long; renewed after a third of it.
+LEASE_MS = 30_000
+_ALL = 1 << 30
+
+
+def begin(state: Connection, prefix: str, name: str) -> None:
+    """From here on every checkpoint is told to `name`; a former follower is not told any more."""
+    state.transaction([("DEL", f"{prefix}journal:{name}"), ("SET", f"{prefix}follower", name, "PX", LEASE_MS)])
+
+
+def renew(state: Connection, prefix: str, name: str) -> None:
+    """Keep the lease; Fenced if it ran out or somebody else follows: entries may be missing."""
+    follower = state.call("GET", f"{prefix}follower")
+    if follower is None or bytes(follower).decode() != name or not state.call("PEXPIRE", f"{prefix}follower", LEASE_MS):
+        raise Fenced(f"{name} does not follow {prefix} any more: its lease ran out, or a newer instance follows")
+
+
+def end(state: Connection, prefix: str, name: str) -> None:
+    """Nothing more is to be told."""
+    state.transaction([("DEL", f"{prefix}follower", f"{prefix}journal:{name}")])
+
+
+def tell(prefix: str, name: str, entries: Sequence[bytes]) -> list[Sequence[Arg]]:
+    """The owner's commands for its transaction."""
+    key = f"{prefix}journal:{name}"
+    return [("RPUSH", key, *entries), ("PEXPIRE", key, LEASE_MS)] if entries else []
+
+
+def told(state: Connection, prefix: str, name: str) -> Sequence[bytes]:
+    """Take what the journal holds: whole checkpoints, oldest first."""
+    return state.call("LPOP", f"{prefix}journal:{name}", _ALL) or ()
