@@ -16,8 +16,9 @@ from typing import Any
 
 import msgpack
 from udo_runtime.groups import PACKED_TIMERS, Group
+from udo_runtime.versions import Versions
 
-from udo_protocol.errors import ProtocolError, UsageError
+from udo_protocol.errors import Conflict, ProtocolError, UsageError
 from udo_protocol.proto import node_manager_pb2 as pb
 
 FORMAT, FORMAT_VERSION = "udo-state", 1
@@ -59,15 +60,15 @@ class Summary:
     bytes: int
 
 
-def settled(parts: Iterable[pb.StatePart]) -> Iterator[Settled]:
-    """The groups of an export, behind its header."""
+def settled(parts: Iterable[pb.StatePart], version: int) -> Iterator[Settled]:
+    """The groups of an export, behind its header; `version`: of the state, as the header says. Conflict if some is older."""
     number: int | None = None
     values: dict[int, list[bytes]] = {}
     begun: list[bytes] = []
     for part in parts:
         piece = part.piece
         if number is not None and piece.group != number:
-            yield _settled(number, values)
+            yield _settled(number, values, version)
             values = {}
         number = piece.group
         begun.append(piece.data)
@@ -77,12 +78,18 @@ def settled(parts: Iterable[pb.StatePart]) -> Iterator[Settled]:
     if begun:
         raise ProtocolError(f"the state of group {number} breaks off")
     if number is not None:
-        yield _settled(number, values)
+        yield _settled(number, values, version)
 
 
-def _settled(number: int, values: dict[int, list[bytes]]) -> Settled:
+def _settled(number: int, values: dict[int, list[bytes]], version: int) -> Settled:
     [meta], base = values[pb.StatePiece.META], values.get(pb.StatePiece.BASE)
-    group = Group.restore(meta, base[0] if base else None, values.get(pb.StatePiece.DELTA, ()))
+    versions = Versions(version) if number >= 0 else None
+    group = Group.restore(meta, base[0] if base else None, values.get(pb.StatePiece.DELTA, ()), versions)
+    if group.former:
+        raise Conflict(
+            f"key group {number} still holds state from before the update to state version {version}; it is written anew with "
+            "the next epochs: let the query run on, then try again"
+        )
     return Settled(number, *group.last_ended())
 
 
@@ -173,7 +180,7 @@ def parts(path: Path, found: Summary, deployment: str, session: str, start_epoch
             g = Settled(**item)
             if start_epoch is not None:
                 g = g.at(start_epoch - 1)
-            group = Group.imported(g.epoch, g.ended, g.values, g.undo)
+            group = Group.imported(g.epoch, g.ended, g.values, g.undo, header["state_version"])
             yield from _pieces(g.group, ((pb.StatePiece.META, group.meta()), (pb.StatePiece.BASE, group.snapshot())))
 
 

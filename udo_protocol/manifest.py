@@ -58,7 +58,9 @@ class Manifest(BaseModel):
     # Columns whose values the state belongs to; empty for a stateless operator.
     key: tuple[str, ...] = ()
     event_time: EventTime | None = None
-    state_version: int = Field(default=0, ge=0)
+    # Of the form that the operator keeps a key's state in, and the former ones that its migrate() takes.
+    state_version: int = Field(default=0, ge=0, le=127)
+    migrates_from: tuple[Annotated[int, Field(ge=0, le=127)], ...] = ()
     requirements: list[str] = []
     # Filled in by `udo push`: what the dependencies were resolved for, e.g. "cp311" and "linux_x86_64".
     python_tag: str = ""
@@ -86,6 +88,10 @@ class Manifest(BaseModel):
         for name in self.key:
             if name not in self.input:
                 raise ValueError(f"key: {name!r} is no input column; there are: {there}")
+        if self.migrates_from and not self.key:
+            raise ValueError("migrates_from: only a keyed operator has state; add key =")
+        if self.state_version in self.migrates_from:
+            raise ValueError(f"migrates_from: {self.state_version} is the state_version itself")
         if self.event_time is not None:
             if not self.key:
                 raise ValueError("event_time: only a keyed operator has timers; add key =")
@@ -106,6 +112,8 @@ class Manifest(BaseModel):
             "time_column": time.column if time else None,
             "delay_us": round(time.delay_s * 1e6) if time else 0,
             "state_bytes": self.limits.state_mb << 20,
+            "state_version": self.state_version,
+            "migrates_from": list(self.migrates_from),
         }
 
     @property
@@ -131,8 +139,9 @@ def update_refusals(old: Manifest, new: Manifest) -> list[str]:
         reasons.append(
             f"key: the state is kept by {', '.join(old.key) or 'nothing'}, the new version keeps it by {', '.join(new.key) or 'nothing'}"
         )
-    if old.key and old.state_version != new.state_version:
-        reasons.append(f"state_version: the state is of version {old.state_version}, the new version reads {new.state_version}")
+    if old.key and old.state_version != new.state_version and old.state_version not in new.migrates_from:
+        reads = f"reads {new.state_version}" + (f" and migrates from {', '.join(map(str, new.migrates_from))}" if new.migrates_from else "")
+        reasons.append(f"state_version: the state is of version {old.state_version}, the new version {reads} (migrates_from)")
     return reasons
 
 

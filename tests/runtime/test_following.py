@@ -164,3 +164,72 @@ def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(star
         counts = counted
     state = servers.state()
     assert checkpoints.load_checkpoint(state, P).seq > 0
+
+
+CENTS = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        ctx.state["cents"] = ctx.state.get("cents", 0) + 100
+        yield {"k": event["k"], "n": ctx.state["cents"] // 100}
+    def migrate(self, old, from_version):
+        if "bad" in old: raise ValueError("cannot read this")
+        return {"cents": old["n"] * 100}
+"""
+
+
+def cents(start: Start, follow: bool = True, promote: bool = False) -> Process:
+    keyed = {"columns": ["k"], "state_version": 1, "migrates_from": [0]}
+    return start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=promote)
+
+
+def test_state_is_migrated_before_the_promotion_and_after_it(start: Start, servers: Servers) -> None:
+    """Base, undo, ENDed values, what the owner still writes, and what lies on the server when the new version dies."""
+    counter(start)
+    for epoch in range(3):
+        Attempt(servers, epoch, epoch).run(["a", "b", f"only{epoch}"])
+    follower = cents(start)
+    assert Attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
+    attempt = Attempt(servers, 4, 4)
+    attempt.send(["a"])
+    assert attempt.answers() == [("a", 5)]
+    promote(servers, follower)
+    attempt.send(["b"])
+    attempt.end()
+    assert attempt.answers() == [("b", 4)]
+    assert Attempt(servers, 4, 5).run(["a", "b"]) == [("a", 5), ("b", 4)]  # a retry: the undo was migrated too
+    follower.process.kill()
+    follower.process.wait()
+    cents(start, follow=False, promote=True)
+    assert Attempt(servers, 5, 6).run(["a", "b", "only0"]) == [("a", 6), ("b", 5), ("only0", 2)]
+
+
+def test_a_crash_before_the_first_checkpoint_of_the_new_version_migrates_again(start: Start, servers: Servers) -> None:
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    follower = cents(start)
+    promote(servers, follower)
+    follower.process.kill()
+    follower.process.wait()
+    cents(start, follow=False, promote=True)
+    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+
+
+def test_state_that_cannot_be_migrated_refuses_the_follower_with_its_traceback(start: Start, servers: Servers) -> None:
+    source = STEP.format(step=1).replace("yield", "ctx.state['bad'] = 1\n        yield")
+    start(source, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]})
+    Attempt(servers, 0, 0).run(["a"])
+    follower = cents(start)
+    assert follower.report is not None and not follower.report["ok"]
+    assert "migrate() from state version 0 to 1: ValueError: cannot read this" in follower.report["error"]["message"]
+    assert "cannot read this" in follower.report["error"]["traceback"]
+    wait_until(lambda: follower.process.poll() is not None, 10, "the follower leaves")
+    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+
+
+def test_state_of_a_version_that_is_not_listed_is_refused(start: Start, servers: Servers) -> None:
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    keyed = {"columns": ["k"], "state_version": 2, "migrates_from": [1]}
+    report = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=True, promote=False).report
+    assert report is not None and "state of version 0 lies on the state server, and the operator reads 1, 2" in report["error"]["message"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from udo_runtime.groups import Group, Label, fold, pack, unpack
+from udo_runtime.groups import Group, Label, pack, unpack
 from udo_runtime.session import Session, time_group
 
 from udo_protocol.errors import StateLost, TwoProducers
@@ -168,7 +168,7 @@ def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_s
     stored.touch(final, 0)
     assert stored.values == mirror.values
     assert stored.size == mirror.size == sum(len(pack(k)) + len(v) for k, v in mirror.values.items())
-    assert fold(mirror.snapshot(), []) == mirror.values
+    assert Group.restore(None, mirror.snapshot(), []).values == mirror.values
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,8 @@ def test_a_session_names_both_epochs_when_state_is_missing() -> None:
     with pytest.raises(StateLost, match="epoch 4, found none"):
         Session("s").admit(Label(1, 5, 1))
     assert Session("s").admit(Label(1, 5, 1), start_empty=True)
-    s = Session("s", {}, last_ended=5, run=1)
+    s = Session("s", {})
+    s.renew(last_ended=5, run=1)
     assert s.admit(Label(1, 5, 9))
     assert s.admit(Label(1, 6, 9))
     for epoch in (4, 7):

@@ -77,8 +77,8 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
     node = remote.node(address)
     found = _session(node, deployment, session)
     parts = node.export_state(deployment, found.session)
-    next(parts)  # the header
-    entries = list(islice(state_text.entries(state_file.settled(parts), key), limit))
+    version = next(parts).header.state_version
+    entries = list(islice(state_text.entries(state_file.settled(parts, version), key), limit))
     parts.close()  # type: ignore[attr-defined]
     if key is not None and not entries:
         raise NotFound(f"session {found.session} of {deployment!r} has no key {key}; it has {found.keys} keys: udo state show {deployment}")
@@ -110,7 +110,8 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
     if not found.HasField("last_ended"):
         raise Conflict(f"session {found.session} of {deployment!r} holds nothing yet: none of its epochs has ended")
     parts = node.export_state(deployment, found.session)
-    summary = state_file.write(file, next(parts).header, state_file.settled(parts))
+    header = next(parts).header
+    summary = state_file.write(file, header, state_file.settled(parts, header.state_version))
     if as_json:
         output.emit({"file": str(file), **summary.header, "keys": summary.keys, "bytes": summary.bytes})
     else:

@@ -58,6 +58,14 @@ class Operator:
         """Keyed operators: a timer set with `ctx.timer` is due; answer with any number of events."""
         return None
 
+    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Keyed operators: one key's state as a version with another `state_version` left it, as this version's.
+
+        Called, for the versions that the manifest lists in `migrates_from`, before the update and for whatever is read later;
+        the same state may come more than once.
+        """
+        raise TypeError(f"{type(self).__name__} does not override migrate")
+
     def process_batch(self, batch: pa.RecordBatch, ctx: Context) -> Batches:
         """Answer one record batch of the input schema, like an `@operator` function."""
         raise TypeError(f"{type(self).__name__} does not override process_batch")

@@ -18,20 +18,24 @@ from udo_protocol.slot_reader import Emit
 from udo_runtime.following import Follower, Written, journal_entries
 from udo_runtime.groups import Group
 from udo_runtime.session import Session
+from udo_runtime.versions import Versions
 
 # Changes below this are not worth folding, however small the base.
 _FOLD_BYTES = 64 << 10
+# State of a former version is written anew a part at a time, so that no checkpoint takes long.
+_MIGRATE_BYTES = 4 << 20
 
 
 class Durable:
     """The state server as one slot's owner sees it; `incarnation` is the queue server's run id."""
 
-    def __init__(self, state: Connection, prefix: str, token: int, incarnation: str) -> None:
+    def __init__(self, state: Connection, prefix: str, token: int, incarnation: str, versions: Versions | None = None) -> None:
         self._state, self._prefix, self._token, self._incarnation = state, prefix, token, incarnation
+        self._versions = versions
 
     def follower(self, name: str) -> Follower:
         """What lets the instance `name` have the owner's state before it is promoted."""
-        return Follower(self._state, self._prefix, name)
+        return Follower(self._state, self._prefix, name, self._versions)
 
     def covered(self) -> Checkpoint:
         """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
@@ -44,7 +48,7 @@ class Durable:
 
     def load(self, name: str) -> Session:
         """The session as the last checkpoint left it; a new one if it has none."""
-        return load_session(self._state, self._prefix, name)
+        return load_session(self._state, self._prefix, name, self._versions)
 
     def save(self, sessions: Iterable[Session], dropped: dict[str, set[int]], seq: int, emitted: int, riding: Sequence[Any] = ()) -> None:
         """One checkpoint covering `seq`; Fenced if another instance owns the slot."""
@@ -53,6 +57,7 @@ class Durable:
         records: dict[str, str] = {}
         for name, numbers in dropped.items():
             writes += self._removal(name, numbers)
+        migrated = 0
         for session in sessions:
             for number, group in session.groups.items():
                 try:
@@ -60,8 +65,12 @@ class Durable:
                 except TypeError:  # state that cannot be stored: the attempt is not to END, now or after a restart
                     assert group.label is not None, "only an attempt opens keys"
                     session.fail(group.label, group.partition)
-                if group.dirty or group.touched:
-                    written.append(self._write(writes, session.name, number, group))
+                renew = group.former and migrated < _MIGRATE_BYTES
+                if renew:
+                    group.migrate_all()
+                    migrated += group.size
+                if group.dirty or group.touched or renew:
+                    written.append(self._write(writes, session.name, number, group, renew=renew))
             if session.changed:
                 records[session.name] = record(session)
                 writes.append(("HSET", f"{self._prefix}sessions", session.name, records[session.name]))
@@ -75,16 +84,16 @@ class Durable:
         for session in sessions:
             session.changed = False
 
-    def _write(self, writes: list[Sequence[Arg]], name: str, number: int, group: Group) -> Written:
+    def _write(self, writes: list[Sequence[Arg]], name: str, number: int, group: Group, *, renew: bool) -> Written:
         p, delta = self._prefix, None
         meta = group.meta()
         writes.append(("HSET", f"{p}m:{name}", number, meta))
-        if group.dirty:
+        if group.dirty or renew:
             delta = group.delta()
             base, deltas = group.stored
-            if deltas + len(delta) > max(base, _FOLD_BYTES):
+            if renew or deltas + len(delta) > max(base, _FOLD_BYTES):
                 snapshot = group.snapshot()
-                group.stored = [len(snapshot), 0]
+                group.stored, group.former = [len(snapshot), 0], False
                 writes += [("SET", f"{p}g:{name}:{number}", snapshot), ("DEL", f"{p}d:{name}:{number}")]
             else:
                 group.stored[1] += len(delta)
@@ -97,12 +106,12 @@ class Durable:
         return [("UNLINK", *keys), ("HDEL", f"{p}m:{name}", *sorted(numbers)), ("HDEL", f"{p}sessions", name)] if keys else []
 
 
-def load_session(state: Connection, prefix: str, name: str) -> Session:
+def load_session(state: Connection, prefix: str, name: str, versions: Versions | None = None) -> Session:
     """Read a session; its values are decoded when their group's first key is opened."""
     found, flat = state.transaction([("HGET", f"{prefix}sessions", name), ("HGETALL", f"{prefix}m:{name}")])
     metas = dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
     if found is None:
-        return Session(name)
+        return Session(name, versions=versions)
     groups: dict[int, Group] = {}
     # Asked for all at once: a hundred small commands, whose replies wait on the server's side.
     state.send(c for n in metas for c in (("GET", f"{prefix}g:{name}:{n}"), ("LRANGE", f"{prefix}d:{name}:{n}", 0, -1)))
@@ -111,8 +120,8 @@ def load_session(state: Connection, prefix: str, name: str) -> Session:
         for r in (base, deltas):
             if isinstance(r, Exception):
                 raise r
-        groups[number] = Group.restore(meta, base, deltas)
-    session = Session(name, groups)
+        groups[number] = Group.restore(meta, base, deltas, versions if number >= 0 else None)
+    session = Session(name, groups, versions)
     session.renew(**json.loads(bytes(found)))
     return session
 

@@ -15,6 +15,7 @@ from udo_protocol.checkpoints import load_checkpoint
 from udo_protocol.connection import Connection
 from udo_runtime.groups import Group, pack, unpack
 from udo_runtime.session import Session
+from udo_runtime.versions import Versions
 
 
 class Written(NamedTuple):
@@ -36,8 +37,8 @@ def journal_entries(seq: int, written: Iterable[Written], records: Mapping[str, 
 class Follower:
     """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
 
-    def __init__(self, state: Connection, prefix: str, name: str) -> None:
-        self._state, self._prefix, self._name = state, prefix, name
+    def __init__(self, state: Connection, prefix: str, name: str, versions: Versions | None = None) -> None:
+        self._state, self._prefix, self._name, self._versions = state, prefix, name, versions
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
@@ -60,10 +61,10 @@ class Follower:
             meta, base, deltas = self._state.transaction(read)
             if meta is not None:  # else it was dropped meanwhile; the journal says so
                 metas[n] = bytes(meta)
-                groups[n] = Group.restore(meta, base, deltas)
+                groups[n] = Group.restore(meta, base, deltas, self._versions if n >= 0 else None)
                 groups[n].follow()
         self._records[name] = json.loads(text)
-        self.sessions[name] = Session(name, groups)
+        self.sessions[name] = Session(name, groups, self._versions)
         self.sessions[name].renew(**self._records[name])
 
     def sync(self) -> int | None:
@@ -84,10 +85,10 @@ class Follower:
     def _adopt(self, name: str, number: int, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
         session = self.sessions.get(name)
         if session is None:
-            session = self.sessions[name] = Session(name, {})
+            session = self.sessions[name] = Session(name, {}, self._versions)
         group = session.groups.get(number)
         if group is None:
-            group = session.groups[number] = Group()
+            group = session.groups[number] = session.group(number)
             group.follow()
         group.adopt(meta, delta, stored)
         self._metas.setdefault(name, {})[number] = meta
@@ -105,6 +106,10 @@ class Follower:
         self._records |= {name: json.loads(text) for name, text in records.items()}
         for name, session in self.sessions.items():
             session.renew(**self._records[name])
+
+    def new(self, name: str) -> Session:
+        """A session that no checkpoint knows of yet."""
+        return Session(name, versions=self._versions)
 
     def take_back(self) -> None:
         """Drop what was done on trial."""

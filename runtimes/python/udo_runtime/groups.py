@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgpack
 
 from udo_protocol.errors import TwoProducers
+from udo_runtime.versions import Versions
 
 # Keys (the value of a key column, a tuple of several) to packed values.
 Values = dict[Any, bytes]
@@ -23,6 +24,8 @@ Delta = dict[Any, bytes | None]
 # The key of the group's own timers: a tuple of no columns, which no event has.
 TIMERS: tuple[()] = ()
 PACKED_TIMERS = b"\x90"  # as it stands outside of a group
+# In a key's state: when it expires.
+EXPIRES = "\0expires"
 _EMPTY = b"\x80"
 _V = TypeVar("_V")
 
@@ -85,14 +88,14 @@ def _unpack_all(raws: Iterable[bytes], count: int) -> list[Any]:
     return unpack(b"".join((b"\xdd", count.to_bytes(4, "big"), *raws)))  # type: ignore[no-any-return]
 
 
-def _columns(delta: Delta | Values) -> list[list[Any]]:
-    """What is stored of a dict by key: its keys, then its values in the same order. Two arrays are read without hashing."""
-    return [list(delta), list(delta.values())]
+def _columns(version: int, delta: Delta | Values) -> list[Any]:
+    """What is stored of a dict by key: state version, keys, values in the same order. Two arrays are read without hashing."""
+    return [version, list(delta), list(delta.values())]
 
 
-def _by_key(packed: bytes) -> Delta:
-    """The inverse, packed."""
-    return dict(zip(*_unpack_tuples(packed), strict=True))
+def state_version(packed: bytes) -> int:
+    """The state version of a stored piece (0 to 127: one byte behind the array's)."""
+    return packed[1]
 
 
 class Group:
@@ -107,6 +110,7 @@ class Group:
         "candidate",
         "dirty",
         "ended",
+        "former",
         "label",
         "live",
         "originals",
@@ -114,9 +118,12 @@ class Group:
         "size",
         "stored",
         "touched",
+        "versions",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, versions: Versions | None = None) -> None:
+        self.versions = versions  # None: values are left as they are
+        self.former = False  # part of what is stored is of another state version
         self.label: Label | None = None
         self.partition = -1
         self.ended = False
@@ -212,15 +219,20 @@ class Group:
         """Key to packed value; decoded from the durable form at first use."""
         if self._values is None:
             assert self._durable is not None
-            self._values = fold(*self._durable)
-            self._durable = None
+            base, deltas = self._durable
+            values: Values = self._read_columns(base) if base else {}  # type: ignore[assignment]
+            for packed in deltas:
+                self._lay(values, packed)
+            self._values, self._durable = values, None
+            if self.former:
+                self._measure()
         return self._values
 
     @property
     def undo(self) -> Delta:
         """What leads from the values before the newest attempt's epoch to the present ones, backwards."""
         if not isinstance(self._undo, dict):
-            self._undo = _by_key(self._undo)
+            self._undo = self._read_columns(self._undo)
         return self._undo
 
     @undo.setter
@@ -287,38 +299,73 @@ class Group:
             if len(undo) != len(self.dirty) or not undo.keys() <= self.dirty.keys():
                 values = self.values
                 undo = {k: v for k, v in undo.items() if values.get(k) != v}
-            undo = _pack_large(_columns(undo))
-        candidate = None if self.candidate is None else _pack_large(_columns(self.candidate))
+            undo = self._packed(undo)
+        candidate = None if self.candidate is None else self._packed(self.candidate)
         return _pack_large([list(self.label or ()), self.partition, self.ended, undo, candidate, self.keys, self.size])
 
     def delta(self) -> bytes:
         """The values that changed since the last checkpoint; nil means gone."""
-        return _pack_large(_columns(self.dirty))
+        return self._packed(self.dirty)
 
     def snapshot(self) -> bytes:
         """All values."""
-        return _pack_large(_columns(self.values))
+        return self._packed(self.values)
+
+    def _packed(self, delta: Delta | Values) -> bytes:
+        return _pack_large(_columns(self.versions.version if self.versions else 0, delta))
+
+    def _read_columns(self, packed: bytes) -> Delta:
+        version, keys, values = _unpack_tuples(packed)
+        delta: Delta = dict(zip(keys, values, strict=True))
+        versions = self.versions
+        if versions is not None and version != versions.version:
+            for key, raw in delta.items():
+                if raw is not None and key != TIMERS:
+                    delta[key] = _migrated(versions, key, raw, version)
+        return delta
+
+    def _lay(self, values: Values, packed: bytes) -> None:
+        """Lay a stored piece over values."""
+        delta = self._read_columns(packed)
+        if None not in delta.values():
+            values.update(delta)
+            return
+        for key, value in delta.items():
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+
+    def _measure(self) -> None:
+        self.size = sum(len(_pack(k)) + len(v) for k, v in self.values.items())
+
+    def migrate_all(self) -> None:
+        """Decode and migrate the values, the undo and the ENDed ones."""
+        _ = self.values, self.undo
 
     @classmethod
-    def restore(cls, meta: bytes | None, base: bytes | None, deltas: Iterable[bytes]) -> Group:
-        """From the durable form; values are decoded when the first key is opened."""
-        group = cls()
+    def restore(cls, meta: bytes | None, base: bytes | None, deltas: Iterable[bytes], versions: Versions | None = None) -> Group:
+        """From the durable form; values are decoded, and migrated, when the first key is opened."""
+        group = cls(versions)
         group._values, group._durable = None, (base, list(deltas))
         group.stored = [len(base or b""), sum(map(len, group._durable[1]))]
+        if versions is not None:
+            group.former = any(state_version(p) != versions.version for p in (base, *group._durable[1]) if p)
         if meta is not None:
             group._read(meta)
         return group
 
     def _read(self, meta: bytes) -> None:
         label, self.partition, self.ended, self._undo, candidate, self._keys, self.size = unpack(meta)
-        self.candidate = None if candidate is None else _by_key(candidate)
+        self.candidate = None if candidate is None else self._read_columns(candidate)
         self.label = Label(*label) if label else None
 
     # -- following an owner ------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """From here on what is done can be taken back; decodes all values."""
-        self.originals = {} if self.values is not None else None
+        """From here on what is done can be taken back; decodes and migrates all values."""
+        self.migrate_all()
+        self.originals = {}
 
     def take_back(self, meta: bytes) -> None:
         """Undo what was done since `follow` or the last `adopt`; `meta` is the group's of then."""
@@ -336,9 +383,12 @@ class Group:
     def adopt(self, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
         """What the owner's checkpoint made of the group."""
         if delta is not None:
-            _lay(self.values, delta)
+            self._lay(self.values, delta)
+            self.former |= self.versions is not None and state_version(delta) != self.versions.version
         self._read(meta)
         self.stored = stored
+        if self.former:
+            self._measure()
 
     def last_ended(self) -> tuple[int | None, bool, dict[bytes, bytes], dict[bytes, bytes | None]]:
         """(epoch, ENDed, values, undo) without what an unfinished attempt did, by packed key; the group is of no further use.
@@ -359,34 +409,22 @@ class Group:
         return self.label and self.label.epoch, True, _with_packed_keys(self.values), _with_packed_keys(undo)
 
     @classmethod
-    def imported(cls, epoch: int | None, ended: bool, values: Mapping[bytes, bytes], undo: Mapping[bytes, bytes | None]) -> Group:
-        """The inverse of last_ended, for a new session: any run of it is newer."""
-        group = cls()
+    def imported(
+        cls, epoch: int | None, ended: bool, values: Mapping[bytes, bytes], undo: Mapping[bytes, bytes | None], version: int = 0
+    ) -> Group:
+        """The inverse of last_ended, for a new session: any run of it is newer. `version`: of the state."""
+        group = cls(Versions(version))
         group.label, group.ended = None if epoch is None else Label(0, epoch, 0), ended
         group.undo, group._values = _with_keys(undo), _with_keys(values)
         group.size = sum(len(k) + len(v) for k, v in values.items())
         return group
 
 
-def fold(base: bytes | None, deltas: Iterable[bytes]) -> Values:
-    """Values of a durable base and the deltas after it."""
-    values: Values = _by_key(base) if base else {}  # type: ignore[assignment]
-    for packed in deltas:
-        _lay(values, packed)
-    return values
-
-
-def _lay(values: Values, packed: bytes) -> None:
-    """Lay a packed delta over values."""
-    keys, changed = _unpack_tuples(packed)
-    if None not in changed:
-        values.update(zip(keys, changed, strict=True))
-        return
-    for key, value in zip(keys, changed, strict=True):
-        if value is None:
-            values.pop(key, None)
-        else:
-            values[key] = value
+def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
+    state = unpack(raw)
+    expires = state.pop(EXPIRES, None)
+    new = versions.migrated(key, state, version)
+    return _pack(new if expires is None else {**new, EXPIRES: expires})
 
 
 def _with_packed_keys(values: Mapping[Any, _V]) -> dict[bytes, _V]:

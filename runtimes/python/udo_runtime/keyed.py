@@ -16,11 +16,10 @@ from udo_protocol.errors import SchemaError
 from udo_protocol.frame import Header
 from udo_runtime.api import Context, Operator
 from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch
-from udo_runtime.groups import TIMERS, Group, Label, pack, unpack
+from udo_runtime.groups import EXPIRES, TIMERS, Group, Label, pack, unpack
 from udo_runtime.session import Session, time_group
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-EXPIRES = "\0expires"
 # A group's timers and expirations by packed key, in µs since the epoch: several timers, one expiration. At one time timers
 # fire first.
 TIMER, EXPIRY = "t", "x"
@@ -34,6 +33,8 @@ class Keyed:
     time_column: str | None = None
     delay_us: int = 0
     state_bytes: int = 256 << 20
+    state_version: int = 0
+    migrates_from: tuple[int, ...] = ()
 
 
 def to_us(when: dt.datetime) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,16 +38,20 @@ class KeyedInstance(Instance):
     keyed: KeyedProcessor
     durable: Durable
     follower: Follower | None = None  # of an update: the state is in memory before the promotion
-    loaded: Callable[[dict[str, float]], None]  # a follower tells that it is ready
+    report: Callable[[Mapping[str, Any]], None]  # a follower tells that it is ready, or why it will not be
 
     def _shadow(self) -> int:
         if self.follower is None:
             return super()._shadow()
         started = time.perf_counter()
-        covered = self._restart(self.follower.load(), self.follower.sessions)
-        gc.collect()
-        gc.freeze()
-        cursor = self._follow(self.follower, covered + 1, started)
+        try:
+            covered = self._restart(self.follower.load(), self.follower.sessions)
+            gc.collect()
+            gc.freeze()
+            cursor = self._follow(self.follower, covered + 1, started)
+        except (ProcessingError, StateLost) as e:  # state that this version cannot read: the owner goes on
+            self.report({"ok": False, "error": {"code": e.code, "message": str(e), "traceback": getattr(e, "traceback", "")}})
+            raise Fenced(f"not promoted: {e}") from e
         self.follower.end()
         self.follower, self._stats.errors = None, 0
         return cursor
@@ -83,9 +88,8 @@ class KeyedInstance(Instance):
                 continue
             if not ready:
                 ready = True
-                self.loaded(
-                    {"load_ms": (time.perf_counter() - started) * 1000, "state_bytes": sum(s.size for s in self._sessions.values())}
-                )
+                size = sum(s.size for s in self._sessions.values())
+                self.report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
             if time.monotonic() > renew_at:
                 renew_at += _RENEW_EVERY_S
                 follower.renew()
@@ -192,7 +196,7 @@ class KeyedInstance(Instance):
     def _session(self, name: str) -> Session:
         found = self._sessions.get(name)
         if found is None:  # a follower has loaded all there are
-            found = self._sessions[name] = self.durable.load(name) if self.follower is None else Session(name)
+            found = self._sessions[name] = self.durable.load(name) if self.follower is None else self.follower.new(name)
         return found
 
     def _timed(self, rows: int, work: Callable[[], Result]) -> Result:

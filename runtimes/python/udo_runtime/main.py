@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from udo_protocol.connection import Connection, Login
@@ -67,14 +68,16 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
     from udo_runtime.durable import Durable
     from udo_runtime.keyed import Keyed, KeyedProcessor
     from udo_runtime.keyed_instance import KeyedInstance
+    from udo_runtime.versions import Versions
 
     instance = KeyedInstance(*arguments)
     keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
     instance.keyed = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
-    instance.durable = Durable(Connection(a["state_socket"], login=conn.login), a["prefix"], a["token"], conn.run_id)
+    versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)
+    instance.durable = Durable(Connection(a["state_socket"], login=conn.login), a["prefix"], a["token"], conn.run_id, versions)
     if a.get("follow"):
         instance.follower = instance.durable.follower(a["instance"])
-        instance.loaded = lambda figures: report_ready(conn, a["prefix"], a["instance"], {"ok": True, **figures})
+        instance.report = partial(report_ready, conn, a["prefix"], a["instance"])
     return instance
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from udo_protocol.errors import StateLost
 from udo_runtime.groups import Group, Label, unpack
+from udo_runtime.versions import Versions
 
 # Partition p's highest event time lies in group -(p + 1), under this key.
 _HIGHEST = "highest"
@@ -22,11 +23,11 @@ _OPEN_KEYS = 1 << 15
 class Session:
     """Groups by number; restored from the durable form or new."""
 
-    def __init__(self, name: str, groups: dict[int, Group] | None = None, *, last_ended: int | None = None, run: int = 0) -> None:
-        self.name = name
+    def __init__(self, name: str, groups: dict[int, Group] | None = None, versions: Versions | None = None) -> None:
+        self.name, self._versions = name, versions
         self.groups = groups or {}
-        self.last_ended = last_ended  # highest epoch of which an END was answered
-        self.run = run
+        self.last_ended: int | None = None  # highest epoch of which an END was answered
+        self.run = 0
         # Highest epoch that touched a group: whoever comes with an older one has been left behind by its query.
         self.epoch = self._epoch()
         self.changed = groups is None  # its record is to be written with the next checkpoint
@@ -78,7 +79,7 @@ class Session:
     def touch(self, numbers: Iterable[int], label: Label, partition: int) -> bool:
         """Touch these groups; False if any holds a newer label (then the frame is STALE and must change nothing)."""
         groups = self.groups
-        wanted = [groups.get(n) or groups.setdefault(n, Group()) for n in numbers]
+        wanted = [groups.get(n) or groups.setdefault(n, self.group(n)) for n in numbers]
         if any(g.label != label and _stale(g.label, label) for g in wanted):
             return False
         for g in wanted:
@@ -88,6 +89,10 @@ class Session:
         if wanted:
             self.epoch = max(self.epoch, label.epoch)
         return True
+
+    def group(self, number: int) -> Group:
+        """A new one; time groups are the platform's own and of no version."""
+        return Group(self._versions if number >= 0 else None)
 
     def open(self, keys: Sequence[Any], numbers: Sequence[int]) -> None:
         """Open keys, each in its group; these were touched before. Then all are in `states`."""
