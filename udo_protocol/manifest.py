@@ -61,6 +61,9 @@ class Manifest(BaseModel):
     # Of the form that the operator keeps a key's state in, and the former ones that its migrate() takes.
     state_version: int = Field(default=0, ge=0, le=127)
     migrates_from: tuple[Annotated[int, Field(ge=0, le=127)], ...] = ()
+    # When state becomes durable: with each epoch, or with each frame before it is answered, for operators that are not
+    # deterministic (they roll dice, look at the clock): no event is processed again after a crash.
+    commit: Literal["epoch", "frame"] = "epoch"
     requirements: list[str] = []
     # Filled in by `udo push`: what the dependencies were resolved for, e.g. "cp311" and "linux_x86_64".
     python_tag: str = ""
@@ -90,6 +93,8 @@ class Manifest(BaseModel):
                 raise ValueError(f"key: {name!r} is no input column; there are: {there}")
         if self.migrates_from and not self.key:
             raise ValueError("migrates_from: only a keyed operator has state; add key =")
+        if self.commit == "frame" and not self.key:
+            raise ValueError("commit: only a keyed operator has state to commit; add key =")
         if self.state_version in self.migrates_from:
             raise ValueError(f"migrates_from: {self.state_version} is the state_version itself")
         if self.event_time is not None:
@@ -114,6 +119,7 @@ class Manifest(BaseModel):
             "state_bytes": self.limits.state_mb << 20,
             "state_version": self.state_version,
             "migrates_from": list(self.migrates_from),
+            "commit": self.commit,
         }
 
     @property

@@ -35,6 +35,12 @@ class Keyed:
     state_bytes: int = 256 << 20
     state_version: int = 0
     migrates_from: tuple[int, ...] = ()
+    commit: str = "epoch"
+
+    @property
+    def commit_frame(self) -> bool:
+        """Whether every answer waits until it and the state are durable: nothing is processed twice."""
+        return self.commit == "frame"
 
 
 def to_us(when: dt.datetime) -> int:
@@ -83,6 +89,7 @@ class KeyedProcessor:
 
     def __init__(self, target: Operator, keyed: Keyed, output: pa.Schema, ctx: Context) -> None:
         self._operator, self._keyed, self._output = target, keyed, output
+        self.commit_frame = keyed.commit_frame
         self._names = set(output.names)
         self._ctx = KeyedContext(ctx.operator, ctx.version, ctx.instance, ctx.directory)
         # The value of one column, or a tuple of several.

@@ -1,7 +1,8 @@
 """The loop of a keyed instance: restores the checkpoint, replays what was answered, answers, checkpoints at END.
 
 An END is answered only when all the epoch did to its groups is durable. The checkpoint that makes it so covers the END
-frame itself and carries its answer, so that an instance that dies in between neither loses nor repeats it.
+frame itself and carries its answer, so that an instance that dies in between neither loses nor repeats it. With commit =
+"frame" that holds for every frame: nothing is ever processed twice, so that the operator need not be deterministic.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class KeyedInstance(Instance):
                 continue
             if read.owner == self._reader.token:
                 break
-            if read.frames:
+            if read.frames and not self.keyed.commit_frame:  # else each has its checkpoint, and a second try would differ
                 for seq, data in enumerate(read.frames, read.first):
                     self._keyed_answer(seq, data)
                     self._uncovered += len(data)
@@ -126,7 +127,7 @@ class KeyedInstance(Instance):
             self._uncovered += len(data)
             if at <= self._emitted:  # replayed: its answer is out already
                 continue
-            if complete:
+            if complete and not self.keyed.commit_frame:
                 self._emit(at - len(waiting), waiting)
                 waiting = []
                 self._checkpoint(at, [(answer[0], b"".join(map(bytes, answer[1])))])
@@ -135,6 +136,11 @@ class KeyedInstance(Instance):
             else:
                 waiting.append(answer)
         end = seq + len(frames)
+        if self.keyed.commit_frame and waiting:
+            self._checkpoint(end - 1, [(lane, b"".join(map(bytes, answer))) for lane, answer in waiting])
+            self._emit(end - len(waiting), waiting)
+            self._reader.trim(end - 1)
+            return end
         self._emit(end - len(waiting), waiting)
         if self._uncovered > self._limits.retained_bytes // _CHECKPOINT_SHARE and self._emitted >= end - 1:
             self._checkpoint(end - 1, [])
