@@ -27,7 +27,7 @@ SUITES = {
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.
-WITH_OPTIONS = ("attacks", "exactly_once")
+WITH_OPTIONS = ("attacks", "exactly_once", "update")
 EXIT_INVALID = 1
 
 

@@ -12,24 +12,35 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 import psutil
 
 from benchmarks.bringup import Platform, platform, say, wait_until
+from benchmarks.keyed_load import KeyedLoad
 from benchmarks.openloop import Arrivals, Sent, send
 from benchmarks.quantiles import percentile
-from benchmarks.rules import InvalidRun, check_sequence
+from benchmarks.rules import InvalidRun, Sequence, check_sequence
 from benchmarks.tables import Section
 from udo_interface import connect
 
-OPERATOR = "stamp"
+OPERATOR, KEYED = "stamp", "hoard"
+# What each key holds: a million keys make a gigabyte.
+BLOB_BYTES = 1_000
+UPDATE_TIMEOUT_S = 600.0
 RATE = 10_000
 VERSIONS = ("1", "2")
 SETTLE_S = 0.3
 WARM_TIMEOUT_S = 30.0
 # An interpreter with Arrow loaded is larger than this, one that has just started is not.
 LOADED_BYTES = 40 << 20
+
+
+OPTIONS = [
+    click.option("--state-mb", type=click.IntRange(0), default=0, show_default=True, help="Of keyed state; 0: a stateless operator."),
+    click.option("--updates", "count", type=click.IntRange(1), help="How many (default: 200, with --quick 12)."),
+]
 
 
 @dataclass(frozen=True)
@@ -42,11 +53,11 @@ class Update:
     done: float
 
 
-def one(p: Platform, version: str) -> Update:
+def one(p: Platform, version: str, name: str = OPERATOR) -> Update:
     """Ask the endpoint and follow its progress; InvalidRun if it is refused or fails."""
     with p.registry() as registry:
         asked, ready, last = time.perf_counter(), 0.0, {}
-        for last in registry.update(OPERATOR, version):
+        for last in registry.update(name, version, timeout_s=UPDATE_TIMEOUT_S):
             if last["phase"] == "ready":
                 ready = time.perf_counter()
         if last.get("phase") != "done":
@@ -54,14 +65,14 @@ def one(p: Platform, version: str) -> Update:
         return Update(version, asked, ready, time.perf_counter())
 
 
-def updates(p: Platform, count: int, made: list[Update]) -> None:
+def updates(p: Platform, count: int, made: list[Update], name: str = OPERATOR) -> None:
     """`count` updates, back and forth, each with a warm instance at hand and the former one gone."""
     served: set[int] = set()
     for i in range(count):
         served |= {q.pid for q in p.processes()["instance"]}
         wait_until(partial(warm_waits, p, served), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
         time.sleep(SETTLE_S)
-        made.append(one(p, VERSIONS[(i + 1) % 2]))
+        made.append(one(p, VERSIONS[(i + 1) % 2], name))
         if (i + 1) % 20 == 0:
             say(f"{i + 1} of {count} updates")
 
@@ -131,9 +142,38 @@ def load(p: Platform, count: int) -> tuple[list[Update], Arrivals, Sent]:
     return made, arrivals, sent
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; the seed changes nothing here, events are numbered."""
-    count = 12 if quick else 200
+def keyed_load(p: Platform, count: int, state_mb: int, seed: int) -> tuple[list[Update], KeyedLoad]:
+    """The same under a keyed stream, once the state is that large."""
+    stream = KeyedLoad(p.node_socket, KEYED, max(state_mb * 1_000_000 // BLOB_BYTES, 1), BLOB_BYTES, RATE)
+    say(f"filling {state_mb} MB of state")
+    stream.fill()
+    made: list[Update] = []
+    failed: list[Exception] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            stream.run(stop, seed)
+        except Exception as e:  # makes the run invalid
+            failed.append(e)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    time.sleep(1.0)
+    updates(p, count, made, KEYED)
+    time.sleep(SETTLE_S)
+    stop.set()
+    thread.join()
+    if failed:
+        raise InvalidRun(f"after {len(made)} updates: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
+    return made, stream
+
+
+def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | None = None) -> dict[str, Any]:
+    """The whole suite; without state the seed changes nothing, events are numbered."""
+    count = count or (12 if quick else 200)
+    if state_mb:
+        return _with_state(driver, count, state_mb, seed)
     with platform(driver) as p:
         for version in VERSIONS:
             p.push(OPERATOR, version)
@@ -141,10 +181,34 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         made, arrivals, sent = load(p, count)
     sequence = check_sequence(arrivals.column("id"), sent.events)
     sequence.require_clean(f"{count} updates")
-    found = switches(made, arrivals.at(), arrivals.column("version"))
+    return _figures(made, arrivals.at(), arrivals.column("version"), sequence, sent.events, 0, driver)
+
+
+def _with_state(driver: str, count: int, state_mb: int, seed: int) -> dict[str, Any]:
+    with platform(driver) as p:
+        for version in VERSIONS:
+            p.push(KEYED, version)
+        p.deploy(KEYED, KEYED)
+        made, stream = keyed_load(p, count, state_mb, seed)
+    sequence = check_sequence(stream.column("id"), stream.sent)
+    sequence.require_clean(f"{count} updates")
+    stream.require_counts()
+    return _figures(made, stream.arrivals(), stream.column("version"), sequence, stream.sent, state_mb, driver)
+
+
+def _figures(
+    made: list[Update],
+    at: npt.NDArray[np.float64],
+    versions: npt.NDArray[np.int64],
+    sequence: Sequence,
+    events: int,
+    state_mb: int,
+    driver: str,
+) -> dict[str, Any]:
+    found = switches(made, at, versions)
     return {
         "updates": len(made),
-        "state_mb": 0,
+        "state_mb": state_mb,
         "preparation_ms": quantiles(found["preparation_ms"]),
         "request_to_answer_ms": quantiles(found["request_to_answer_ms"]),
         "gap_ms": quantiles(found["gap_ms"]),
@@ -153,9 +217,21 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         "duplicated": sequence.duplicated,
         "reordered": sequence.reordered,
         "rate": RATE,
-        "events": sent.events,
+        "events": events,
         "driver": driver,
     }
+
+
+def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The newest full run of each size of state, else its newest quick one, as one record: the stateless one, `more` beside it."""
+    newest: dict[int, dict[str, Any]] = {}
+    for r in (*(r for r in records if r["arguments"]["quick"]), *(r for r in records if not r["arguments"]["quick"])):
+        if r["driver"] == "process":
+            newest[r["state_mb"]] = r
+    if not newest:
+        return None
+    first, *more = (newest[mb] for mb in sorted(newest))
+    return {**first, "more": more}
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
@@ -166,9 +242,13 @@ def sections(record: dict[str, Any]) -> list[Section]:
         "gap_ms": "gap at the switch: last old to first new answer",
         "pause_ms": "longest pause between answers from request to settled",
     }
-    rows = [[text, *(f"{record[key][q]:.1f}" for q in ("p50", "p99", "max"))] for key, text in names.items()]
-    remark = (
-        f"{record['updates']} updates under {record['rate']:,} events/s, warm pool, stateless: {record['events']:,} events, "
-        f"{record['lost']} lost, {record['duplicated']} duplicated, {record['reordered']} reordered."
-    )
-    return [Section("Live update under load", ("ms", "p50", "p99", "max"), rows, remark)]
+    found = []
+    for r in (record, *record.get("more", ())):
+        rows = [[text, *(f"{r[key][q]:.1f}" for q in ("p50", "p99", "max"))] for key, text in names.items()]
+        state = f"{r['state_mb']:,} MB of state" if r["state_mb"] else "stateless"
+        remark = (
+            f"{r['updates']} updates under {r['rate']:,} events/s, warm pool, {state}: {r['events']:,} events, "
+            f"{r['lost']} lost, {r['duplicated']} duplicated, {r['reordered']} reordered."
+        )
+        found.append(Section(f"Live update under load, {state}", ("ms", "p50", "p99", "max"), rows, remark))
+    return found

@@ -51,6 +51,10 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     p.add_argument(
         "--session-idle-s", type=float, default=unused, help=f"a keyed session is in use for so long after it was (default: {unused:g})"
     )
+    window = default.rollback_window_s
+    p.add_argument(
+        "--rollback-window-s", type=float, default=window, help=f"state from before an update to another form is kept (default: {window:g})"
+    )
     p.add_argument(
         "--runtime-image", default="", help="image Python operators run in, with --driver docker (default: udo-runtime-python:cpXY)"
     )
@@ -68,6 +72,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
         a.heartbeat_grace_ms,
         a.pinned_idle_s,
         a.session_idle_s,
+        rollback_window_s=a.rollback_window_s,
         runtime_image=a.runtime_image,
         sandbox=a.sandbox,
     )

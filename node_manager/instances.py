@@ -163,10 +163,8 @@ class Instances:
         placing.place(image, instance.directory)
         return [f"{inside.directory}/{path.name}" for path in (image.code, image.dependencies)]
 
-    def assign(
-        self, instance: Instance, image: Image, config: Config, *, deployment: str, slot: int, token: int, follow: bool = False
-    ) -> None:
-        """Hand it its operator; it reports on the slot's `ready` list. `follow`: with the owner's state in memory."""
+    def assign(self, instance: Instance, image: Image, config: Config, *, deployment: str, slot: int, token: int, follow: str = "") -> None:
+        """Hand it its operator; it reports on the slot's `ready` list. `follow`: "owner" or "kept", the state to have in memory."""
         assert instance.handle is not None
         for name, content in config.files.items():
             placing.put(instance.directory, name, base64.b64decode(content))
@@ -183,6 +181,7 @@ class Instances:
             "digest": image.digest,
             "token": token,
             "allowance": asdict(allowance),
+            "follow": follow,
         }
         self.move(instance, "loading")
         prefix = keys.prefix(deployment, slot)

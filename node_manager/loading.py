@@ -16,7 +16,8 @@ from node_manager.instances import Config, Instance, Instances
 from node_manager.pool import Pool
 from node_manager.runtime_base import contradicts
 from node_manager.settings import Settings
-from udo_protocol import keys, slot
+from udo_protocol import keys, rewinding, slot
+from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, OperatorError, UdoError, by_code
 
 # While it loads, an instance's death and a cancellation are noticed within this time.
@@ -65,12 +66,14 @@ class Node:
 class Load:
     """One attempt: a replacement, or the shadow of an `update` (then `done` tells how it went).
 
-    `follow`: a keyed operator's shadow is ready when it has the owner's state in memory.
+    `follow`: a keyed operator's shadow is ready when it has the owner's state in memory, or, when it cannot read that
+    (`serving`: its state version), the one kept from before the update to it.
     """
 
     wanted: Wanted
     update: bool
     follow: bool = False
+    serving: int = 0
     done: Future[Instance] = field(default_factory=Future)
     instance: Instance | None = None
     cancelled: Event = field(default_factory=Event)
@@ -93,10 +96,10 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
     prefix = keys.prefix(deployment, number)
     with contextlib.closing(node.servers.connect("state")) as state:
         token = slot.next_token(state, prefix)
+        follow = _followed(load, state, prefix)
     cold = node.instances.whole(image) or contradicts(image.dependencies)
     instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
     instance.listen(lambda _: None)
-    follow = load.follow and bool(manifest.key)
     node.instances.assign(instance, image, load.wanted.config, deployment=deployment, slot=number, token=token, follow=follow)
     deadline = time.monotonic() + manifest.limits.open_timeout_s
     late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
@@ -116,6 +119,16 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
             if time.monotonic() > deadline:
                 raise OperatorError(f"{manifest.reference} was not ready in time {late}{log_end(instance)}")
     raise given_up(load)
+
+
+def _followed(load: Load, state: Connection, prefix: str) -> str:
+    manifest = load.wanted.image.manifest
+    if not load.follow or not manifest.key:
+        return ""
+    if load.serving in (manifest.state_version, *manifest.migrates_from):
+        return "owner"
+    kept = rewinding.kept(state, prefix)
+    return "kept" if kept is not None and kept.info["digest"] == load.wanted.image.digest else "owner"
 
 
 def _load_error(reference: str, error: dict[str, Any]) -> UdoError:

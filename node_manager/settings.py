@@ -31,6 +31,9 @@ class Settings:
     # A keyed session whose last task opened its lane longer ago, and none of whose lanes is open, counts as not in use: longer
     # than the pause between two micro-batches as a rule.
     session_idle_s: float = 30.0
+    # After an update to another state version the state from before is kept for so long, and the input since, so that a version
+    # that cannot read the new state can come back.
+    rollback_window_s: float = 600.0
     # An instance asked to leave finishes the frame in hand within this time, then is killed.
     stop_grace_s: float = 10.0
     # Process driver: `auto`, a sandbox where the host allows one, or `none`.

@@ -17,12 +17,12 @@ from typing import Any
 
 import structlog
 
-from node_manager import deaths, loading
+from node_manager import deaths, going_back, loading
 from node_manager.deaths import Deaths
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, given_up, log_end
 from node_manager.servers import Role
-from udo_protocol import keys, slot, slot_reader
+from udo_protocol import keys, rewinding, slot, slot_reader
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
 from udo_protocol.frame import Failure
@@ -258,6 +258,7 @@ class Slot:
         self._owner, self._wanted, self._served, self._owner_since = owner, wanted, True, time.monotonic()
         self.node.instances.save(owner)
         self._tell()
+        self._watch_kept()
         owner.listen(self._on_exit)
 
     def _replace(self) -> None:
@@ -332,7 +333,10 @@ class Slot:
 
     def _own(self, instance: Instance, wanted: Wanted) -> None:
         """Change the token: from here on this instance answers."""
-        slot.promote(self._conn("state"), self._conn("queue"), self.prefix, instance.token)
+        state, queue = self._conn("state"), self._conn("queue")
+        between = going_back.step(state, queue, self.prefix, instance, wanted, self._wanted, self.node.settings.rollback_window_s)
+        slot.promote(state, queue, self.prefix, instance.token, between)
+        self._watch_kept()
         former, self._owner = self._owner, instance
         self._wanted, self._served, self._error, self._load_failures = wanted, True, None, 0
         self._owner_since = time.monotonic()
@@ -344,6 +348,13 @@ class Slot:
         self._log.info("owner", operator=wanted.reference, instance=instance.name, token=instance.token)
         if former is not None:
             self._retire(former)
+
+    def _watch_kept(self) -> None:
+        """What is kept for a rollback is given up in time."""
+        if self._wanted is not None and self._wanted.image.manifest.key:
+            left = going_back.remaining_s(self._conn("state"), self.prefix)
+            if left is not None:
+                self._at("kept", left, lambda: rewinding.forget(self._conn("state"), self._conn("queue"), self.prefix))
 
     def _retire(self, instance: Instance, *, kill: bool = False) -> None:
         """Let it finish and go, beside the thread."""
@@ -370,6 +381,7 @@ class Slot:
             )
             return
         self._discard()
+        load.serving = old.state_version if old else 0
         self._start(load)
 
     def _discard(self) -> None:

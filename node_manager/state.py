@@ -17,7 +17,7 @@ from typing import Any
 
 from node_manager.manager import Deployment, Manager
 from node_manager.slots import Slot
-from udo_protocol import checkpoints
+from udo_protocol import checkpoints, rewinding
 from udo_protocol import slot as log
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
@@ -174,6 +174,7 @@ class States:
 
         def work(state: Connection, queue: Connection, token: int) -> None:
             writes = plan(state, queue)
+            rewinding.forget(state, queue, slot.prefix)  # a rollback would undo the change
             for lane in log.users(queue, slot.prefix, session)[0]:
                 queue.call("FCALL", "udo_close", 1, slot.prefix, lane)  # its attempt fails and is retried: on the state as it is then
             stats = log.slot_stats(queue, slot.prefix)

@@ -18,7 +18,7 @@ from registry.models import Deployment, Event, Participant, Update, Version
 from registry.store import bump
 from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
 from udo_protocol.lifecycle import UPDATE, Lifecycle
-from udo_protocol.manifest import parse, update_refusals
+from udo_protocol.manifest import Manifest, call_misfits, parse, update_refusals
 
 OPEN = ("preparing", "promoting")
 # What nodes report of an update; only ready, answering and failed move it on, the others are shown to its watchers.
@@ -54,22 +54,21 @@ def events(session: Session, update_id: str, after: int) -> list[dict[str, Any]]
     return [{"seq": e.id, "id": update_id, **{n: getattr(e, n) for n in shown}} for e in session.scalars(query)]
 
 
-def misfits(old: Version, new: Version) -> list[str]:
-    """Why a query built for `old` could not go on with `new`."""
-    a, b = parse(old.manifest, "stored manifest"), parse(new.manifest, "stored manifest")
-    return update_refusals(a, b)
+def _manifests(old: Version, new: Version) -> tuple[Manifest, Manifest]:
+    return parse(old.manifest, "stored manifest"), parse(new.manifest, "stored manifest")
 
 
 def target(session: Session, deployment: Deployment, action: str, ref: str | None) -> tuple[Version, str]:
     """The version to go to, and a remark. SchemaError when a running query could not go on with it.
 
     A rollback is not refused for its schemas: calls built before the update fit the former version, and to leave a bad
-    version must stay possible; calls built since then may not fit, which the remark says.
+    version must stay possible; calls built since then may not fit, which the remark says. Whether the former version can have
+    its state back, the nodes find out.
     """
     operator = deployment.version.name
     if action == "update":
         new = catalogue.find(session, operator, ref or "latest")
-        if problems := misfits(deployment.version, new):
+        if problems := update_refusals(*_manifests(deployment.version, new)):
             raise SchemaError(
                 f"update of {deployment.name!r} from {operator}@{deployment.version.version} to @{new.version} refused, running queries "
                 f"could not go on: {'; '.join(problems)}. Keep these columns, or deploy the new version under another name"
@@ -81,7 +80,7 @@ def target(session: Session, deployment: Deployment, action: str, ref: str | Non
         wished = f"former version {ref!r}" if ref else "former version"
         raise NotFound(f"deployment {deployment.name!r} has no {wished} to go back to; former ones: {known}")
     new = catalogue.find(session, operator, former[0]["digest"])
-    problems = misfits(deployment.version, new)
+    problems = call_misfits(*_manifests(deployment.version, new))
     return new, f"calls built for @{deployment.version.version} will not fit: {'; '.join(problems)}" if problems else ""
 
 

@@ -31,6 +31,7 @@
 | `g:{session}:{n}`| state        | string | values of key group n at its last compaction: [keys, values]    |
 | `d:{session}:{n}`| state        | list   | changes of key group n since then, in the same form             |
 | `follower`       | state        | string | the instance that is told of every checkpoint; a lease          |
+| `kept`, `kept:*` | state        | hashes | state from before an update, for a rollback (rewinding.py)      |
 | `journal:{inst}` | state        | list   | what it has been told and has not taken yet (following.py)      |
 
 Node-wide on the queue server: `udo:heartbeat` (the node manager lives; expires after the grace period) and

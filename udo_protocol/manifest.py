@@ -138,13 +138,19 @@ class Manifest(BaseModel):
         return f"{self.name}@{self.version}"
 
 
-def update_refusals(old: Manifest, new: Manifest) -> list[str]:
-    """Why queries that run with `old` could not go on with `new`; empty when they can."""
+def call_misfits(old: Manifest, new: Manifest) -> list[str]:
+    """Why calls that were built for `old` do not fit `new`; empty when they do."""
     reasons = update_misfits(old.input_schema, old.output_schema, new.input_schema, new.output_schema)
     if old.key != new.key:
         reasons.append(
             f"key: the state is kept by {', '.join(old.key) or 'nothing'}, the new version keeps it by {', '.join(new.key) or 'nothing'}"
         )
+    return reasons
+
+
+def update_refusals(old: Manifest, new: Manifest) -> list[str]:
+    """Why queries that run with `old`, and their state, could not go on with `new`; empty when they can."""
+    reasons = call_misfits(old, new)
     if old.key and old.state_version != new.state_version and old.state_version not in new.migrates_from:
         reads = f"reads {new.state_version}" + (f" and migrates from {', '.join(map(str, new.migrates_from))}" if new.migrates_from else "")
         reasons.append(f"state_version: the state is of version {old.state_version}, the new version {reads} (migrates_from)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -63,12 +63,17 @@ def next_token(state: Connection, prefix: str) -> int:
     return int(state.call("INCR", f"{prefix}tokens"))
 
 
-def promote(state: Connection, queue: Connection, prefix: str, token: int) -> int:
-    """Make `token` the owner, on the state server first. Answers `emitted`; Fenced if a newer one owns the slot."""
+def promote(state: Connection, queue: Connection, prefix: str, token: int, between: Callable[[], None] | None = None) -> int:
+    """Make `token` the owner, on the state server first. Answers `emitted`; Fenced if a newer one owns the slot.
+
+    `between` runs while nobody can make a checkpoint: the former owner not any more, the new one not yet.
+    """
     for conn in (state, queue):
         status, value = conn.call("FCALL", "udo_promote", 1, prefix, token)
         if status == b"FENCED":
             raise Fenced(f"token {token} is older than the owner {value} of {prefix}")
+        if between is not None and conn is state:
+            between()
     return int(value)
 
 

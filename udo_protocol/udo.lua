@@ -28,11 +28,11 @@ local function ring_lane(p, lane)
 end
 
 -- Take frames up to `seq` off the log that begins at `base`, but none at or behind a live pin while the log is within
--- `bound` bytes. Answers the new base.
+-- half of `bound` bytes. Answers the new base.
 local function trim(p, seq, base, bound)
   if redis.call('EXISTS', p .. 'pins') == 1 then
     local pins, now = redis.call('HGETALL', p .. 'pins'), now_ms()
-    local over = num(p .. 'bytes', 0) > bound
+    local over = num(p .. 'bytes', 0) > bound / 2 -- the other half is for frames that wait: a pin never stops producers
     for i = 1, #pins, 2 do
       local at, expiry = pins[i + 1]:match('^(%d+):(%d+)$')
       if tonumber(expiry) <= now or over then
@@ -259,6 +259,92 @@ local function status(keys, a)
   return 1
 end
 
+-- State server, for a rollback to a version that cannot read what a newer one writes: keep the state as it is now. Only metas
+-- and counters are copied: values are a base and changes behind it, and the base is put aside before it is replaced.
+-- `kept`: info, ckpt, and a field per session; `kept:sessions`, `kept:m:{session}`; `kept:n:{session}`: group -> changes, `-` in
+-- front once they lie in `kept:g:...` and `kept:d:...`.
+local function forget_kept(keys)
+  local p = keys[1]
+  for _, field in ipairs(redis.call('HKEYS', p .. 'kept')) do
+    local s = field:match('^session (.*)$')
+    if s then
+      for _, n in ipairs(redis.call('HKEYS', p .. 'kept:n:' .. s)) do
+        redis.call('UNLINK', p .. 'kept:g:' .. s .. ':' .. n, p .. 'kept:d:' .. s .. ':' .. n)
+      end
+      redis.call('UNLINK', p .. 'kept:m:' .. s, p .. 'kept:n:' .. s)
+    end
+  end
+  return redis.call('UNLINK', p .. 'kept', p .. 'kept:sessions')
+end
+
+-- ARGV: info (text that `kept` shows).
+local function keep(keys, a)
+  local p = keys[1]
+  forget_kept(keys)
+  redis.call('HSET', p .. 'kept', 'info', a[1], 'ckpt', redis.call('GET', p .. 'ckpt') or '')
+  redis.call('COPY', p .. 'sessions', p .. 'kept:sessions')
+  for _, s in ipairs(redis.call('HKEYS', p .. 'sessions')) do
+    redis.call('HSET', p .. 'kept', 'session ' .. s, 1)
+    redis.call('COPY', p .. 'm:' .. s, p .. 'kept:m:' .. s)
+    for _, n in ipairs(redis.call('HKEYS', p .. 'm:' .. s)) do
+      redis.call('HSET', p .. 'kept:n:' .. s, n, redis.call('LLEN', p .. 'd:' .. s .. ':' .. n))
+    end
+  end
+  return 1
+end
+
+local function move(from, to)
+  if redis.call('EXISTS', from) == 1 then redis.call('RENAME', from, to) end
+end
+
+-- The owner is about to replace a group's base. ARGV: session, group.
+local function preserve(keys, a)
+  local p, s, n = keys[1], a[1], a[2]
+  local count = redis.call('HGET', p .. 'kept:n:' .. s, n)
+  if not count or count:sub(1, 1) == '-' then return 0 end
+  move(p .. 'g:' .. s .. ':' .. n, p .. 'kept:g:' .. s .. ':' .. n)
+  move(p .. 'd:' .. s .. ':' .. n, p .. 'kept:d:' .. s .. ':' .. n)
+  redis.call('HSET', p .. 'kept:n:' .. s, n, '-' .. count)
+  return 1
+end
+
+-- Back to what was kept, which is kept no more.
+local function rewind(keys)
+  local p = keys[1]
+  if redis.call('EXISTS', p .. 'kept') == 0 then return 0 end
+  for _, s in ipairs(redis.call('HKEYS', p .. 'sessions')) do
+    for _, n in ipairs(redis.call('HKEYS', p .. 'm:' .. s)) do
+      if redis.call('HEXISTS', p .. 'kept:n:' .. s, n) == 0 then redis.call('UNLINK', p .. 'g:' .. s .. ':' .. n, p .. 'd:' .. s .. ':' .. n) end
+    end
+    redis.call('DEL', p .. 'm:' .. s)
+  end
+  for _, s in ipairs(redis.call('HKEYS', p .. 'kept:sessions')) do
+    move(p .. 'kept:m:' .. s, p .. 'm:' .. s)
+    local counts = redis.call('HGETALL', p .. 'kept:n:' .. s)
+    for i = 1, #counts, 2 do
+      local n, count = counts[i], tonumber(counts[i + 1])
+      local g, d = p .. 'g:' .. s .. ':' .. n, p .. 'd:' .. s .. ':' .. n
+      if counts[i + 1]:sub(1, 1) == '-' then
+        redis.call('UNLINK', g, d)
+        move(p .. 'kept:g:' .. s .. ':' .. n, g)
+        move(p .. 'kept:d:' .. s .. ':' .. n, d)
+        count = -count
+      end
+      if count == 0 then redis.call('DEL', d) else redis.call('LTRIM', d, 0, count - 1) end
+    end
+  end
+  redis.call('DEL', p .. 'sessions', p .. 'riding', p .. 'ckpt')
+  move(p .. 'kept:sessions', p .. 'sessions')
+  local ckpt = redis.call('HGET', p .. 'kept', 'ckpt')
+  if ckpt ~= '' then redis.call('SET', p .. 'ckpt', ckpt) end
+  forget_kept(keys)
+  return 1
+end
+
+redis.register_function('udo_keep', keep)
+redis.register_function('udo_preserve', preserve)
+redis.register_function('udo_rewind', rewind)
+redis.register_function('udo_forget_kept', forget_kept)
 redis.register_function('udo_accept', accept)
 redis.register_function('udo_emit', emit)
 redis.register_function('udo_trim', trim_covered)

@@ -50,7 +50,7 @@ def write(folder: Path, version: str = "1", state_version: int = 0) -> Path:
 def visits(platform: Shell, tmp_path: Path) -> Iterator[Node]:
     """A deployment `visits` whose sessions are not in use as soon as they have no lane; session ONE has ended epochs 0 and 1."""
     platform("push", write(tmp_path / "visits"))
-    platform("deploy", "visits")
+    platform("deploy", "visits@1")
     node = connect_node(platform.home / "node" / "node.sock")
     run(node, ONE, 0, [1, 2, 7])
     run(node, ONE, 1, [1])

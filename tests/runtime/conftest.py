@@ -49,7 +49,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         promote: bool = True,
         schemas: tuple[pa.Schema, pa.Schema] = (IN, OUT),
         keyed: dict[str, Any] | None = None,
-        follow: bool = False,
+        follow: bool | str = False,  # "kept": what was kept before an update
         **limits: int,
     ) -> Process:
         name = f"i{len(started)}"

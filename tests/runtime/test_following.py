@@ -23,7 +23,7 @@ class Count(Operator):
 """
 
 
-def counter(start: Start, step: int = 1, *, follow: bool = False, **more: int) -> Process:
+def counter(start: Start, step: int = 1, *, follow: bool | str = False, **more: int) -> Process:
     keyed = {"columns": ["k"]}
     return start(STEP.format(step=step), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=not follow, **more)
 
@@ -178,9 +178,9 @@ class Count(Operator):
 """
 
 
-def cents(start: Start, follow: bool = True, promote: bool = False) -> Process:
+def cents(start: Start, follow: bool = True, promote: bool = False, **more: int) -> Process:
     keyed = {"columns": ["k"], "state_version": 1, "migrates_from": [0]}
-    return start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=promote)
+    return start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=promote, **more)
 
 
 def test_state_is_migrated_before_the_promotion_and_after_it(start: Start, servers: Servers) -> None:

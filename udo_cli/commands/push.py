@@ -22,6 +22,7 @@ udo push fraud --python 3.12 --platform linux_aarch64      for other nodes than 
 udo push fraud --image fraud:2                             an image of the local Docker daemon, as it is
 udo push fraud --image fraud.tar                           ... or from docker save, skopeo, buildah
 udo push fraud --sign release.key
+udo push fraud --check fraud --dry-run                     would the state of deployment fraud migrate?
 UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 """
 
@@ -34,6 +35,7 @@ UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 @click.option("--image", "source", metavar="REF|FILE", help="A whole image instead of the folder's code, as it is.")
 @click.option("--base", "wish", metavar="REPO:TAG|none", help="Runtime base; by default the registry's for that Python and platform.")
 @click.option("--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign with this private key.")
+@click.option("--check", "deployment", metavar="DEPLOYMENT", help="First try migrate() on the state this deployment holds on the node.")
 @click.option("--dry-run", is_flag=True, help="Check and package, upload nothing.")
 @base.json_option
 def command(
@@ -44,6 +46,7 @@ def command(
     source: str | None,
     wish: str | None,
     sign: Path | None,
+    deployment: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -54,15 +57,15 @@ def command(
     sent again. With --image only operator.toml is taken from DIRECTORY; such an operator needs nodes with the Docker
     driver.
     """
-    from udo_cli import output
-    from udo_cli.packing import archive, bases, build, image, provenance
+    from udo_cli import output, remote
+    from udo_cli.packing import archive, bases, build, image, migration, provenance
     from udo_cli.packing.upload import upload
     from udo_cli.settings import Settings
     from udo_protocol import signing
     from udo_protocol.errors import UsageError
 
-    if source and (python or platform or wish):
-        raise UsageError("--image is pushed as it is: --python, --platform and --base have no meaning for it")
+    if source and (python or platform or wish or deployment):
+        raise UsageError("--image is pushed as it is: --python, --platform, --base and --check have no meaning for it")
     settings, target = Settings(), build.Target.of(python, platform)
     key = signing.load_private(sign) if sign else None
     with ExitStack() as stack:
@@ -76,6 +79,9 @@ def command(
             manifest = build.load_manifest(directory, version, target)
             below = bases.choose(api, manifest.runtime, target, wish, output.say)
             made = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
+            if deployment:
+                _, unpacked = build.unpacked_dependencies(manifest, target, directory, settings.local.dependencies, output.say)
+                migration.check(manifest, directory.absolute(), unpacked, remote.node(), deployment, output.say)
         if api is not None and not dry_run:
             upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, source or "folder"), key)
     if as_json:

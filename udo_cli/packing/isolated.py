@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from node_manager import runtime_base
 from udo_protocol.errors import OperatorError, SchemaError
@@ -40,6 +40,14 @@ def check_import(manifest: Manifest, code: Path, dependencies: Path | None) -> N
     _start(manifest, code, dependencies, None, {}, {})
 
 
+def migrate(manifest: Manifest, code: Path, dependencies: Path | None, version: int, state: Path) -> None:
+    """Run the operator's migrate() over packed keys and values of a state version; OperatorError names traceback and key.
+
+    `state`: a MessagePack stream of key, value, key, value ..., both packed.
+    """
+    _start(manifest, code, dependencies, None, {}, {}, {"state": str(state), "state_version": version})
+
+
 def answer(
     manifest: Manifest,
     code: Path,
@@ -61,6 +69,7 @@ def _start(
     batches: Sequence[pa.RecordBatch] | None,
     env: Mapping[str, str],
     files: Mapping[str, bytes],
+    more: Mapping[str, Any] | None = None,
 ) -> Trial | None:
     with tempfile.TemporaryDirectory(prefix="udo-trial-") as name:
         work = Path(name)
@@ -83,6 +92,7 @@ def _start(
             "base": [*front, str(base)],
             "events": batches is not None,
             "env": dict(env),
+            **(more or {}),
         }
         _write_private(work / "request.json", json.dumps(request))
         if batches is not None:

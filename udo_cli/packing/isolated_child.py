@@ -33,6 +33,22 @@ def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batch
         yield keyed.end(session, header)
 
 
+def _migrate(processor: Any, request: dict[str, Any]) -> None:
+    """The operator's migrate() over every key in the file."""
+    import msgpack
+    from udo_runtime.groups import PACKED_TIMERS, migrated
+    from udo_runtime.keyed import unpack_key
+    from udo_runtime.versions import Versions
+
+    keyed = request["keyed"]
+    versions = Versions(keyed["state_version"], keyed["migrates_from"], processor.per_event.migrate)
+    with open(request["state"], "rb") as file:
+        stream = msgpack.Unpacker(file, max_buffer_size=0)
+        for key, value in zip(stream, stream, strict=True):
+            if key != PACKED_TIMERS:
+                migrated(versions, unpack_key(key), value, request["state_version"])
+
+
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
     from udo_runtime.api import Context
@@ -43,6 +59,10 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     output = parse_schema(request["output"])
     ctx = Context(request["operator"], request["version"])
     processor = load(request["entry"], request["path"], output, ctx)
+    if "state" in request:
+        processor.open()
+        _migrate(processor, request)
+        processor.close()
     if not request["events"]:
         return {"ok": True}
     processor.open()

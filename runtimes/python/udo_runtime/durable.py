@@ -15,7 +15,7 @@ from udo_protocol.checkpoints import Checkpoint, checkpoint, cut, load_checkpoin
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import ProtocolError
 from udo_protocol.slot_reader import Emit
-from udo_runtime.following import Follower, Written, journal_entries
+from udo_runtime.following import Follower, Rewinder, Written, journal_entries
 from udo_runtime.groups import Group
 from udo_runtime.session import Session
 from udo_runtime.versions import Versions
@@ -33,9 +33,9 @@ class Durable:
         self._state, self._prefix, self._token, self._incarnation = state, prefix, token, incarnation
         self._versions = versions
 
-    def follower(self, name: str) -> Follower:
-        """What lets the instance `name` have the owner's state before it is promoted."""
-        return Follower(self._state, self._prefix, name, self._versions)
+    def follower(self, name: str, *, rewind: bool = False) -> Follower:
+        """What lets the instance `name` have the state before it is promoted: the owner's, or what was kept before an update."""
+        return (Rewinder if rewind else Follower)(self._state, self._prefix, name, self._incarnation, self._versions)
 
     def covered(self) -> Checkpoint:
         """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
@@ -94,6 +94,7 @@ class Durable:
             if renew or deltas + len(delta) > max(base, _FOLD_BYTES):
                 snapshot = group.snapshot()
                 group.stored, group.former = [len(snapshot), 0], False
+                writes.append(("FCALL", "udo_preserve", 1, p, name, number))  # for a rollback, if that is still possible
                 writes += [("SET", f"{p}g:{name}:{number}", snapshot), ("DEL", f"{p}d:{name}:{number}")]
             else:
                 group.stored[1] += len(delta)
@@ -103,7 +104,10 @@ class Durable:
     def _removal(self, name: str, numbers: set[int]) -> list[Sequence[Arg]]:
         p = self._prefix
         keys = [f"{p}{kind}:{name}:{n}" for n in sorted(numbers) for kind in "gd"]
-        return [("UNLINK", *keys), ("HDEL", f"{p}m:{name}", *sorted(numbers)), ("HDEL", f"{p}sessions", name)] if keys else []
+        if not keys:
+            return []
+        forget = [("HDEL", f"{p}sessions", name), ("HDEL", f"{p}kept:sessions", name)]
+        return [("UNLINK", *keys), ("HDEL", f"{p}m:{name}", *sorted(numbers)), *forget]
 
 
 def load_session(state: Connection, prefix: str, name: str, versions: Versions | None = None) -> Session:

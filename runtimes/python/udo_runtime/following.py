@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from udo_protocol import following
 from udo_protocol.checkpoints import load_checkpoint
 from udo_protocol.connection import Connection
+from udo_protocol.errors import Fenced, StateLost
+from udo_protocol.rewinding import kept
 from udo_runtime.groups import Group, pack, unpack
 from udo_runtime.session import Session
 from udo_runtime.versions import Versions
@@ -37,8 +39,9 @@ def journal_entries(seq: int, written: Iterable[Written], records: Mapping[str, 
 class Follower:
     """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
 
-    def __init__(self, state: Connection, prefix: str, name: str, versions: Versions | None = None) -> None:
-        self._state, self._prefix, self._name, self._versions = state, prefix, name, versions
+    def __init__(self, state: Connection, prefix: str, name: str, incarnation: str, versions: Versions | None = None) -> None:
+        self._state, self._prefix, self._name = state, prefix, name
+        self._incarnation, self._versions = incarnation, versions
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
@@ -46,7 +49,8 @@ class Follower:
     def load(self) -> int:
         """Read all sessions; the sequence number they cover."""
         following.begin(self._state, self._prefix, self._name)
-        covered = load_checkpoint(self._state, self._prefix).seq
+        covers = load_checkpoint(self._state, self._prefix)
+        covered = covers.seq if covers.incarnation == self._incarnation else 0
         flat = self._state.call("HGETALL", f"{self._prefix}sessions")
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             self._load(bytes(name).decode(), bytes(text))
@@ -136,3 +140,41 @@ class Follower:
             for group in session.groups.values():
                 group.originals = None
         self._records, self._metas = {}, {}
+
+
+class Rewinder(Follower):
+    """The sessions as they were kept before an update. All that came since is on trial until the state is rewound for good."""
+
+    def load(self) -> int:
+        p = self._prefix
+        found = kept(self._state, p)
+        if found is None:
+            raise StateLost("nothing is kept from before the update any more: it is too late to go back")
+        flat = self._state.call("HGETALL", f"{p}kept:sessions")
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            self._load(bytes(name).decode(), bytes(text))
+        return found.seq if found.incarnation == self._incarnation else 0
+
+    def _load(self, name: str, text: bytes) -> None:
+        p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
+        flat = self._state.call("HGETALL", f"{p}kept:m:{name}")
+        for n, meta in zip(map(int, flat[::2]), map(bytes, flat[1::2]), strict=True):
+            at = f"{name}:{n}"
+            pieces = [("HGET", f"{p}kept:n:{name}", n), ("GET", f"{p}kept:g:{at}"), ("GET", f"{p}g:{at}")]
+            pieces += [("LRANGE", f"{p}kept:d:{at}", 0, -1), ("LRANGE", f"{p}d:{at}", 0, -1)]
+            count, *found = self._state.transaction(pieces)
+            aside = bytes(count).startswith(b"-")
+            base, deltas = (found[0], found[2]) if aside else (found[1], found[3])
+            metas[n] = meta
+            groups[n] = Group.restore(meta, base, deltas[: abs(int(count))], self._versions if n >= 0 else None)
+            groups[n].follow()
+        self._records[name] = json.loads(text)
+        self.sessions[name] = Session(name, groups, self._versions)
+        self.sessions[name].renew(**self._records[name])
+
+    def sync(self) -> int | None:
+        return None
+
+    def renew(self) -> None:
+        if kept(self._state, self._prefix) is None:
+            raise Fenced("nothing is kept from before the update any more")

@@ -321,7 +321,7 @@ class Group:
         if versions is not None and version != versions.version:
             for key, raw in delta.items():
                 if raw is not None and key != TIMERS:
-                    delta[key] = _migrated(versions, key, raw, version)
+                    delta[key] = migrated(versions, key, raw, version)
         return delta
 
     def _lay(self, values: Values, packed: bytes) -> None:
@@ -420,7 +420,8 @@ class Group:
         return group
 
 
-def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
+def migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
+    """One key's packed state of another version as this one's; when it expires is the platform's and stays."""
     state = unpack(raw)
     expires = state.pop(EXPIRES, None)
     new = versions.migrated(key, state, version)

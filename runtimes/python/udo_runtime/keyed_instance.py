@@ -21,7 +21,7 @@ from udo_protocol.slot import failed_lanes
 from udo_protocol.slot_reader import Emit, Read
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
-from udo_runtime.following import Follower
+from udo_runtime.following import Follower, Rewinder
 from udo_runtime.instance import Answer, Instance, Result
 from udo_runtime.keyed import KeyedProcessor, label_of
 from udo_runtime.session import Session
@@ -79,6 +79,8 @@ class KeyedInstance(Instance):
                 cursor = self._restart(covered, follower.sessions) + 1
                 failed = set(self._failed)
                 continue
+            if read.first > cursor and isinstance(follower, Rewinder):
+                raise StateLost(f"the input since the update is not in the log any more (from frame {cursor}): it is too late to go back")
             if read.owner == self._reader.token:
                 break
             if read.frames and not self.keyed.commit_frame:  # else each has its checkpoint, and a second try would differ

@@ -76,7 +76,7 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
     versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)
     instance.durable = Durable(Connection(a["state_socket"], login=conn.login), a["prefix"], a["token"], conn.run_id, versions)
     if a.get("follow"):
-        instance.follower = instance.durable.follower(a["instance"])
+        instance.follower = instance.durable.follower(a["instance"], rewind=a["follow"] == "kept")
         instance.report = partial(report_ready, conn, a["prefix"], a["instance"])
     return instance
 

@@ -1,0 +1,24 @@
+"""A keyed operator with as much state as it is told: a blob per card, and how many events the card has had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from udo_runtime import Context, Operator
+
+
+class Hoard(Operator):
+    """The event's number within its card, and the version that answered it."""
+
+    def open(self, ctx: Context) -> None:
+        """Told once, not per event."""
+        self.version = int(ctx.version)
+
+    def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
+        """`size` is what the card's first event leaves behind, in bytes."""
+        state = ctx.state
+        if not state:
+            state["blob"], state["n"] = bytes(event["size"]), 0
+        state["n"] += 1
+        yield {"id": event["id"], "card": event["card"], "n": state["n"], "version": self.version}

@@ -1,0 +1,39 @@
+"""What a slot does at a promotion that changes the state version: keeps the state from before, or goes back to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from node_manager.instances import Instance
+from node_manager.loading import Wanted
+from udo_protocol import rewinding
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Conflict
+
+
+def step(
+    state: Connection, queue: Connection, prefix: str, instance: Instance, wanted: Wanted, former: Wanted | None, window_s: float
+) -> Callable[[], None]:
+    """What is to be done between the two halves of the promotion of `instance`. Conflict if it is too late to go back."""
+    new, old = wanted.image.manifest, former.image.manifest if former else None
+    if old is None or former is None or not new.key or new.state_version == old.state_version:
+        return _nothing
+    if instance.record.get("follow") == "kept":
+        if rewinding.kept(state, prefix) is None:
+            raise Conflict(f"{new.reference} cannot come back any more: the state from before the update has just been given up")
+        return lambda: rewinding.rewind(state, queue, prefix)
+    if old.commit == "frame":  # processed again it would answer something else
+        return _nothing
+    info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
+    return lambda: rewinding.keep(state, queue, prefix, info, round(window_s * 1000))
+
+
+def _nothing() -> None:
+    pass
+
+
+def remaining_s(state: Connection, prefix: str) -> float | None:
+    """How long what is kept is still to be kept; None if nothing is."""
+    found = rewinding.kept(state, prefix)
+    return None if found is None else max(0.0, float(found.info["until"]) - time.time())

@@ -1,0 +1,52 @@
+"""Trying a new version's migrate() on the state that a deployment holds now, before anything is pushed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+
+from udo_cli import state_file
+from udo_cli.packing import isolated
+from udo_protocol.errors import SchemaError, UsageError
+from udo_protocol.manifest import Manifest
+from udo_protocol.node_api import Node
+
+
+def check(manifest: Manifest, code: Path, dependencies: Path | None, node: Node, deployment: str, say: Callable[[str], None]) -> int:
+    """Migrate a copy of every session's values and undo on the node; how many keys. Nothing there is changed.
+
+    SchemaError if the state's version is not one that the operator migrates from, OperatorError with migrate()'s traceback and
+    the key where it fails.
+    """
+    if not manifest.key:
+        raise UsageError(f"{manifest.reference} keeps no state (it declares no key): there is nothing to check against {deployment}")
+    keys = 0
+    for s in node.sessions(deployment).sessions:
+        if not s.HasField("last_ended"):
+            continue
+        parts = node.export_state(deployment, s.session)
+        header = next(parts).header
+        if header.state_version == manifest.state_version:
+            say(f"session {s.session}: state version {header.state_version}, nothing to migrate")
+            continue
+        if header.state_version not in manifest.migrates_from:
+            takes = ", ".join(map(str, manifest.migrates_from)) or "nothing"
+            raise SchemaError(
+                f"session {s.session} of {deployment} has state of version {header.state_version}; {manifest.reference} reads "
+                f"{manifest.state_version} and migrates from {takes} (migrates_from in operator.toml)"
+            )
+        with tempfile.NamedTemporaryFile(prefix="udo-state-") as file:
+            for group in state_file.settled(parts, header.state_version):
+                if group.group < 0:
+                    continue
+                before = {k: v for k, v in group.undo.items() if v is not None}
+                for key, value in (*group.values.items(), *before.items()):
+                    file.write(msgpack.packb(key) + msgpack.packb(value))
+                keys += group.keys
+            file.flush()
+            isolated.migrate(manifest, code, dependencies, header.state_version, Path(file.name))
+        say(f"session {s.session}: {s.keys} keys migrate from state version {header.state_version} to {manifest.state_version}")
+    return keys
