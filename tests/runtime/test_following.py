@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -99,6 +101,19 @@ def test_a_follower_that_lost_its_lease_leaves_instead_of_guessing(start: Start,
     servers.state().call("SET", f"{P}follower", "somebody")
     wait_until(lambda: follower.process.poll() is not None, 20, "the follower leaves")
     assert Attempt(servers, 0, 1).run(["a"]) == [("a", 1)]
+
+
+def test_a_follower_that_stood_still_for_too_long_loads_again(start: Start, servers: Servers) -> None:
+    """Its lease has run out meanwhile, and the owner told nobody of its checkpoints."""
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    follower = counter(start, follow=True)
+    os.kill(follower.process.pid, signal.SIGSTOP)
+    servers.state().call("DEL", f"{P}follower")
+    Attempt(servers, 1, 1).run(["a", "b"])
+    promote(servers, follower)
+    os.kill(follower.process.pid, signal.SIGCONT)
+    assert Attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
 
 
 def test_a_job_that_ends_while_it_is_followed_leaves_nothing(start: Start, servers: Servers) -> None:

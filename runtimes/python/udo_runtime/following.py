@@ -7,6 +7,7 @@ checkpoint takes its place, so that the state is always what the version made of
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -49,6 +50,7 @@ class Follower:
     def load(self) -> int:
         """Read all sessions; the sequence number they cover."""
         following.begin(self._state, self._prefix, self._name)
+        self._renew_at = 0.0
         covers = load_checkpoint(self._state, self._prefix)
         covered = covers.seq if covers.incarnation == self._incarnation else 0
         flat = self._state.call("HGETALL", f"{self._prefix}sessions")
@@ -60,6 +62,7 @@ class Follower:
     def _load(self, name: str, text: bytes) -> None:
         p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
         for n in map(int, self._state.call("HKEYS", f"{p}m:{name}")):
+            self.keep_lease()
             # A group at a time: the owner writes meanwhile, and is not to wait.
             read = [("HGET", f"{p}m:{name}", n), ("GET", f"{p}g:{name}:{n}"), ("LRANGE", f"{p}d:{name}:{n}", 0, -1)]
             meta, base, deltas = self._state.transaction(read)
@@ -129,17 +132,30 @@ class Follower:
                     group.take_back(metas[number])
             session.renew(**self._records[name])
 
-    def renew(self) -> None:
-        """Keep being told; Fenced if that has ended."""
-        following.renew(self._state, self._prefix, self._name)
+    def keep_lease(self) -> None:
+        """To be called often; Fenced if the owner may have stopped telling."""
+        if time.monotonic() > self._renew_at:
+            self._renew_at = time.monotonic() + following.LEASE_MS / 3000
+            following.renew(self._state, self._prefix, self._name)
 
-    def end(self) -> None:
-        """Promoted: from here on what is done is for good."""
-        following.end(self._state, self._prefix, self._name)
+    def complete(self) -> bool:
+        """Whether nothing was left untold, asked when no checkpoint can come any more."""
+        try:
+            following.renew(self._state, self._prefix, self._name)
+        except Fenced:
+            return False
+        return True
+
+    def promoted(self) -> None:
+        """From here on what is done is for good."""
         for session in self.sessions.values():
             for group in session.groups.values():
                 group.originals = None
         self._records, self._metas = {}, {}
+
+    def end(self) -> None:
+        """Nothing more is to be told. A write to disk: after the first answers, before the first checkpoint."""
+        following.end(self._state, self._prefix, self._name)
 
 
 class Rewinder(Follower):
@@ -175,6 +191,8 @@ class Rewinder(Follower):
     def sync(self) -> int | None:
         return None
 
-    def renew(self) -> None:
-        if kept(self._state, self._prefix) is None:
-            raise Fenced("nothing is kept from before the update any more")
+    def keep_lease(self) -> None:
+        """Nobody tells anything."""
+
+    def complete(self) -> bool:
+        return True

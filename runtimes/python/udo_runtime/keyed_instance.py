@@ -30,7 +30,6 @@ from udo_runtime.session import Session
 _CHECKPOINT_SHARE = 4
 # How often a follower looks for new frames and checkpoints; a promotion wakes it at once.
 _FOLLOW_MS = 5
-_RENEW_EVERY_S = 10.0
 
 
 class KeyedInstance(Instance):
@@ -39,6 +38,7 @@ class KeyedInstance(Instance):
     keyed: KeyedProcessor
     durable: Durable
     follower: Follower | None = None  # of an update: the state is in memory before the promotion
+    _followed: Follower | None = None  # until the first checkpoint
     report: Callable[[Mapping[str, Any]], None]  # a follower tells that it is ready, or why it will not be
 
     def _shadow(self) -> int:
@@ -53,8 +53,10 @@ class KeyedInstance(Instance):
         except (ProcessingError, StateLost) as e:  # state that this version cannot read: the owner goes on
             self.report({"ok": False, "error": {"code": e.code, "message": str(e), "traceback": getattr(e, "traceback", "")}})
             raise Fenced(f"not promoted: {e}") from e
-        self.follower.end()
-        self.follower, self._stats.errors = None, 0
+        if self.follower is not None:
+            self.follower.promoted()
+            self._followed, self.follower = self.follower, None
+        self._stats.errors = 0
         return cursor
 
     def _restart(self, covered: int, sessions: dict[str, Session]) -> int:
@@ -69,8 +71,9 @@ class KeyedInstance(Instance):
 
     def _follow(self, follower: Follower, cursor: int, started: float) -> int:
         """Keep up with the owner until promoted; from where to go on."""
-        ready, renew_at, failed = False, time.monotonic() + _RENEW_EVERY_S, set(self._failed)
+        ready, failed = False, set(self._failed)
         while True:
+            follower.keep_lease()
             read = self._reader.read(cursor)
             if read.owner > self._reader.token:
                 raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
@@ -93,10 +96,9 @@ class KeyedInstance(Instance):
                 ready = True
                 size = sum(s.size for s in self._sessions.values())
                 self.report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
-            if time.monotonic() > renew_at:
-                renew_at += _RENEW_EVERY_S
-                follower.renew()
             self._park_shadow(cursor, _FOLLOW_MS)
+        if not follower.complete():  # this process stood still for longer than the lease: load again, as after a crash
+            return self._begin(read)
         if failed_lanes(self._conn, self._reader.prefix) != failed:  # of one that failed since, frames were tried
             follower.take_back()
             cursor = self._restart(self.durable.covered().seq, follower.sessions) + 1
@@ -104,6 +106,7 @@ class KeyedInstance(Instance):
 
     def _begin(self, read: Read) -> int:
         """Promoted without having followed: the state is loaded as it is asked for."""
+        self.follower = None
         self._restart(0, {})
         return self._take(read)
 
@@ -158,6 +161,9 @@ class KeyedInstance(Instance):
         self._emitted = first + len(answers) - 1
 
     def _checkpoint(self, seq: int, riding: Sequence[tuple[str, bytes]]) -> None:
+        if self._followed is not None:
+            self._followed.end()
+            self._followed = None
         self.durable.save(list(self._sessions.values()), self._dropped, seq, self._emitted, riding)
         self._dropped, self._uncovered = {}, 0
 
