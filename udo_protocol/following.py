@@ -30,8 +30,8 @@ def renew(state: Connection, prefix: str, name: str) -> None:
 
 
 def end(state: Connection, prefix: str, name: str) -> None:
-    """Nothing more is to be told."""
-    state.transaction([("DEL", f"{prefix}follower", f"{prefix}journal:{name}")])
+    """Nothing more is to be told to `name`; whoever follows now is not disturbed."""
+    state.call("FCALL", "udo_unfollow", 1, prefix, name)
 
 
 def tell(prefix: str, name: str, entries: Sequence[bytes]) -> list[Sequence[Arg]]:

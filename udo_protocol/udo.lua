@@ -341,6 +341,14 @@ local function rewind(keys)
   return 1
 end
 
+-- State server: a follower wants to be told no more. ARGV: its name.
+local function unfollow(keys, a)
+  local p = keys[1]
+  if redis.call('GET', p .. 'follower') == a[1] then redis.call('DEL', p .. 'follower') end
+  return redis.call('DEL', p .. 'journal:' .. a[1])
+end
+
+redis.register_function('udo_unfollow', unfollow)
 redis.register_function('udo_keep', keep)
 redis.register_function('udo_preserve', preserve)
 redis.register_function('udo_rewind', rewind)

@@ -95,6 +95,20 @@ def test_a_new_follower_takes_the_place_of_one_before_it(start: Start, servers: 
     assert left_behind(servers.state()) == []
 
 
+def test_a_former_follower_that_ends_following_does_not_disturb_the_next_one(start: Start, servers: Servers) -> None:
+    """Two updates within one epoch: the second one's follower begins before the first one has made a checkpoint."""
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    first = counter(start, follow=True)
+    promote(servers, first)
+    second = counter(start, follow=True)
+    Attempt(servers, 1, 1).run(["a"])
+    assert bytes(servers.state().call("GET", f"{P}follower")) == b"i2"
+    promote(servers, second)
+    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert left_behind(servers.state()) == []
+
+
 def test_a_follower_that_lost_its_lease_leaves_instead_of_guessing(start: Start, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     counter(start)
     follower = counter(start, follow=True)
