@@ -12,7 +12,7 @@ from concurrent import futures
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from node_manager import logs, state_service
+from node_manager import logs, record_service, recording, state_service
 from node_manager.manager import Manager
 from node_manager.slots import View
 from node_manager.state import States
@@ -152,6 +152,12 @@ class NodeService(rpc.NodeManagerServicer):
     def StateDrop(self, request: pb.StateDropRequest, context: grpc.ServicerContext) -> pb.StateDropReply:
         record = self._states.drop(request.deployment, request.session, force=request.force)
         return pb.StateDropReply(keys=record.get("keys", 0), bytes=record["bytes"])
+
+    @stream
+    def Record(self, request: pb.RecordRequest, context: grpc.ServicerContext) -> Iterator[pb.RecordPart]:
+        stop = threading.Event()
+        context.add_callback(stop.set)
+        return record_service.parts(recording.record(self._manager, request.deployment, request.for_ms / 1000, request.frames, stop))
 
 
 def _config(text: str) -> dict[str, object]:

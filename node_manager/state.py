@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
@@ -205,7 +205,10 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
 
 
 def _records(state: Connection, prefix: str) -> dict[str, Mapping[str, Any]]:
-    flat = state.call("HGETALL", f"{prefix}sessions")
+    return _parsed(state.call("HGETALL", f"{prefix}sessions"))
+
+
+def _parsed(flat: Sequence[bytes]) -> dict[str, Mapping[str, Any]]:
     return {bytes(name).decode(): json.loads(bytes(r)) for name, r in zip(flat[::2], flat[1::2], strict=True)}
 
 
@@ -230,3 +233,32 @@ def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, G
             break
     for i, n in enumerate(numbers):
         yield n, Group(metas[n], found[2 * i], found[2 * i + 1])
+
+
+def snapshot(
+    state: Connection, prefix: str, most_bytes: int
+) -> tuple[checkpoints.Checkpoint, dict[str, tuple[Mapping[str, Any], dict[int, Group]]]]:
+    """What the newest checkpoint covers, and every session as it left it: (record, groups). UsageError above `most_bytes`.
+
+    One transaction: the state server serves nobody else meanwhile.
+    """
+    while True:
+        wanted = {s: _numbers(state, prefix, s) for s in _records(state, prefix)}
+        if (size := sum(r["bytes"] for r in _records(state, prefix).values())) > most_bytes:
+            raise UsageError(f"all sessions together take {size} bytes; at most {most_bytes} can be recorded (udo state ls)")
+        each = [(s, n) for s, numbers in wanted.items() for n in numbers]
+        commands: list[list[Arg]] = [["GET", f"{prefix}ckpt"], ["HGETALL", f"{prefix}sessions"]]
+        commands += [["HGETALL", f"{prefix}m:{s}"] for s in wanted]
+        for s, n in each:
+            commands += [["GET", f"{prefix}g:{s}:{n}"], ["LRANGE", f"{prefix}d:{s}:{n}", 0, -1]]
+        covers, records, *found = state.transaction(commands)
+        metas = {s: dict(zip(map(int, flat[::2]), flat[1::2], strict=True)) for s, flat in zip(wanted, found, strict=False)}
+        known = _parsed(records)
+        if known.keys() == wanted.keys() and all(sorted(metas[s]) == wanted[s] for s in wanted):
+            break
+    values = iter(found[len(wanted) :])
+    groups: dict[str, dict[int, Group]] = {s: {} for s in wanted}
+    for s, n in each:
+        groups[s][n] = Group(metas[s][n], next(values), next(values))
+    seq, _, incarnation = bytes(covers or b"0 ").decode().partition(" ")
+    return checkpoints.Checkpoint(int(seq), incarnation), {s: (known[s], groups[s]) for s in wanted}

@@ -19,7 +19,7 @@ GROUPS = range(4)
 
 
 class Attempt:
-    """One try of a task at an epoch of a session; the deployment's only input column is an int64, its key."""
+    """One try of a task at an epoch of a session; the first input column is an int64, the key; a second may be event time."""
 
     def __init__(self, node: Node, deployment: str, session: str, epoch: int, attempt: int, run: str = "r1") -> None:
         name = f"{session}.{run}.{epoch}.{attempt}"
@@ -38,11 +38,13 @@ class Attempt:
         self._marks = {"session": session, "label": Label(run=reply.run, epoch=epoch, attempt=attempt)}
         self._sent = self._got = 0
 
-    def send(self, keys: Sequence[int]) -> None:
-        """Push one frame."""
+    def send(self, keys: Sequence[int], times: Sequence[Any] = ()) -> None:
+        """Push one frame; with `times` if the input has a second column."""
         columns = [pa.array(keys, pa.int64()), pa.array([k % len(GROUPS) for k in keys], pa.int32())]
+        if times:
+            columns.insert(1, pa.array(times, self._schema.field(1).type))
         batch = pa.record_batch(columns, schema=self._schema)
-        self._push(encode(self._header(DATA, schema=schema_id(to_ipc(self._schema))), batch))
+        self._push(encode(self._header(DATA, schema=schema_id(to_ipc(self._schema)), rows=batch.num_rows), batch))
 
     def end(self) -> None:
         """The attempt is complete."""

@@ -168,6 +168,11 @@ class Node:
         request = pb.StateDropRequest(deployment=deployment, session=session, force=force)
         return self._call("StateDrop", request, timeout_s)  # type: ignore[no-any-return]
 
+    def record(self, deployment: str, for_s: float, frames: int = 0) -> Iterator[pb.RecordPart]:
+        """What it answers within `for_s` seconds, `frames` frames at most (0: no bound); ends early when the iterator is closed."""
+        request = pb.RecordRequest(deployment=deployment, for_ms=round(for_s * 1000), frames=frames)
+        return self._stream("Record", request, None)
+
     def healthy(self, timeout_s: float = 2.0) -> bool:
         """Whether it serves."""
         try:

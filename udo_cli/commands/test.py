@@ -1,17 +1,24 @@
-"""`udo test`: run an operator on sample events, without Spark, registry or node."""
+"""`udo test`: run an operator on sample events or on a recording, without Spark, registry or node."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from udo_cli import base, given
+from udo_cli.exits import Exit
+
+# The last epochs that are shown; all with --json.
+_EPOCHS = 20
 
 EXAMPLES = """
 udo test fraud --events fraud/events.json
 udo test fraud --events sample.parquet --batch-rows 10000 --json
+MODEL_KEY=... udo test fraud --replay fraud.rec --pdb
+udo test visits --replay visits.rec --epoch 4711 -o answers.parquet
 MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model.bin
 """
 
@@ -22,12 +29,22 @@ MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model
     "--events", type=click.Path(path_type=Path, dir_okay=False), help="JSON, CSV or parquet; events.json in DIRECTORY by default."
 )
 @click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Events given to the operator at a time.")
+@click.option(
+    "--replay", type=click.Path(path_type=Path, dir_okay=False), help="A file of `udo record`: run on its frames, from its state on."
+)
+@click.option("--epoch", type=click.IntRange(0), help="With --replay: tell (and debug) only this epoch, after those before it.")
+@click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises.")
+@click.option("-o", "--output", "answers", type=click.Path(path_type=Path, dir_okay=False), help="With --replay: answers as parquet.")
 @given.options
 @base.json_option
 def command(
     directory: Path,
     events: Path | None,
     batch_rows: int,
+    replay: Path | None,
+    epoch: int | None,
+    post_mortem: bool,
+    answers: Path | None,
     env: tuple[str, ...],
     secrets: tuple[str, ...],
     files: tuple[str, ...],
@@ -36,24 +53,55 @@ def command(
     """Run the operator in DIRECTORY on sample events and print its answers, one JSON object a line.
 
     Input and output are checked against operator.toml. On failure: the operator's traceback and the offending event.
+
+    With --replay it runs on recorded frames instead, in their order, epochs and state, in the foreground: `breakpoint()` in the
+    operator opens the debugger here. It prints what came of them, and ends with 6 if the operator failed on any.
     """
     from udo_cli import events as samples
     from udo_cli import output
-    from udo_cli.packing import build, isolated
+    from udo_cli.packing import build, isolated, replayed
     from udo_cli.settings import Settings
+    from udo_protocol.errors import UsageError
 
     values = given.environment(env) | given.secret_values(secrets)
     contents = given.file_contents(files)
     target = build.Target.of(None, None)
     manifest = build.load_manifest(directory, None, target)
+    if replay is None and (epoch is not None or post_mortem or answers):
+        raise UsageError("--epoch, --pdb and -o belong to --replay FILE")
+    if replay is not None:
+        if events is not None:
+            raise UsageError("--events and --replay exclude each other: a recording has its own events")
+        _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
+        options: dict[str, Any] = {"epoch": epoch, "post_mortem": post_mortem, "answers": answers}
+        said = replayed.run(manifest, directory.absolute(), dependencies, replay, values, contents, **options)
+        _tell(manifest.reference, said, as_json)
+        return
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
     _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
     trial = isolated.answer(manifest, directory.absolute(), dependencies, batches, values, contents)
-    answers = trial.answers.to_pylist()
+    rows = trial.answers.to_pylist()
     count = sum(b.num_rows for b in batches)
     if as_json:
-        output.emit({"operator": manifest.reference, "events": count, "took_ms": trial.took_ms, "answers": answers})
+        output.emit({"operator": manifest.reference, "events": count, "took_ms": trial.took_ms, "answers": rows})
         return
-    for answer in answers:
+    for answer in rows:
         click.echo(json.dumps(answer, default=str))
-    output.say(f"{manifest.reference}: {count} events, {len(answers)} answers, {trial.took_ms:.1f} ms")
+    output.say(f"{manifest.reference}: {count} events, {len(rows)} answers, {trial.took_ms:.1f} ms")
+
+
+def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
+    """What a replay came to; exit code 6 if the operator failed on a frame."""
+    from udo_cli import output
+
+    if as_json:
+        output.emit({"operator": reference, **{k: v for k, v in said.items() if k != "ok"}})
+    else:
+        if said["epochs"] and said["epochs"][0]["epoch"] is not None:
+            names = ("session", "epoch", "frames", "events", "answers", "errors", "skipped", "stale")
+            output.table([n.upper() for n in names], ([row[n] for n in names] for row in said["epochs"][-_EPOCHS:]), "")
+        ended = ", ended by you" if said["quit"] else ""
+        counts = ", ".join(f"{said[n]} {n}" for n in ("frames", "events", "answers", "errors", "skipped", "stale"))
+        click.echo(f"{reference}: {counts}, {said['took_ms']:.1f} ms{ended}")
+    if said["errors"]:
+        raise click.exceptions.Exit(Exit.OPERATOR)

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,28 @@ def _start(
     files: Mapping[str, bytes],
     more: Mapping[str, Any] | None = None,
 ) -> Trial | None:
+    with prepared(manifest, code, dependencies, env, files) as trial:
+        trial.request["events"] = batches is not None
+        if batches is not None:
+            _write_events(trial.work / "events.arrow", manifest, batches)
+        run_child(trial, manifest, manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ()))
+        return _outcome(trial.work, manifest, batches is not None)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A directory for the child, one that the operator works in, and what the child is asked."""
+
+    work: Path
+    private: Path
+    request: dict[str, Any]
+
+
+@contextmanager
+def prepared(
+    manifest: Manifest, code: Path, dependencies: Path | None, env: Mapping[str, str], files: Mapping[str, bytes]
+) -> Iterator[Prepared]:
+    """All that a child needs to load the operator as an instance would."""
     with tempfile.TemporaryDirectory(prefix="udo-trial-") as name:
         work = Path(name)
         private = work / "private"
@@ -90,16 +112,11 @@ def _start(
             "keyed": manifest.keyed,
             "path": path,
             "base": [*front, str(base)],
-            "events": batches is not None,
+            "events": False,
             "env": dict(env),
             **(more or {}),
         }
-        _write_private(work / "request.json", json.dumps(request))
-        if batches is not None:
-            _write_events(work / "events.arrow", manifest, batches)
-        bound_s = manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ())
-        _run_child(work, private, manifest, bound_s)
-        return _outcome(work, manifest, batches is not None)
+        yield Prepared(work, private, request)
 
 
 def _write_private(path: Path, text: str) -> None:
@@ -115,21 +132,39 @@ def _write_events(path: Path, manifest: Manifest, batches: Sequence[pa.RecordBat
             writer.write_batch(batch)
 
 
-def _run_child(work: Path, private: Path, manifest: Manifest, bound_s: float) -> None:
-    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TZ")}
-    command = [sys.executable, "-I", "-S", "-B", str(CHILD), str(work)]
-    child = subprocess.Popen(command, cwd=private, env=kept, stdin=subprocess.DEVNULL, stdout=_stderr(), start_new_session=True)
+def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, *, foreground: bool = False) -> None:
+    """Run the child to its end; OperatorError if it leaves no outcome or takes longer than `bound_s` (None: no bound).
+
+    `foreground`: it has this terminal and stdin, for a debugger; Ctrl-C is its business.
+    """
+    _write_private(trial.work / "request.json", json.dumps(trial.request))
+    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TZ", "TERM")}
+    command = [sys.executable, "-I", "-S", "-B", str(CHILD), str(trial.work)]
+    # Not SIG_IGN, which the child would inherit.
+    before = signal.signal(signal.SIGINT, lambda *_: None) if foreground else None
     try:
-        status = child.wait(timeout=bound_s)
-    except subprocess.TimeoutExpired:
-        raise OperatorError(
-            f"{manifest.reference} did not finish within {bound_s:.0f} s (open_timeout_s + answer_timeout_s per batch in operator.toml)"
-        ) from None
+        child = subprocess.Popen(
+            command,
+            cwd=trial.private,
+            env=kept,
+            stdin=None if foreground else subprocess.DEVNULL,
+            stdout=_stderr(),
+            start_new_session=not foreground,
+        )
+        try:
+            status = child.wait(timeout=bound_s)
+        except subprocess.TimeoutExpired:
+            raise OperatorError(
+                f"{manifest.reference} did not finish within {bound_s:.0f} s (open_timeout_s + answer_timeout_s per batch in operator.toml)"
+            ) from None
+        finally:
+            with suppress(ProcessLookupError):  # also what it may have started
+                child.kill() if foreground else os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
     finally:
-        with suppress(ProcessLookupError):  # also what it may have started
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-    if not (work / "outcome.json").exists():
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+    if not (trial.work / "outcome.json").exists():
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         raise OperatorError(f"{manifest.reference} ended its process with {how} instead of answering")
 
@@ -144,7 +179,18 @@ def _stderr() -> int:
 def _outcome(work: Path, manifest: Manifest, with_answers: bool) -> Trial | None:
     import pyarrow as pa
 
-    said = json.loads((work / "outcome.json").read_text("utf-8"))
+    said = outcome(work, manifest)
+    if not with_answers:
+        return None
+    with pa.OSFile(str(work / "answers.arrow"), "rb") as source, pa.ipc.open_stream(source) as reader:
+        return Trial(reader.read_all(), said["took_ms"])
+
+
+def outcome(work: Path, manifest: Manifest) -> dict[str, Any]:
+    """What the child said; its failure as OperatorError or SchemaError, with traceback and event."""
+    said: dict[str, Any] = json.loads((work / "outcome.json").read_text("utf-8"))
+    if said.get("interrupted"):
+        raise KeyboardInterrupt
     if not said["ok"]:
         lines = [f"{manifest.reference}: {said['message']}"]
         if said["event"]:
@@ -152,7 +198,4 @@ def _outcome(work: Path, manifest: Manifest, with_answers: bool) -> Trial | None
         if said["traceback"]:
             lines.append(said["traceback"])
         raise (SchemaError if said["code"] == SchemaError.code else OperatorError)("\n".join(lines))
-    if not with_answers:
-        return None
-    with pa.OSFile(str(work / "answers.arrow"), "rb") as source, pa.ipc.open_stream(source) as reader:
-        return Trial(reader.read_all(), said["took_ms"])
+    return said

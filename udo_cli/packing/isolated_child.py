@@ -63,6 +63,10 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
         processor.open()
         _migrate(processor, request)
         processor.close()
+    if "replay" in request:
+        from udo_runtime.replay_report import run
+
+        return run(Path(request["replay"]), request, processor, output, ctx, work / "answers.arrow")
     if not request["events"]:
         return {"ok": True}
     processor.open()
@@ -104,6 +108,7 @@ def main() -> None:
             "traceback": text,
             "event": getattr(e, "event", ""),
             "code": getattr(e, "wire_code", "operator"),
+            "interrupted": isinstance(e, KeyboardInterrupt),
         }
     (work / "outcome.json").write_text(json.dumps(outcome), "utf-8")
 

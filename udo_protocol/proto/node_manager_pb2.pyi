@@ -414,3 +414,110 @@ class StateDropReply(_message.Message):
     keys: int
     bytes: int
     def __init__(self, keys: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class RecordRequest(_message.Message):
+    __slots__ = ("deployment", "for_ms", "frames")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    FOR_MS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    for_ms: int
+    frames: int
+    def __init__(self, deployment: _Optional[str] = ..., for_ms: _Optional[int] = ..., frames: _Optional[int] = ...) -> None: ...
+
+class RecordPart(_message.Message):
+    __slots__ = ("header", "session", "piece", "schema", "frames", "gap", "end")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    header: RecordHeader
+    session: RecordSession
+    piece: StatePiece
+    schema: RecordSchema
+    frames: RecordFrames
+    gap: RecordGap
+    end: RecordEnd
+    def __init__(self, header: _Optional[_Union[RecordHeader, _Mapping]] = ..., session: _Optional[_Union[RecordSession, _Mapping]] = ..., piece: _Optional[_Union[StatePiece, _Mapping]] = ..., schema: _Optional[_Union[RecordSchema, _Mapping]] = ..., frames: _Optional[_Union[RecordFrames, _Mapping]] = ..., gap: _Optional[_Union[RecordGap, _Mapping]] = ..., end: _Optional[_Union[RecordEnd, _Mapping]] = ...) -> None: ...
+
+class RecordHeader(_message.Message):
+    __slots__ = ("deployment", "node", "operator", "version", "digest", "manifest_json", "env", "secrets", "files", "config_json", "first_seq", "failed", "cuts", "keyed")
+    class CutsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQ_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    node: str
+    operator: str
+    version: str
+    digest: str
+    manifest_json: str
+    env: _containers.RepeatedScalarFieldContainer[str]
+    secrets: _containers.RepeatedScalarFieldContainer[str]
+    files: _containers.RepeatedScalarFieldContainer[str]
+    config_json: str
+    first_seq: int
+    failed: _containers.RepeatedScalarFieldContainer[str]
+    cuts: _containers.ScalarMap[str, int]
+    keyed: bool
+    def __init__(self, deployment: _Optional[str] = ..., node: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., manifest_json: _Optional[str] = ..., env: _Optional[_Iterable[str]] = ..., secrets: _Optional[_Iterable[str]] = ..., files: _Optional[_Iterable[str]] = ..., config_json: _Optional[str] = ..., first_seq: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., cuts: _Optional[_Mapping[str, int]] = ..., keyed: _Optional[bool] = ...) -> None: ...
+
+class RecordSession(_message.Message):
+    __slots__ = ("session", "record_json")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RECORD_JSON_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    record_json: str
+    def __init__(self, session: _Optional[str] = ..., record_json: _Optional[str] = ...) -> None: ...
+
+class RecordSchema(_message.Message):
+    __slots__ = ("id", "ipc")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    IPC_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    ipc: bytes
+    def __init__(self, id: _Optional[bytes] = ..., ipc: _Optional[bytes] = ...) -> None: ...
+
+class RecordFrames(_message.Message):
+    __slots__ = ("first_seq", "frames", "more")
+    FIRST_SEQ_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    first_seq: int
+    frames: _containers.RepeatedScalarFieldContainer[bytes]
+    more: bool
+    def __init__(self, first_seq: _Optional[int] = ..., frames: _Optional[_Iterable[bytes]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class RecordGap(_message.Message):
+    __slots__ = ("first_seq", "last_seq")
+    FIRST_SEQ_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQ_FIELD_NUMBER: _ClassVar[int]
+    first_seq: int
+    last_seq: int
+    def __init__(self, first_seq: _Optional[int] = ..., last_seq: _Optional[int] = ...) -> None: ...
+
+class RecordEnd(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...

@@ -89,6 +89,11 @@ class NodeManagerStub:
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateDropRequest.SerializeToString,
                 response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateDropReply.FromString,
                 _registered_method=True)
+        self.Record = channel.unary_stream(
+                '/udo.v1.NodeManager/Record',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.RecordRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.RecordPart.FromString,
+                _registered_method=True)
 
 
 class NodeManagerServicer:
@@ -162,6 +167,13 @@ class NodeManagerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Record(self, request, context):
+        """What a deployment is sent, as it answers it, for `udo test --replay`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeManagerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -219,6 +231,11 @@ def add_NodeManagerServicer_to_server(servicer, server):
                     servicer.StateDrop,
                     request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateDropRequest.FromString,
                     response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StateDropReply.SerializeToString,
+            ),
+            'Record': grpc.unary_stream_rpc_method_handler(
+                    servicer.Record,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.RecordRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.RecordPart.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -518,6 +535,33 @@ class NodeManager:
             '/udo.v1.NodeManager/StateDrop',
             udo__protocol_dot_proto_dot_node__manager__pb2.StateDropRequest.SerializeToString,
             udo__protocol_dot_proto_dot_node__manager__pb2.StateDropReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Record(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/udo.v1.NodeManager/Record',
+            udo__protocol_dot_proto_dot_node__manager__pb2.RecordRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.RecordPart.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -116,7 +116,7 @@ def load_session(state: Connection, prefix: str, name: str, versions: Versions |
     metas = dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
     if found is None:
         return Session(name, versions=versions)
-    groups: dict[int, Group] = {}
+    stored: dict[int, tuple[bytes, bytes | None, list[bytes]]] = {}
     # Asked for all at once: a hundred small commands, whose replies wait on the server's side.
     state.send(c for n in metas for c in (("GET", f"{prefix}g:{name}:{n}"), ("LRANGE", f"{prefix}d:{name}:{n}", 0, -1)))
     for number, meta in metas.items():
@@ -124,9 +124,17 @@ def load_session(state: Connection, prefix: str, name: str, versions: Versions |
         for r in (base, deltas):
             if isinstance(r, Exception):
                 raise r
-        groups[number] = Group.restore(meta, base, deltas, versions if number >= 0 else None)
+        stored[number] = meta, base, deltas
+    return restored(name, json.loads(bytes(found)), stored, versions)
+
+
+def restored(
+    name: str, known: Mapping[str, Any], stored: Mapping[int, tuple[bytes, bytes | None, Sequence[bytes]]], versions: Versions | None = None
+) -> Session:
+    """A session from its record and, by group, what the state server holds: meta, base, deltas."""
+    groups = {number: Group.restore(*values, versions if number >= 0 else None) for number, values in stored.items()}
     session = Session(name, groups, versions)
-    session.renew(**json.loads(bytes(found)))
+    session.renew(**known)
     return session
 
 

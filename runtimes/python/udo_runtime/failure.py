@@ -23,10 +23,15 @@ class ProcessingError(OperatorError):
 
 def own_traceback(e: BaseException) -> str:
     """The traceback as the operator's author would see it: without the runtime's own frames."""
+    return "".join(traceback.format_exception(type(e), e, own_frames(e))).rstrip()
+
+
+def own_frames(e: BaseException) -> TracebackType | None:
+    """Where it was raised, from the operator's first frame on; None if the runtime itself raised it."""
     tb: TracebackType | None = e.__traceback__
     while tb is not None and tb.tb_frame.f_globals.get("__name__", "").startswith(("udo_runtime.", "importlib.", "importlib")):
         tb = tb.tb_next
-    return "".join(traceback.format_exception(type(e), e, tb)).rstrip()
+    return tb
 
 
 def event_text(event: dict[str, Any]) -> str:

@@ -63,6 +63,7 @@ class Instance:
         self._stats = Stats(f"{reader.prefix}stats:{reader.name}")
         self._heartbeat_due = 0.0
         self._unconfirmed = 0
+        self._pinned = False
         self.stopping = self.parked = False
 
     def serve(self) -> None:
@@ -106,6 +107,7 @@ class Instance:
         read = self._reader.receive_read(cursor) or self._reader.read(cursor)
         if read.owner != self._reader.token:
             raise Fenced(f"token {self._reader.token} is not the owner any more, {read.owner} is")
+        self._pinned = read.base < read.first
         cursor = self._answer_all(read.first, read.frames) if read.frames else read.first
         if read.frames or park_ms is not None:
             self._backoff.reset()
@@ -115,8 +117,8 @@ class Instance:
         return cursor
 
     def _expected_base(self, cursor: int) -> int | None:
-        """What was answered is trimmed in the same step, so the log begins at the cursor."""
-        return cursor
+        """What was answered is trimmed in the same step, so the log begins at the cursor; unless a pin holds it: then as before."""
+        return None if self._pinned else cursor
 
     def _answer_all(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
         waiting: list[Answer] = []

@@ -1,0 +1,64 @@
+"""The state of a recording as a keyed instance's durable state: loaded from the file, written nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from udo_protocol.checkpoints import Checkpoint
+from udo_protocol.recording_file import Recording
+from udo_runtime.api import Context
+from udo_runtime.durable import Durable, restored
+from udo_runtime.keyed import Keyed, KeyedProcessor
+from udo_runtime.keyed_instance import KeyedInstance
+from udo_runtime.load import Processor
+from udo_runtime.session import Session
+
+
+class _Recorded(Durable):
+    """State as the checkpoint before the first frame left it."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording, self._sessions = recording, recording.sessions()
+
+    def covered(self) -> Checkpoint:
+        return Checkpoint(self._recording.header["first_seq"] - 1)
+
+    def cuts(self) -> dict[str, int]:
+        return dict(self._recording.header["cuts"])
+
+    def load(self, name: str) -> Session:
+        if name not in self._sessions:
+            return Session(name)
+        record, folder = self._sessions[name]
+        return restored(name, record, self._recording.groups(folder))
+
+    def save(self, sessions: Iterable[Session], dropped: dict[str, set[int]], seq: int, emitted: int, riding: Sequence[Any] = ()) -> None:
+        for name in dropped:
+            self._sessions.pop(name, None)
+        for session in sessions:
+            for group in session.groups.values():
+                try:
+                    group.settle()
+                except TypeError:  # state that cannot be stored: as in production, the attempt is not to END
+                    assert group.label is not None, "only an attempt opens keys"
+                    session.fail(group.label, group.partition)
+                group.dirty.clear()
+                group.touched = False
+            session.changed = False
+
+
+def keyed_instance(
+    arguments: tuple[Any, ...],
+    recording: Recording,
+    processor: Processor,
+    keyed: dict[str, Any],
+    ctx: Context,
+    watch: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> KeyedInstance:
+    """A keyed instance on the recording's state."""
+    instance = KeyedInstance(*arguments)
+    run = KeyedProcessor(processor.per_event, Keyed(**{**keyed, "columns": tuple(keyed["columns"])}), arguments[3][1], ctx)
+    run.events, run.end = watch(run.events), watch(run.end)  # type: ignore[method-assign]
+    instance.keyed, instance.durable = run, _Recorded(recording)
+    return instance

@@ -1,0 +1,537 @@
+"""`udo record` on real nodes, and `udo test --replay`: the recorded frames give a local operator what they gave the served one."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.conftest import Done, Shell
+from tests.conftest import wait_until
+from tests.keyed import Attempt
+from tests.node_manager.conftest import Daemon, Lane, add
+from udo_cli import recorder
+from udo_protocol import slot
+from udo_protocol.connection import Connection, Login
+from udo_protocol.errors import NotFound, UsageError
+from udo_protocol.frame import ANSWER, ERROR
+from udo_protocol.recording_file import Recording
+
+P = "udo:d:0:"
+# Counts per key, and says so again a minute later.
+COUNT = """
+import datetime as dt
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + {step}
+        if n == 1:
+            ctx.timer(event["t"] + dt.timedelta(minutes=1))
+        yield {{"k": ctx.key, "n": n}}
+    def on_timer(self, key, at, ctx):
+        yield {{"k": key, "n": -ctx.state["n"]}}
+"""
+KEYED: dict[str, Any] = {
+    "entry": "op:Count",
+    "input": {"a": "int64", "t": "timestamp[us]"},
+    "output": {"k": "int64", "n": "int64"},
+    "key": ["a"],
+    "event_time": {"column": "t"},
+}
+STATELESS: dict[str, Any] = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
+OP = """
+from udo_runtime import Operator
+class Op(Operator):
+    def process(self, event, ctx):
+        {line}
+        yield {{"b": {answer}}}
+"""
+CAREFUL = """
+from udo_runtime import operator
+@operator
+def run(batch):
+    assert batch.column("a")[0].as_py() < 4
+    return {"b": batch.column("a")}
+"""
+EVENTWISE = {**STATELESS, "entry": "op:Op"}
+MINUTE = dt.timedelta(minutes=1)
+T0 = dt.datetime(2030, 1, 1)
+
+
+class Recorder:
+    """A recording in a thread."""
+
+    def __init__(self, daemon: Daemon, file: Path, frames: int = 0, for_s: float = 60.0) -> None:
+        self._parts = daemon.api.record("d", for_s, frames)
+        self._started, self._stop = threading.Event(), threading.Event()
+        self._made: recorder.Summary | None = None
+        self._thread = threading.Thread(target=self._run, args=(file,))
+        self._thread.start()
+        assert self._started.wait(20)
+
+    def _run(self, file: Path) -> None:
+        def parts() -> Iterator[Any]:
+            for part in self._parts:
+                self._started.set()
+                yield part
+
+        self._made = recorder.write(file, parts(), lambda _: None, self._stop.is_set)[1]
+
+    def stop(self) -> recorder.Summary:
+        """As Ctrl-C does."""
+        self._stop.set()
+        return self.done()
+
+    def done(self) -> recorder.Summary:
+        """Wait for its end."""
+        self._thread.join(30)
+        assert self._made is not None
+        return self._made
+
+
+@pytest.fixture
+def udo(tmp_path: Path) -> Shell:
+    """The command, without a platform."""
+    return Shell(tmp_path / "home")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Callable[..., Path]:
+    """local(source, **manifest) writes an operator into a folder."""
+
+    def write(source: str, **manifest: Any) -> Path:
+        folder = tmp_path / f"local{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        (folder / "op.py").write_text(source)
+        fields = {"name": "t", "version": "9", **manifest}
+        tables = {k: v for k, v in fields.items() if isinstance(v, dict)}
+        lines = [f"{k} = {json.dumps(v)}" for k, v in fields.items() if k not in tables]
+        for name, table in tables.items():
+            lines += [f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
+        (folder / "operator.toml").write_text("\n".join(lines))
+        return folder
+
+    return write
+
+
+@contextlib.contextmanager
+def queue(daemon: Daemon) -> Iterator[Connection]:
+    """The queue server, as the node manager sees it."""
+    password = json.loads((daemon.home / "servers" / "access.json").read_text())["manager"]
+    with contextlib.closing(Connection(str(daemon.home / "run" / "queue.sock"), login=Login("manager", password))) as conn:
+        yield conn
+
+
+def stats(daemon: Daemon) -> slot.SlotStats:
+    """Counters of the slot."""
+    with queue(daemon) as conn:
+        return slot.slot_stats(conn, P)
+
+
+def pins(daemon: Daemon) -> list[int]:
+    """Where the log is held."""
+    with queue(daemon) as conn:
+        return [int(bytes(v).partition(b":")[0]) for v in conn.call("HVALS", f"{P}pins")]
+
+
+def replayed(
+    udo: Shell, folder: Path, file: Path, tmp_path: Path, *args: str, code: int = 0
+) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Outcome, and answered values by lane: without the columns that say where they come from."""
+    out = tmp_path / "answers.parquet"
+    done = udo("test", folder, "--replay", file, "-o", out, "--json", *args, code=code)
+    lanes: dict[str, list[Any]] = {}
+    for row in pq.read_table(out).to_pylist():
+        values = tuple(v for k, v in row.items() if not k.startswith("__udo_"))
+        lanes.setdefault(row["__udo_lane"], []).append(values)
+    return done.json, lanes
+
+
+def test_a_stateless_recording_replays_to_the_answers_that_were_served(
+    daemon: Daemon, lane: Callable[..., Lane], udo: Shell, local: Callable[..., Path], tmp_path: Path
+) -> None:
+    daemon.deploy(add(1), config_json='{"env": {"GREETING": "hunter2"}, "secrets": {"KEY": "hunter3"}}')
+    one, two = lane(), lane()
+    one.ask(100)  # before it begins
+    recording = Recorder(daemon, tmp_path / "r", frames=4)
+    served: dict[str, list[Any]] = {}
+    for each, values in ((one, [1, 2, 3]), (two, [4]), (one, [5, 6]), (two, [])):
+        each.send(values)
+        served.setdefault(each.name, []).extend((v,) for v in each.values(each.receive()))
+    made = recording.done()
+    assert (made.frames, made.events, made.gaps, made.reason) == (4, 6, [], "it has 4 frames")
+    outcome, answers = replayed(udo, local(add(1), **STATELESS), tmp_path / "r", tmp_path)
+    assert answers == served
+    assert (outcome["frames"], outcome["events"], outcome["answers"], outcome["errors"]) == (4, 6, 6, 0)
+    _, changed = replayed(udo, local(add(10), **STATELESS), tmp_path / "r", tmp_path)
+    assert changed == {name: [(v + 9,) for (v,) in values] for name, values in served.items()}
+    text = (tmp_path / "r").read_bytes()
+    assert b"GREETING" in text
+    assert b"hunter" not in text
+    assert one.ask(7) == 8
+    assert stats(daemon).base == stats(daemon).emitted + 1
+
+
+class Query:
+    """Epochs of one session, and what was served, by lane."""
+
+    def __init__(self, daemon: Daemon, session: str) -> None:
+        self._daemon, self._session = daemon, session
+        self._attempts = 0
+        self.served: dict[str, list[Any]] = {}
+
+    def attempt(self, epoch: int) -> Attempt:
+        """A new attempt at an epoch."""
+        self._attempts += 1
+        return Attempt(self._daemon.api, "d", self._session, epoch, self._attempts)
+
+    def collect(self, attempt: Attempt) -> None:
+        """Keep what is answered to it."""
+        frames = attempt.frames()
+        assert {f.header.kind for f in frames} == {ANSWER}
+        rows = [tuple(r.values()) for f in frames for r in f.batch(attempt._output).to_pylist()]
+        self.served.setdefault(attempt.lane.lane, []).extend(rows)
+
+    def run(self, epoch: int, *frames: list[int]) -> None:
+        """A whole epoch, which takes a minute of event time."""
+        attempt = self.attempt(epoch)
+        for keys in frames:
+            attempt.send(keys, [T0 + epoch * MINUTE] * len(keys))
+        attempt.end()
+        self.collect(attempt)
+        attempt.lane.close()
+        attempt.close()
+
+
+def test_a_keyed_recording_in_the_middle_of_a_query_replays_to_the_answers_that_were_served(
+    daemon: Daemon, udo: Shell, local: Callable[..., Path], tmp_path: Path
+) -> None:
+    daemon.deploy(COUNT.format(step=1), **KEYED)
+    query, other = Query(daemon, "q"), Query(daemon, "other")
+    query.run(0, [1, 2, 1], [3])
+    other.run(0, [1])
+    covered = set(query.served) | set(other.served)
+    under_way = query.attempt(1)  # some of its frames are answered, none is covered by a checkpoint
+    under_way.send([1, 4], [T0 + MINUTE] * 2)
+    query.collect(under_way)
+
+    recording = Recorder(daemon, tmp_path / "r")
+    under_way.send([2], [T0 + MINUTE])
+    query.collect(under_way)
+    again = query.attempt(1)  # the task failed: what it did is taken back
+    again.send([1, 5], [T0 + MINUTE] * 2)
+    again.end()
+    query.collect(again)
+    other.run(1, [1, 1])
+    query.run(2, [1, 3])  # the timers of epoch 0 are due
+    query.run(3, [5])
+    emitted = stats(daemon).emitted
+    wait_until(lambda: pins(daemon) == [emitted + 1], 20, "all to be recorded")
+    made = recording.stop()
+    under_way.close()
+    again.close()
+
+    assert (made.sessions, made.gaps, made.reason) == (2, [], recorder.INTERRUPTED)
+    served = {n: rows for q in (query, other) for n, rows in q.served.items() if n not in covered and rows}
+    assert any(n < 0 for rows in served.values() for _, n in rows), "no timer has fired"
+    outcome, answers = replayed(udo, local(COUNT.format(step=1), **KEYED), tmp_path / "r", tmp_path)
+    assert answers == served
+    assert [(e["session"], e["epoch"]) for e in outcome["epochs"]] == [("q", 1), ("other", 1), ("q", 2), ("q", 3)]
+    outcome, of_epoch = replayed(udo, local(COUNT.format(step=1), **KEYED), tmp_path / "r", tmp_path, "--epoch", "2")
+    assert of_epoch == {name: rows for name, rows in served.items() if name.split(".")[2] == "2"}
+    _, changed = replayed(udo, local(COUNT.format(step=100), **KEYED), tmp_path / "r", tmp_path)
+    assert changed[f"other.r1.1.{other._attempts}"] == [(1, 101), (1, 201)]  # goes on from the recorded 1
+
+
+def test_a_recording_that_begins_while_checkpoints_are_written_has_the_state_that_fits_its_frames(
+    daemon: Daemon, udo: Shell, local: Callable[..., Path], tmp_path: Path
+) -> None:
+    daemon.deploy(COUNT.format(step=1), **KEYED)
+    query, stop = Query(daemon, "q"), threading.Event()
+
+    def run() -> None:
+        epoch = 0
+        while not stop.is_set():
+            query.run(epoch, [epoch % 5, 1], [epoch % 7, 2])
+            epoch += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        made = [Recorder(daemon, tmp_path / f"r{i}", frames=40).done() for i in range(5)]
+    finally:
+        stop.set()
+        thread.join(30)
+    folder = local(COUNT.format(step=1), **KEYED)
+    for i in range(5):
+        assert made[i].frames == 40
+        _, answers = replayed(udo, folder, tmp_path / f"r{i}", tmp_path)
+        first, *others = answers
+        assert len(others) >= 10
+        for name, rows in answers.items():  # of the last one perhaps only the first frames are recorded
+            assert rows == query.served[name][: len(rows)] if name == others[-1] else rows == query.served[name], name
+
+
+def test_a_recorder_that_does_not_keep_up_holds_nothing_back_and_says_what_is_missing(daemon: Daemon, lane: Callable[..., Lane]) -> None:
+    daemon.deploy(add(1), config_json=json.dumps({"limits": {"retained_bytes": 4 << 20}}))
+    each = lane()
+    parts = daemon.api.record("d", 60, 200)
+    assert next(parts).header.first_seq == 1
+    for _ in range(60):  # 30 MB, which nobody takes, past a log of 4 MB
+        each.send([1] * (64 << 10))
+        each.receive()
+    missing: list[int] = []
+    seen: list[int] = []
+    for part in parts:
+        if part.WhichOneof("part") == "gap":
+            if not missing:
+                each.send([1])  # the last one, number 61
+            missing += range(part.gap.first_seq, part.gap.last_seq + 1)
+        elif part.WhichOneof("part") == "frames":
+            seen += range(part.frames.first_seq, part.frames.first_seq + len(part.frames.frames))
+            if seen[-1] == 61:
+                break
+    parts.close()  # type: ignore[attr-defined]
+    assert missing
+    assert sorted({*seen, *missing}) == list(range(1, 62))
+    assert not set(seen) & set(missing)
+    wait_until(lambda: pins(daemon) == [], 20, "the pin to be released")
+
+
+def test_a_recording_ends_where_the_state_was_changed_from_outside(home_daemon: Daemon, tmp_path: Path) -> None:
+    daemon = home_daemon.start("--session-idle-s", "0")
+    daemon.deploy(COUNT.format(step=1), **KEYED)
+    query = Query(daemon, "q")
+    query.run(0, [1])
+    recording = Recorder(daemon, tmp_path / "r")
+    query.run(1, [1])
+    daemon.api.drop_state("d", "q")
+    made = recording.done()
+    assert "state of session q was dropped or replaced" in made.reason
+    assert made.frames <= 2
+
+
+def test_the_pin_of_a_dead_recorder_goes(daemon: Daemon, lane: Callable[..., Lane], udo: Shell, tmp_path: Path) -> None:
+    daemon.deploy(add(1))
+    each = lane()
+    command = udo.command("record", "d", "--for", "1h", "-o", tmp_path / "r", "--node", daemon.home / "node.sock")
+    cli = subprocess.Popen(command, env=udo.environment())
+    wait_until(lambda: pins(daemon) == [1], 20, "the recording to begin")
+    cli.kill()
+    cli.wait()
+    wait_until(lambda: pins(daemon) == [], 20, "the pin to be released")
+    assert not (tmp_path / "r").exists()
+
+    parts = daemon.api.record("d", 3600)
+    next(parts)
+    daemon.kill()  # and now the node manager, which cannot release it
+
+    def trimmed() -> bool:
+        each.ask(1)
+        now = stats(daemon)
+        return now.base == now.emitted + 1
+
+    wait_until(trimmed, 20, "the log to be trimmed again")
+    daemon.start()
+
+
+def test_ctrl_c_leaves_a_valid_file_of_what_has_come(
+    daemon: Daemon, lane: Callable[..., Lane], udo: Shell, local: Callable[..., Path], tmp_path: Path
+) -> None:
+    daemon.deploy(add(1))
+    each, file = lane(), tmp_path / "r"
+    command = udo.command("record", "d", "--for", "1h", "-o", file, "--json")
+    cli = subprocess.Popen(command, env=udo.environment(UDO_NODE=str(daemon.home / "node.sock")), stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: pins(daemon) == [1], 20, "the recording to begin")
+    each.send(range(64 << 10))
+    each.receive()
+    partial = tmp_path / ".r.partial"
+    wait_until(lambda: partial.stat().st_size > 512 << 10, 20, "the frame to be written")
+    cli.send_signal(signal.SIGINT)
+    out, _ = cli.communicate(timeout=30)
+    assert cli.returncode == 0
+    said = json.loads(out)
+    assert (said["frames"], said["events"], said["reason"]) == (1, 64 << 10, recorder.INTERRUPTED)
+    assert not partial.exists()
+    outcome, _ = replayed(udo, local(add(1), **STATELESS), file, tmp_path)
+    assert outcome["answers"] == 64 << 10
+
+
+def test_what_cannot_be_recorded_is_said(daemon: Daemon, udo: Shell, tmp_path: Path) -> None:
+    udo.env["UDO_NODE"] = str(daemon.home / "node.sock")
+    file = tmp_path / "r"
+    assert "no deployment 'x'" in udo("record", "x", "--for", "1s", "-o", file, code=3).err
+    assert not list(tmp_path.glob(".*partial"))
+    daemon.deploy(add(1))
+    assert "expected a time such as" in udo("record", "d", "--for", "soon", "-o", file, code=2).err
+    assert "no folder" in udo("record", "d", "--for", "1s", "-o", tmp_path / "x" / "y", code=3).err
+    nothing = udo("record", "d", "--for", "100ms", "-o", file)
+    assert "answered nothing" in nothing.err
+    with Recording(file) as found:
+        assert list(found.frames()) == []
+        assert found.end["reason"] == "0.1 s are over"
+    assert "--force" in udo("record", "d", "--for", "1s", "-o", file, code=4).err
+    udo("record", "d", "--for", "100ms", "-o", file, "--force")
+
+
+# -- replay alone ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(daemon: Daemon, lane: Callable[..., Lane], tmp_path: Path) -> Path:
+    """Five frames of one event each, 1 to 5, and one that is no frame at all."""
+    daemon.deploy(add(1))
+    each = lane()
+    recording = Recorder(daemon, tmp_path / "five", frames=6)
+    for n in range(1, 6):
+        each.ask(n)
+    garbage = lane()
+    garbage.end.push(1, 0, [b"no frame at all"])
+    assert garbage.receive().header.kind == ERROR
+    assert recording.done().frames == 6
+    return tmp_path / "five"
+
+
+def test_failures_are_told_with_traceback_and_event_and_the_rest_goes_on(
+    recorded: Path, udo: Shell, local: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = local(OP.format(line="pass", answer="6 // (event['a'] - 3)"), **EVENTWISE)
+    done: Done = udo("test", folder, "--replay", recorded, code=6)
+    assert "ZeroDivisionError" in done.err
+    assert 'the event: {"a": 3}' in done.err
+    assert "op.py" in done.err
+    assert "t@9: 6 frames, 5 events, 2 answers, 2 errors, 2 skipped, 0 stale" in done.out
+    outcome, answers = replayed(udo, folder, recorded, tmp_path, code=6)
+    assert list(answers.values()) == [[(-3,), (-6,)]]
+    assert [(f["seq"], f["frame"], f["code"]) for f in outcome["failures"]] == [(3, "data", "operator"), (6, "undecodable", "protocol")]
+
+
+def test_an_operator_that_does_not_fit_the_recording_is_refused(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
+    wrong = local(add(1), **{**STATELESS, "input": {"z": "int64"}})
+    assert "column 'z' (int64) is missing; there are: a" in udo("test", wrong, "--replay", recorded, code=4).err
+    keyed = local(OP.format(line="pass", answer="1"), **EVENTWISE, key=["a"])
+    assert "keeps state by a int64; t@1 was recorded keeping it by nothing" in udo("test", keyed, "--replay", recorded, code=4).err
+    fits = local(add(1), **STATELESS)
+    assert "name no epoch" in udo("test", fits, "--replay", recorded, "--epoch", "1", code=2).err
+    assert "exclude each other" in udo("test", fits, "--replay", recorded, "--events", recorded, code=2).err
+    assert "belong to --replay" in udo("test", fits, "--pdb", code=2).err
+
+
+def test_state_of_another_version_is_refused(daemon: Daemon, udo: Shell, local: Callable[..., Path], tmp_path: Path) -> None:
+    daemon.deploy(COUNT.format(step=1), **KEYED, state_version=1)
+    Recorder(daemon, tmp_path / "r", for_s=0.1).done()
+    err = udo("test", local(COUNT.format(step=1), **KEYED, state_version=2), "--replay", tmp_path / "r", code=4).err
+    assert "reads state of version 2; the recorded state of t@1 is of version 1" in err
+
+
+def test_a_damaged_file_is_refused(recorded: Path, udo: Shell, local: Callable[..., Path], tmp_path: Path) -> None:
+    folder, bad = local(add(1), **STATELESS), tmp_path / "bad"
+    whole = recorded.read_bytes()
+
+    def refused(content: bytes) -> str:
+        bad.write_bytes(content)
+        return udo("test", folder, "--replay", bad, code=2).err
+
+    assert "cut off or no file of `udo record`" in refused(whole[: len(whole) // 2])
+    assert "cut off or no file of `udo record`" in refused(b"{}")
+    at = whole.index(b"UDOF")
+    assert "damaged" in refused(whole[:at] + b"XXXX" + whole[at + 4 :])
+    with zipfile.ZipFile(bad, "w") as other:
+        other.writestr("x", "y")
+    assert "has no recording.json" in udo("test", folder, "--replay", bad, code=2).err
+    assert "there is no file" in udo("test", folder, "--replay", tmp_path / "none", code=2).err
+
+
+class Terminal:
+    """A command in a terminal of its own."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self._fd, inside = pty.openpty()
+        self.process = subprocess.Popen(command, env=env, stdin=inside, stdout=inside, stderr=inside, start_new_session=True)
+        os.close(inside)
+        self._text = ""
+
+    def until(self, text: str, timeout_s: float = 60.0) -> str:
+        """All up to `text`, which is waited for."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self._text:
+            ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no {text!r} within {timeout_s} s, but: {self._text}"
+            try:
+                self._text += os.read(self._fd, 4096).decode()
+            except OSError:  # it has ended
+                pytest.fail(f"ended without {text!r}: {self._text}")
+        before, _, self._text = self._text.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        """A line."""
+        os.write(self._fd, text.encode() + b"\n")
+
+    def end(self) -> int:
+        """Its exit status; the terminal is gone."""
+        try:
+            return self.process.wait(30)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            os.close(self._fd)
+
+
+def test_a_breakpoint_in_the_operator_opens_the_debugger_in_this_terminal(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
+    folder = local(OP.format(line="if event['a'] in (2, 4): breakpoint()", answer="event['a']"), **EVENTWISE)
+    terminal = Terminal(udo.command("test", folder, "--replay", recorded), udo.environment())
+    terminal.until("(Pdb) ")
+    terminal.type("p event['a'] * 1000")
+    assert "2000" in terminal.until("(Pdb) ")
+    terminal.type("c")
+    terminal.until("(Pdb) ")
+    terminal.type("event['a'] = 77")
+    terminal.until("(Pdb) ")
+    terminal.type("q")
+    terminal.until("3 frames, 3 events, 3 answers, 0 errors")
+    terminal.until("ended by you")
+    assert terminal.end() == 0
+
+
+def test_pdb_opens_the_debugger_where_the_operator_raises(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
+    folder = local(OP.format(line="assert event['a'] != 3, 'three'", answer="event['a']"), **EVENTWISE)
+    terminal = Terminal(udo.command("test", folder, "--replay", recorded, "--pdb"), udo.environment())
+    assert 'the event: {"a": 3}' in terminal.until("(Pdb) ")
+    terminal.type("p event, 'op.py' in __file__")
+    assert "({'a': 3}, True)" in terminal.until("(Pdb) ")
+    terminal.type("c")
+    terminal.until("6 frames, 5 events, 2 answers, 2 errors, 2 skipped")
+    assert terminal.end() == 6
+
+
+def test_a_vectorised_operator_is_debugged_too(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
+    terminal = Terminal(udo.command("test", local(CAREFUL, **STATELESS), "--replay", recorded, "--pdb"), udo.environment())
+    terminal.until("(Pdb) ")
+    terminal.type("p batch.num_rows + 1000")
+    assert "1001" in terminal.until("(Pdb) ")
+    terminal.type("q")
+    terminal.until("ended by you")
+    assert terminal.end() == 0
+
+
+def test_a_recording_of_nothing_known_is_refused_by_the_node(daemon: Daemon) -> None:
+    with pytest.raises(NotFound):
+        next(daemon.api.record("x", 1))
+    daemon.deploy(add(1))
+    with pytest.raises(UsageError, match="lasts some time"):
+        next(daemon.api.record("d", 0))

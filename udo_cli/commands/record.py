@@ -1,0 +1,87 @@
+"""`udo record`: what a deployment is sent, into a file that `udo test --replay` runs a local version on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from udo_cli import base
+from udo_cli.durations import Duration
+
+if TYPE_CHECKING:
+    from udo_cli.recorder import Summary
+
+EXAMPLES = """
+udo record fraud --for 30s -o fraud.rec
+udo record visits --for 5m --frames 1000 -o visits.rec --json
+udo test visits --replay visits.rec --pdb
+"""
+_TELL_S = 1.0
+
+
+@base.command("record", EXAMPLES)
+@click.argument("deployment")
+@click.option("--for", "for_s", type=Duration(), required=True, metavar="TIME", help="How long: 500ms, 30s, 5m; Ctrl-C ends it earlier.")
+@click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
+@click.option("--frames", type=click.IntRange(1), help="End after so many frames.")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
+@base.json_option
+def command(deployment: str, for_s: float, file: Path, frames: int | None, force: bool, address: str | None, as_json: bool) -> None:
+    """Write to a file every frame that DEPLOYMENT answers on this node meanwhile, in order, and its state at the start.
+
+    Serving goes on undisturbed. The file holds events and state as they are: treat it like the data it comes from. Values of the
+    deployment's environment and secrets are not in it.
+    """
+    from udo_cli import output, recorder, remote
+    from udo_protocol.errors import Conflict, NotFound
+
+    if file.exists() and not force:
+        raise Conflict(f"{file} exists; overwrite it with --force")
+    if not file.absolute().parent.is_dir():
+        raise NotFound(f"there is no folder {file.absolute().parent} to write {file.name} to")
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        header, made = recorder.write(
+            file, remote.node(address).record(deployment, for_s, frames or 0), _progress(), lambda: bool(interrupts)
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if as_json:
+        output.emit({"file": str(file), **{k: header[k] for k in ("deployment", "node", "operator", "version", "keyed")}, **asdict(made)})
+        return
+    for first, last in made.gaps:
+        output.say(f"missing: frames {first} to {last} were trimmed before they could be recorded")
+    click.echo(f"{file}: {_told(made)}; ended: {made.reason}")
+    if not made.frames:
+        output.say(f"{deployment} answered nothing meanwhile: the file holds no frames")
+
+
+def _told(made: Summary) -> str:
+    from udo_cli import output
+
+    state = f", state of {made.sessions} sessions" if made.sessions else ""
+    return f"{made.frames} frames, {made.events} events, {output.size(made.bytes)}{state}"
+
+
+def _progress() -> Callable[[Summary], None]:
+    """Tells a person who looks, once a second."""
+    due = time.monotonic() + _TELL_S
+
+    def tell(made: Summary) -> None:
+        nonlocal due
+        if sys.stderr.isatty() and time.monotonic() >= due:
+            from udo_cli import output
+
+            due = time.monotonic() + _TELL_S
+            output.say(_told(made))
+
+    return tell

@@ -1,0 +1,76 @@
+"""Runs a local operator over a recording in a bare interpreter of its own, in the foreground: a debugger has the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from udo_cli.packing import isolated
+from udo_protocol.errors import SchemaError, UsageError
+from udo_protocol.manifest import Manifest
+from udo_protocol.recording_file import Recording
+from udo_protocol.schema import from_ipc, misfits
+
+
+def require_fit(recording: Recording, manifest: Manifest, epoch: int | None) -> None:
+    """SchemaError or UsageError unless the local operator can take these frames and this state."""
+    header, here = recording.header, manifest.reference
+    recorded = f"{header['operator']}@{header['version']}"
+    problems = sorted({p for ipc in recording.schemas().values() for p in misfits(from_ipc(ipc), manifest.input_schema)})
+    if problems:
+        raise SchemaError(f"the frames recorded of {recorded} do not fit the input of {here}: {'; '.join(problems)}")
+    key = [(name, header["manifest"]["input"][name]) for name in header["manifest"]["key"]]
+    wanted = [(name, manifest.input[name]) for name in manifest.key]
+    if key != wanted:
+        show = [", ".join(f"{n} {t}" for n, t in columns) or "nothing" for columns in (wanted, key)]
+        raise SchemaError(f"{here} keeps state by {show[0]}; {recorded} was recorded keeping it by {show[1]}")
+    state_version = header["manifest"]["state_version"]
+    if key and state_version != manifest.state_version:
+        raise SchemaError(
+            f"{here} reads state of version {manifest.state_version}; the recorded state of {recorded} is of version {state_version}"
+        )
+    if epoch is not None and not header["keyed"]:
+        raise UsageError(f"--epoch: {recorded} keeps no state, and the frames of such a deployment name no epoch")
+
+
+def run(
+    manifest: Manifest,
+    code: Path,
+    dependencies: Path | None,
+    file: Path,
+    env: Mapping[str, str],
+    files: Mapping[str, bytes],
+    *,
+    epoch: int | None,
+    post_mortem: bool,
+    answers: Path | None,
+) -> dict[str, Any]:
+    """The outcome; the answers in `answers` as parquet. KeyboardInterrupt if the replay was interrupted."""
+    with Recording(file) as recording:
+        require_fit(recording, manifest, epoch)
+        count = sum(1 for _ in recording.frames())  # reads it to the end: damage is found before the operator runs
+    with isolated.prepared(manifest, code, dependencies, env, files) as trial:
+        trial.request.update(replay=str(file.absolute()), input=manifest.input, epoch=epoch, post_mortem=post_mortem)
+        watched = post_mortem or sys.stdin.isatty()  # then nobody is in a hurry
+        bound_s = None if watched else manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * count
+        isolated.run_child(trial, manifest, bound_s, foreground=True)
+        said = isolated.outcome(trial.work, manifest)
+        if answers is not None:
+            _to_parquet(trial.work / "answers.arrow", answers)
+        return said
+
+
+def _to_parquet(source: Path, target: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        with pa.OSFile(str(source), "rb") as file, pa.ipc.open_stream(file) as reader, pq.ParquetWriter(partial, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
