@@ -48,15 +48,18 @@ def _(part: recording.Begin) -> Iterator[pb.RecordPart]:
 
 
 @_messages.register
-def _(part: recording.Stored) -> Iterator[pb.RecordPart]:
+def _(part: recording.Session) -> Iterator[pb.RecordPart]:
     yield pb.RecordPart(session=pb.RecordSession(session=part.session, record_json=json.dumps(part.record)))
-    for number, group in part.groups.items():
-        values = [(pb.StatePiece.META, group.meta), *((pb.StatePiece.DELTA, d) for d in group.deltas)]
-        if group.base is not None:
-            values.insert(1, (pb.StatePiece.BASE, group.base))
-        for kind, value in values:
-            for piece in pieces(number, kind, value):
-                yield pb.RecordPart(piece=piece.piece)
+
+
+@_messages.register
+def _(part: recording.Stored) -> Iterator[pb.RecordPart]:
+    values = [(pb.StatePiece.META, part.group.meta), *((pb.StatePiece.DELTA, d) for d in part.group.deltas)]
+    if part.group.base is not None:
+        values.insert(1, (pb.StatePiece.BASE, part.group.base))
+    for kind, value in values:
+        for piece in pieces(part.number, kind, value):
+            yield pb.RecordPart(piece=piece.piece)
 
 
 @_messages.register

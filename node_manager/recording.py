@@ -17,7 +17,7 @@ from typing import Any
 from node_manager.instances import Config
 from node_manager.manager import Manager
 from node_manager.slots import Slot
-from node_manager.state import Group, snapshot
+from node_manager.state import Group, Sessions, snapshot
 from udo_protocol import checkpoints, slot
 from udo_protocol.connection import Connection
 from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError
@@ -30,8 +30,6 @@ LEASE_MS = 2_000
 # How often the log is looked at while nothing comes, and how often the taker is told so.
 _LOOK_S = 0.02
 _TICK_S = 1.0
-# Looking at the state server for a change from outside, beside the frames.
-_CUTS_S = 0.5
 # State is read in one step, in which the state server serves nobody else: about a second for this much.
 STATE_BYTES = 1 << 30
 # A token that never owns: the reader sees answered frames only.
@@ -52,12 +50,19 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One session as the state server holds it at the start."""
+class Session:
+    """A session as the state server holds it at the start; its groups follow."""
 
     session: str
     record: Mapping[str, Any]
-    groups: dict[int, Group]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A key group of that session."""
+
+    number: int
+    group: Group
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class End:
     reason: str
 
 
-Part = Begin | Stored | Schema | Frames | Gap | Tick | End
+Part = Begin | Session | Stored | Schema | Frames | Gap | Tick | End
 
 
 def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
@@ -130,15 +135,18 @@ class _Recorder:
         self._keyed = bool(self._wanted.image.manifest.key)
         self._seen: set[bytes] = set()
         self._cuts: dict[str, int] = {}
-        self._cuts_due = 0.0
 
     def run(self) -> Iterator[Part]:
-        first, sessions = self._state_at_start() if self._keyed else (self._stateless_start(), [])
+        first, sessions = self._state_at_start() if self._keyed else (self._stateless_start(), {})
         image = self._wanted.image
         failed = sorted(slot.failed_lanes(self._queue, self._slot.prefix))
         yield Begin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
-        yield from sessions
-        del sessions
+        while sessions:  # given away one by one: they may be large
+            name, (record, groups) = sessions.popitem()
+            yield Session(name, record)
+            while groups:
+                yield Stored(*groups.popitem())
+                self._pin(first)
         try:
             yield from self._frames(first)
         except ServerLost as e:
@@ -150,19 +158,24 @@ class _Recorder:
         told = time.monotonic() - _TICK_S  # at once: the state is complete
         left = self._most or None
         until: int | None = None  # the last frame answered when the time was over
+        emitted = 0
         while not self._stop.is_set():
             now = time.monotonic()
             if until is None and now >= deadline:
                 until = slot.slot_stats(self._queue, self._slot.prefix).emitted
             self._pin(cursor)
             read = self.reader.read(cursor)
+            if read.emitted < emitted:
+                yield End(f"deployment {self._slot.deployment} was removed meanwhile")
+                return
+            emitted = read.emitted
             if read.first > cursor:
                 yield Gap(cursor, read.first - 1)
                 if self._keyed:
                     yield End("frames were trimmed before they could be recorded: what follows depends on them")
                     return
                 cursor = read.first
-            if (why := self._changed(now)) is not None:
+            if (why := self._changed()) is not None:  # looked at behind the read: what was read before is of the state we have
                 yield End(why)
                 return
             frames = read.frames if left is None else read.frames[:left]
@@ -184,11 +197,10 @@ class _Recorder:
                     told = now
                 self._stop.wait(min(_LOOK_S, max(deadline - now, 0.0)))
 
-    def _changed(self, now: float) -> str | None:
+    def _changed(self) -> str | None:
         """Whether the state of a session was dropped or replaced meanwhile: what follows began with another one."""
-        if not self._keyed or now < self._cuts_due:
+        if not self._keyed:
             return None
-        self._cuts_due = now + _CUTS_S
         cuts = self._cuts_now()
         changed = sorted(s for s, seq in cuts.items() if self._cuts.get(s) != seq)
         return f"the state of session {', '.join(changed)} was dropped or replaced from outside" if changed else None
@@ -212,7 +224,7 @@ class _Recorder:
         seq = slot.slot_stats(self._queue, self._slot.prefix).emitted + 1
         return max(seq, self._pin(seq))
 
-    def _state_at_start(self) -> tuple[int, list[Stored]]:
+    def _state_at_start(self) -> tuple[int, Sessions]:
         """The first frame that the newest checkpoint does not cover, and all sessions as that checkpoint left them."""
         base, pinned = 1, 0
         while base != pinned:  # what a checkpoint read behind this does not cover is in the log
@@ -225,7 +237,7 @@ class _Recorder:
                 break
         seq = covers.seq if covers.incarnation == self._queue.run_id else 0  # of a lost queue server: the log has begun anew
         self._pin(seq + 1)
-        return seq + 1, [Stored(name, *found) for name, found in sessions.items()]
+        return seq + 1, sessions
 
     def _pin(self, seq: int) -> int:
         return self.reader.pin(seq, LEASE_MS)

@@ -40,6 +40,10 @@ class Group:
     deltas: list[bytes] = field(default_factory=list)
 
 
+# Record and groups by session.
+Sessions = dict[str, tuple[Mapping[str, Any], dict[int, Group]]]
+
+
 @dataclass(frozen=True)
 class Info:
     """A session, for lists. `record` is what the instance noted at its last checkpoint (udo_runtime.durable)."""
@@ -235,16 +239,15 @@ def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, G
         yield n, Group(metas[n], found[2 * i], found[2 * i + 1])
 
 
-def snapshot(
-    state: Connection, prefix: str, most_bytes: int
-) -> tuple[checkpoints.Checkpoint, dict[str, tuple[Mapping[str, Any], dict[int, Group]]]]:
+def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoints.Checkpoint, Sessions]:
     """What the newest checkpoint covers, and every session as it left it: (record, groups). UsageError above `most_bytes`.
 
     One transaction: the state server serves nobody else meanwhile.
     """
     while True:
-        wanted = {s: _numbers(state, prefix, s) for s in _records(state, prefix)}
-        if (size := sum(r["bytes"] for r in _records(state, prefix).values())) > most_bytes:
+        there = _records(state, prefix)
+        wanted = {s: _numbers(state, prefix, s) for s in there}
+        if (size := sum(r["bytes"] for r in there.values())) > most_bytes:
             raise UsageError(f"all sessions together take {size} bytes; at most {most_bytes} can be recorded (udo state ls)")
         each = [(s, n) for s, numbers in wanted.items() for n in numbers]
         commands: list[list[Arg]] = [["GET", f"{prefix}ckpt"], ["HGETALL", f"{prefix}sessions"]]

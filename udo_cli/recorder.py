@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from udo_protocol.errors import ProtocolError, UdoError
+from udo_protocol.errors import ProtocolError, UdoError, UsageError
 from udo_protocol.frame import decode
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.recording_file import Writer
@@ -34,16 +34,36 @@ class Summary:
 
 
 def write(
-    path: Path, parts: Iterator[pb.RecordPart], progress: Callable[[Summary], None], stopped: Callable[[], bool]
+    path: Path,
+    parts: Iterator[pb.RecordPart],
+    begun: Callable[[dict[str, Any]], None],
+    progress: Callable[[Summary], None],
+    stopped: Callable[[], bool],
 ) -> tuple[dict[str, Any], Summary]:
-    """Header and summary of the file, complete under its name. `progress` is called and `stopped` asked after each part.
+    """Header and summary of the file, complete under its name.
 
-    The node sends a part each second at least. KeyboardInterrupt if it is stopped before the state at the start was there.
+    `begun` gets the header: what is answered from here on is recorded. `progress` is called and `stopped` asked after each part; the
+    node sends one each second at least. KeyboardInterrupt if it is stopped before the state at the start was there.
     """
     first = next(parts)  # errors of the node come here: then there is no file
     header = _header(first.header)
+    try:
+        return header, _write(path, header, parts, begun, progress, stopped)
+    except OSError as e:
+        raise UsageError(f"{path} cannot be written: {e.strerror or e}") from e
+
+
+def _write(
+    path: Path,
+    header: dict[str, Any],
+    parts: Iterator[pb.RecordPart],
+    begun: Callable[[dict[str, Any]], None],
+    progress: Callable[[Summary], None],
+    stopped: Callable[[], bool],
+) -> Summary:
     with Writer(path) as file:
         file.header(header)
+        begun(header)
         sink = _Sink(file)
         try:
             for part in parts:
@@ -60,7 +80,7 @@ def write(
             raise KeyboardInterrupt
         sink.summary.ended_at = _now()
         file.close(asdict(sink.summary))
-    return header, sink.summary
+    return sink.summary
 
 
 def _header(h: pb.RecordHeader) -> dict[str, Any]:

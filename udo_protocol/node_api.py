@@ -31,6 +31,8 @@ _OPTIONS = [
 ]
 # On top of what the node manager itself may wait.
 _MARGIN_S = 10.0
+# Reading the state at a recording's start, and writing down its last frames.
+_RECORD_MARGIN_S = 120.0
 _channels: dict[tuple[int, str], grpc.Channel] = {}
 _lock = Lock()
 
@@ -171,7 +173,7 @@ class Node:
     def record(self, deployment: str, for_s: float, frames: int = 0) -> Iterator[pb.RecordPart]:
         """What it answers within `for_s` seconds, `frames` frames at most (0: no bound); ends early when the iterator is closed."""
         request = pb.RecordRequest(deployment=deployment, for_ms=round(for_s * 1000), frames=frames)
-        return self._stream("Record", request, None)
+        return self._stream("Record", request, for_s + _RECORD_MARGIN_S)
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
         """Whether it serves."""

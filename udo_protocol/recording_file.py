@@ -38,11 +38,11 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._frames is not None:
-            self._frames.close()
-            self._frames = None
-        self._zip.close()
-        self._partial.unlink(missing_ok=True)
+        try:
+            self._end_frames()
+            self._zip.close()
+        finally:
+            self._partial.unlink(missing_ok=True)
 
     def header(self, header: Mapping[str, Any]) -> None:
         """What is recorded; first of all."""
@@ -72,14 +72,17 @@ class Writer:
 
     def close(self, end: Mapping[str, Any]) -> None:
         """How it ended; the file is complete."""
-        if self._frames is not None:
-            self._frames.close()
-            self._frames = None
+        self._end_frames()
         for identity, ipc in self._schemas.items():
             self._zip.writestr(f"schemas/{identity.hex()}", ipc)
         self._json("end.json", end)
         self._zip.close()
         self._partial.replace(self._path)
+
+    def _end_frames(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
 
     def _json(self, name: str, document: Mapping[str, Any]) -> None:
         self._zip.writestr(name, json.dumps(document, indent=2))

@@ -89,7 +89,7 @@ class Recorder:
                 self._started.set()
                 yield part
 
-        self._made = recorder.write(file, parts(), lambda _: None, self._stop.is_set)[1]
+        self._made = recorder.write(file, parts(), lambda _: None, lambda _: None, self._stop.is_set)[1]
 
     def stop(self) -> recorder.Summary:
         """As Ctrl-C does."""
@@ -320,9 +320,24 @@ def test_a_recording_ends_where_the_state_was_changed_from_outside(home_daemon: 
     recording = Recorder(daemon, tmp_path / "r")
     query.run(1, [1])
     daemon.api.drop_state("d", "q")
+    Query(daemon, "q").run(0, [1])  # of another state
     made = recording.done()
     assert "state of session q was dropped or replaced" in made.reason
     assert made.frames <= 2
+
+
+def test_a_recording_ends_when_the_deployment_is_removed(daemon: Daemon, lane: Callable[..., Lane], tmp_path: Path) -> None:
+    daemon.deploy(add(1))
+    each = lane()
+    each.ask(1)
+    recording = Recorder(daemon, tmp_path / "r")
+    each.ask(2)
+    wait_until(lambda: pins(daemon) == [3], 20, "the frame to be recorded")
+    daemon.api.undeploy("d")
+    made = recording.done()
+    assert (made.frames, made.reason) == (1, "deployment d was removed meanwhile")
+    with queue(daemon) as conn:
+        assert conn.call("KEYS", f"{P}*") == []
 
 
 def test_the_pin_of_a_dead_recorder_goes(daemon: Daemon, lane: Callable[..., Lane], udo: Shell, tmp_path: Path) -> None:
@@ -379,7 +394,9 @@ def test_what_cannot_be_recorded_is_said(daemon: Daemon, udo: Shell, tmp_path: P
     daemon.deploy(add(1))
     assert "expected a time such as" in udo("record", "d", "--for", "soon", "-o", file, code=2).err
     assert "no folder" in udo("record", "d", "--for", "1s", "-o", tmp_path / "x" / "y", code=3).err
+    assert "/proc/r cannot be written" in udo("record", "d", "--for", "1s", "-o", "/proc/r", code=2).err
     nothing = udo("record", "d", "--for", "100ms", "-o", file)
+    assert "recording d (t@1 on node n1) from frame 1 on" in nothing.err
     assert "answered nothing" in nothing.err
     with Recording(file) as found:
         assert list(found.frames()) == []
@@ -506,6 +523,14 @@ def test_a_breakpoint_in_the_operator_opens_the_debugger_in_this_terminal(record
     terminal.until("3 frames, 3 events, 3 answers, 0 errors")
     terminal.until("ended by you")
     assert terminal.end() == 0
+
+
+def test_a_debugger_that_is_fed_from_a_pipe_steps_through_the_operator_only(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
+    folder = local(OP.format(line="if event['a'] == 2: breakpoint()", answer="event['a']"), **EVENTWISE)
+    done = udo("test", folder, "--replay", recorded, code=6, stdin="p event['a'] * 1000\ns\ns\ns\ns\np event['a'] * 1000\nc\n")
+    assert "2000" in done.err
+    assert "3000" in done.err
+    assert "udo_runtime" not in done.err
 
 
 def test_pdb_opens_the_debugger_where_the_operator_raises(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:

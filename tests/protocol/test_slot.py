@@ -159,6 +159,17 @@ def test_a_pin_holds_the_trim_until_it_is_released(servers: Servers) -> None:
     assert slot.slot_stats(servers.queue(), P).base == 4
 
 
+def test_a_pin_never_fills_the_log(servers: Servers) -> None:
+    bound = 4 * len(b"".join(map(bytes, data("l", 1))))
+    lane, instance = a_lane(servers, retained_bytes=bound), owner(servers)
+    instance.limits = Limits(retained_bytes=bound)
+    instance.pin(1, 60_000)
+    for n in range(1, 20):
+        assert lane.push(n, n - 1, data("l", n)).status is lane_end.Push.ACCEPTED
+        instance.emit(n, answer(instance.read(n)))
+    assert slot.slot_stats(servers.queue(), P).base > 10
+
+
 def test_a_parked_reader_wakes_at_once_and_a_shadow_at_its_promotion(servers: Servers) -> None:
     lane, instance = a_lane(servers), owner(servers)
     assert instance.park(1, 1) is False

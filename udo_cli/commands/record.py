@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -48,11 +48,20 @@ def command(deployment: str, for_s: float, file: Path, frames: int | None, force
     if not file.absolute().parent.is_dir():
         raise NotFound(f"there is no folder {file.absolute().parent} to write {file.name} to")
     interrupts: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+
+    def interrupt(number: int, _: object) -> None:
+        if interrupts:  # the node says nothing, so nobody looks: end at once, without a file
+            raise KeyboardInterrupt
+        interrupts.append(number)
+
+    def begun(header: dict[str, Any]) -> None:
+        what = f"{header['operator']}@{header['version']} on node {header['node']}"
+        output.say(f"recording {deployment} ({what}) from frame {header['first_seq']} on; Ctrl-C ends it")
+
+    parts = remote.node(address).record(deployment, for_s, frames or 0)
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        header, made = recorder.write(
-            file, remote.node(address).record(deployment, for_s, frames or 0), _progress(), lambda: bool(interrupts)
-        )
+        header, made = recorder.write(file, parts, begun, _progress(), lambda: bool(interrupts))
     finally:
         signal.signal(signal.SIGINT, before)
     if as_json:

@@ -135,7 +135,7 @@ def _write_events(path: Path, manifest: Manifest, batches: Sequence[pa.RecordBat
 def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, *, foreground: bool = False) -> None:
     """Run the child to its end; OperatorError if it leaves no outcome or takes longer than `bound_s` (None: no bound).
 
-    `foreground`: it has this terminal and stdin, for a debugger; Ctrl-C is its business.
+    `foreground`: it has this terminal, for a debugger; Ctrl-C is its business. A replay has our stdin in any case.
     """
     _write_private(trial.work / "request.json", json.dumps(trial.request))
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TZ", "TERM")}
@@ -147,7 +147,7 @@ def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, *, for
             command,
             cwd=trial.private,
             env=kept,
-            stdin=None if foreground else subprocess.DEVNULL,
+            stdin=None if "replay" in trial.request else subprocess.DEVNULL,
             stdout=_stderr(),
             start_new_session=not foreground,
         )

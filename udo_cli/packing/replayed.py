@@ -55,7 +55,7 @@ def run(
         trial.request.update(replay=str(file.absolute()), input=manifest.input, epoch=epoch, post_mortem=post_mortem)
         watched = post_mortem or sys.stdin.isatty()  # then nobody is in a hurry
         bound_s = None if watched else manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * count
-        isolated.run_child(trial, manifest, bound_s, foreground=True)
+        isolated.run_child(trial, manifest, bound_s, foreground=watched)
         said = isolated.outcome(trial.work, manifest)
         if answers is not None:
             _to_parquet(trial.work / "answers.arrow", answers)
