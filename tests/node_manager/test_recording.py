@@ -13,20 +13,21 @@ import subprocess
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
+from node_manager import access
 from tests.cli.conftest import Done, Shell
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add
+from tests.recording import Recorder, folder, replayed
 from udo_cli import recorder
 from udo_protocol import slot
-from udo_protocol.connection import Connection, Login
+from udo_protocol.connection import Connection
 from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.frame import ANSWER, ERROR
 from udo_protocol.recording_file import Recording
@@ -72,37 +73,6 @@ MINUTE = dt.timedelta(minutes=1)
 T0 = dt.datetime(2030, 1, 1)
 
 
-class Recorder:
-    """A recording in a thread."""
-
-    def __init__(self, daemon: Daemon, file: Path, frames: int = 0, for_s: float = 60.0) -> None:
-        self._parts = daemon.api.record("d", for_s, frames)
-        self._started, self._stop = threading.Event(), threading.Event()
-        self._made: recorder.Summary | None = None
-        self._thread = threading.Thread(target=self._run, args=(file,))
-        self._thread.start()
-        assert self._started.wait(20)
-
-    def _run(self, file: Path) -> None:
-        def parts() -> Iterator[Any]:
-            for part in self._parts:
-                self._started.set()
-                yield part
-
-        self._made = recorder.write(file, parts(), lambda _: None, lambda _: None, self._stop.is_set)[1]
-
-    def stop(self) -> recorder.Summary:
-        """As Ctrl-C does."""
-        self._stop.set()
-        return self.done()
-
-    def done(self) -> recorder.Summary:
-        """Wait for its end."""
-        self._thread.join(30)
-        assert self._made is not None
-        return self._made
-
-
 @pytest.fixture
 def udo(tmp_path: Path) -> Shell:
     """The command, without a platform."""
@@ -114,26 +84,14 @@ def local(tmp_path: Path) -> Callable[..., Path]:
     """local(source, **manifest) writes an operator into a folder."""
 
     def write(source: str, **manifest: Any) -> Path:
-        folder = tmp_path / f"local{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        (folder / "op.py").write_text(source)
-        fields = {"name": "t", "version": "9", **manifest}
-        tables = {k: v for k, v in fields.items() if isinstance(v, dict)}
-        lines = [f"{k} = {json.dumps(v)}" for k, v in fields.items() if k not in tables]
-        for name, table in tables.items():
-            lines += [f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
-        (folder / "operator.toml").write_text("\n".join(lines))
-        return folder
+        return folder(tmp_path / f"local{len(list(tmp_path.iterdir()))}", source, **manifest)
 
     return write
 
 
-@contextlib.contextmanager
-def queue(daemon: Daemon) -> Iterator[Connection]:
+def queue(daemon: Daemon) -> contextlib.closing[Connection]:
     """The queue server, as the node manager sees it."""
-    password = json.loads((daemon.home / "servers" / "access.json").read_text())["manager"]
-    with contextlib.closing(Connection(str(daemon.home / "run" / "queue.sock"), login=Login("manager", password))) as conn:
-        yield conn
+    return contextlib.closing(access.connect(daemon.home, "queue"))
 
 
 def stats(daemon: Daemon) -> slot.SlotStats:
@@ -148,17 +106,13 @@ def pins(daemon: Daemon) -> list[int]:
         return [int(bytes(v).partition(b":")[0]) for v in conn.call("HVALS", f"{P}pins")]
 
 
-def replayed(
-    udo: Shell, folder: Path, file: Path, tmp_path: Path, *args: str, code: int = 0
-) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Outcome, and answered values by lane: without the columns that say where they come from."""
-    out = tmp_path / "answers.parquet"
-    done = udo("test", folder, "--replay", file, "-o", out, "--json", *args, code=code)
+def by_lane(udo: Shell, operator: Path, file: Path, *args: str) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Outcome, and answered values by lane."""
+    outcome, rows = replayed(udo, operator, file, *args)
     lanes: dict[str, list[Any]] = {}
-    for row in pq.read_table(out).to_pylist():
-        values = tuple(v for k, v in row.items() if not k.startswith("__udo_"))
-        lanes.setdefault(row["__udo_lane"], []).append(values)
-    return done.json, lanes
+    for row in rows:
+        lanes.setdefault(row["__udo_lane"], []).append(tuple(v for k, v in row.items() if not k.startswith("__udo_")))
+    return outcome, lanes
 
 
 def test_a_stateless_recording_replays_to_the_answers_that_were_served(
@@ -167,17 +121,17 @@ def test_a_stateless_recording_replays_to_the_answers_that_were_served(
     daemon.deploy(add(1), config_json='{"env": {"GREETING": "hunter2"}, "secrets": {"KEY": "hunter3"}}')
     one, two = lane(), lane()
     one.ask(100)  # before it begins
-    recording = Recorder(daemon, tmp_path / "r", frames=4)
+    recording = Recorder(daemon.api, "d", tmp_path / "r", frames=4)
     served: dict[str, list[Any]] = {}
     for each, values in ((one, [1, 2, 3]), (two, [4]), (one, [5, 6]), (two, [])):
         each.send(values)
         served.setdefault(each.name, []).extend((v,) for v in each.values(each.receive()))
     made = recording.done()
     assert (made.frames, made.events, made.gaps, made.reason) == (4, 6, [], "it has 4 frames")
-    outcome, answers = replayed(udo, local(add(1), **STATELESS), tmp_path / "r", tmp_path)
+    outcome, answers = by_lane(udo, local(add(1), **STATELESS), tmp_path / "r")
     assert answers == served
     assert (outcome["frames"], outcome["events"], outcome["answers"], outcome["errors"]) == (4, 6, 6, 0)
-    _, changed = replayed(udo, local(add(10), **STATELESS), tmp_path / "r", tmp_path)
+    _, changed = by_lane(udo, local(add(10), **STATELESS), tmp_path / "r")
     assert changed == {name: [(v + 9,) for (v,) in values] for name, values in served.items()}
     text = (tmp_path / "r").read_bytes()
     assert b"GREETING" in text
@@ -229,7 +183,7 @@ def test_a_keyed_recording_in_the_middle_of_a_query_replays_to_the_answers_that_
     under_way.send([1, 4], [T0 + MINUTE] * 2)
     query.collect(under_way)
 
-    recording = Recorder(daemon, tmp_path / "r")
+    recording = Recorder(daemon.api, "d", tmp_path / "r")
     under_way.send([2], [T0 + MINUTE])
     query.collect(under_way)
     again = query.attempt(1)  # the task failed: what it did is taken back
@@ -239,21 +193,19 @@ def test_a_keyed_recording_in_the_middle_of_a_query_replays_to_the_answers_that_
     other.run(1, [1, 1])
     query.run(2, [1, 3])  # the timers of epoch 0 are due
     query.run(3, [5])
-    emitted = stats(daemon).emitted
-    wait_until(lambda: pins(daemon) == [emitted + 1], 20, "all to be recorded")
-    made = recording.stop()
+    made = recording.stop(stats(daemon).emitted)
     under_way.close()
     again.close()
 
     assert (made.sessions, made.gaps, made.reason) == (2, [], recorder.INTERRUPTED)
     served = {n: rows for q in (query, other) for n, rows in q.served.items() if n not in covered and rows}
     assert any(n < 0 for rows in served.values() for _, n in rows), "no timer has fired"
-    outcome, answers = replayed(udo, local(COUNT.format(step=1), **KEYED), tmp_path / "r", tmp_path)
+    outcome, answers = by_lane(udo, local(COUNT.format(step=1), **KEYED), tmp_path / "r")
     assert answers == served
     assert [(e["session"], e["epoch"]) for e in outcome["epochs"]] == [("q", 1), ("other", 1), ("q", 2), ("q", 3)]
-    outcome, of_epoch = replayed(udo, local(COUNT.format(step=1), **KEYED), tmp_path / "r", tmp_path, "--epoch", "2")
+    outcome, of_epoch = by_lane(udo, local(COUNT.format(step=1), **KEYED), tmp_path / "r", "--epoch", "2")
     assert of_epoch == {name: rows for name, rows in served.items() if name.split(".")[2] == "2"}
-    _, changed = replayed(udo, local(COUNT.format(step=100), **KEYED), tmp_path / "r", tmp_path)
+    _, changed = by_lane(udo, local(COUNT.format(step=100), **KEYED), tmp_path / "r")
     assert changed[f"other.r1.1.{other._attempts}"] == [(1, 101), (1, 201)]  # goes on from the recorded 1
 
 
@@ -272,14 +224,14 @@ def test_a_recording_that_begins_while_checkpoints_are_written_has_the_state_tha
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        made = [Recorder(daemon, tmp_path / f"r{i}", frames=40).done() for i in range(5)]
+        made = [Recorder(daemon.api, "d", tmp_path / f"r{i}", frames=40).done() for i in range(5)]
     finally:
         stop.set()
         thread.join(30)
-    folder = local(COUNT.format(step=1), **KEYED)
+    operator = local(COUNT.format(step=1), **KEYED)
     for i in range(5):
         assert made[i].frames == 40
-        _, answers = replayed(udo, folder, tmp_path / f"r{i}", tmp_path)
+        _, answers = by_lane(udo, operator, tmp_path / f"r{i}")
         first, *others = answers
         assert len(others) >= 10
         for name, rows in answers.items():  # of the last one perhaps only the first frames are recorded
@@ -317,7 +269,7 @@ def test_a_recording_ends_where_the_state_was_changed_from_outside(home_daemon: 
     daemon.deploy(COUNT.format(step=1), **KEYED)
     query = Query(daemon, "q")
     query.run(0, [1])
-    recording = Recorder(daemon, tmp_path / "r")
+    recording = Recorder(daemon.api, "d", tmp_path / "r")
     query.run(1, [1])
     daemon.api.drop_state("d", "q")
     Query(daemon, "q").run(0, [1])  # of another state
@@ -330,7 +282,7 @@ def test_a_recording_ends_when_the_deployment_is_removed(daemon: Daemon, lane: C
     daemon.deploy(add(1))
     each = lane()
     each.ask(1)
-    recording = Recorder(daemon, tmp_path / "r")
+    recording = Recorder(daemon.api, "d", tmp_path / "r")
     each.ask(2)
     wait_until(lambda: pins(daemon) == [3], 20, "the frame to be recorded")
     daemon.api.undeploy("d")
@@ -382,7 +334,7 @@ def test_ctrl_c_leaves_a_valid_file_of_what_has_come(
     said = json.loads(out)
     assert (said["frames"], said["events"], said["reason"]) == (1, 64 << 10, recorder.INTERRUPTED)
     assert not partial.exists()
-    outcome, _ = replayed(udo, local(add(1), **STATELESS), file, tmp_path)
+    outcome, _ = by_lane(udo, local(add(1), **STATELESS), file)
     assert outcome["answers"] == 64 << 10
 
 
@@ -413,7 +365,7 @@ def recorded(daemon: Daemon, lane: Callable[..., Lane], tmp_path: Path) -> Path:
     """Five frames of one event each, 1 to 5, and one that is no frame at all."""
     daemon.deploy(add(1))
     each = lane()
-    recording = Recorder(daemon, tmp_path / "five", frames=6)
+    recording = Recorder(daemon.api, "d", tmp_path / "five", frames=6)
     for n in range(1, 6):
         each.ask(n)
     garbage = lane()
@@ -426,14 +378,14 @@ def recorded(daemon: Daemon, lane: Callable[..., Lane], tmp_path: Path) -> Path:
 def test_failures_are_told_with_traceback_and_event_and_the_rest_goes_on(
     recorded: Path, udo: Shell, local: Callable[..., Path], tmp_path: Path
 ) -> None:
-    folder = local(OP.format(line="pass", answer="6 // (event['a'] - 3)"), **EVENTWISE)
-    done: Done = udo("test", folder, "--replay", recorded, code=6)
+    operator = local(OP.format(line="pass", answer="6 // (event['a'] - 3)"), **EVENTWISE)
+    done: Done = udo("test", operator, "--replay", recorded, code=6)
     assert "ZeroDivisionError" in done.err
     assert 'the event: {"a": 3}' in done.err
     assert "op.py" in done.err
     assert "t@9: 6 frames, 5 events, 2 answers, 2 errors, 2 skipped, 0 stale" in done.out
-    outcome, answers = replayed(udo, folder, recorded, tmp_path, code=6)
-    assert list(answers.values()) == [[(-3,), (-6,)]]
+    outcome, rows = replayed(udo, operator, recorded, code=6)
+    assert [row["b"] for row in rows] == [-3, -6]
     assert [(f["seq"], f["frame"], f["code"]) for f in outcome["failures"]] == [(3, "data", "operator"), (6, "undecodable", "protocol")]
 
 
@@ -450,18 +402,18 @@ def test_an_operator_that_does_not_fit_the_recording_is_refused(recorded: Path, 
 
 def test_state_of_another_version_is_refused(daemon: Daemon, udo: Shell, local: Callable[..., Path], tmp_path: Path) -> None:
     daemon.deploy(COUNT.format(step=1), **KEYED, state_version=1)
-    Recorder(daemon, tmp_path / "r", for_s=0.1).done()
+    Recorder(daemon.api, "d", tmp_path / "r", for_s=0.1).done()
     err = udo("test", local(COUNT.format(step=1), **KEYED, state_version=2), "--replay", tmp_path / "r", code=4).err
     assert "reads state of version 2; the recorded state of t@1 is of version 1" in err
 
 
 def test_a_damaged_file_is_refused(recorded: Path, udo: Shell, local: Callable[..., Path], tmp_path: Path) -> None:
-    folder, bad = local(add(1), **STATELESS), tmp_path / "bad"
+    operator, bad = local(add(1), **STATELESS), tmp_path / "bad"
     whole = recorded.read_bytes()
 
     def refused(content: bytes) -> str:
         bad.write_bytes(content)
-        return udo("test", folder, "--replay", bad, code=2).err
+        return udo("test", operator, "--replay", bad, code=2).err
 
     assert "cut off or no file of `udo record`" in refused(whole[: len(whole) // 2])
     assert "cut off or no file of `udo record`" in refused(b"{}")
@@ -469,8 +421,8 @@ def test_a_damaged_file_is_refused(recorded: Path, udo: Shell, local: Callable[.
     assert "damaged" in refused(whole[:at] + b"XXXX" + whole[at + 4 :])
     with zipfile.ZipFile(bad, "w") as other:
         other.writestr("x", "y")
-    assert "has no recording.json" in udo("test", folder, "--replay", bad, code=2).err
-    assert "there is no file" in udo("test", folder, "--replay", tmp_path / "none", code=2).err
+    assert "has no recording.json" in udo("test", operator, "--replay", bad, code=2).err
+    assert "there is no file" in udo("test", operator, "--replay", tmp_path / "none", code=2).err
 
 
 class Terminal:
@@ -510,8 +462,8 @@ class Terminal:
 
 
 def test_a_breakpoint_in_the_operator_opens_the_debugger_in_this_terminal(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
-    folder = local(OP.format(line="if event['a'] in (2, 4): breakpoint()", answer="event['a']"), **EVENTWISE)
-    terminal = Terminal(udo.command("test", folder, "--replay", recorded), udo.environment())
+    operator = local(OP.format(line="if event['a'] in (2, 4): breakpoint()", answer="event['a']"), **EVENTWISE)
+    terminal = Terminal(udo.command("test", operator, "--replay", recorded), udo.environment())
     terminal.until("(Pdb) ")
     terminal.type("p event['a'] * 1000")
     assert "2000" in terminal.until("(Pdb) ")
@@ -525,17 +477,17 @@ def test_a_breakpoint_in_the_operator_opens_the_debugger_in_this_terminal(record
     assert terminal.end() == 0
 
 
-def test_a_debugger_that_is_fed_from_a_pipe_steps_through_the_operator_only(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
-    folder = local(OP.format(line="if event['a'] == 2: breakpoint()", answer="event['a']"), **EVENTWISE)
-    done = udo("test", folder, "--replay", recorded, code=6, stdin="p event['a'] * 1000\ns\ns\ns\ns\np event['a'] * 1000\nc\n")
-    assert "2000" in done.err
-    assert "3000" in done.err
-    assert "udo_runtime" not in done.err
+def test_a_debugger_is_fed_from_a_pipe_too(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
+    operator = local(OP.format(line="if event['a'] > 3: breakpoint()", answer="event['a']"), **EVENTWISE)
+    done = udo("test", operator, "--replay", recorded, code=6, stdin="p event['a'] * 1000\nc\np event['a'] * 1000\nc\n")
+    assert "4000" in done.err
+    assert "5000" in done.err
+    assert "6 frames, 5 events, 5 answers, 1 errors" in done.out
 
 
 def test_pdb_opens_the_debugger_where_the_operator_raises(recorded: Path, udo: Shell, local: Callable[..., Path]) -> None:
-    folder = local(OP.format(line="assert event['a'] != 3, 'three'", answer="event['a']"), **EVENTWISE)
-    terminal = Terminal(udo.command("test", folder, "--replay", recorded, "--pdb"), udo.environment())
+    operator = local(OP.format(line="assert event['a'] != 3, 'three'", answer="event['a']"), **EVENTWISE)
+    terminal = Terminal(udo.command("test", operator, "--replay", recorded, "--pdb"), udo.environment())
     assert 'the event: {"a": 3}' in terminal.until("(Pdb) ")
     terminal.type("p event, 'op.py' in __file__")
     assert "({'a': 3}, True)" in terminal.until("(Pdb) ")

@@ -37,7 +37,7 @@ class Watch:
 
     def _breakpoint(self, *_: Any, **__: Any) -> None:
         if self.armed:
-            Debugger(skip=["udo_runtime.*"]).set_trace(sys._getframe(1))  # stepping stays in the operator
+            Debugger().set_trace(sys._getframe(1))
 
     def __call__(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The same, watched."""

@@ -1,0 +1,72 @@
+"""A recording in a thread, local operators to replay it, and what they answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests.cli.conftest import Shell
+from tests.conftest import wait_until
+from udo_cli import recorder
+from udo_protocol.node_api import Node
+
+
+class Recorder:
+    """Records `deployment` into `file`; what is answered once this exists is in it."""
+
+    def __init__(self, node: Node, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0) -> None:
+        self._parts, self._file = node.record(deployment, for_s, frames), file
+        self._started, self._stop = threading.Event(), threading.Event()
+        self.last_seq = 0
+        self._made: recorder.Summary | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._started.wait(20)
+
+    def _run(self) -> None:
+        def parts() -> Iterator[Any]:
+            for part in self._parts:
+                self._started.set()
+                yield part
+
+        def progress(made: recorder.Summary) -> None:
+            self.last_seq = made.last_seq or 0
+
+        self._made = recorder.write(self._file, parts(), lambda _: None, progress, self._stop.is_set)[1]
+
+    def stop(self, last_seq: int) -> recorder.Summary:
+        """End it as Ctrl-C does, once that frame is recorded."""
+        wait_until(lambda: self.last_seq >= last_seq, 20, f"frame {last_seq} to be recorded")
+        self._stop.set()
+        return self.done()
+
+    def done(self) -> recorder.Summary:
+        """Wait for its end."""
+        self._thread.join(90)
+        assert self._made is not None
+        return self._made
+
+
+def folder(path: Path, source: str, **manifest: Any) -> Path:
+    """An operator `t@9` as `udo test` wants it."""
+    path.mkdir()
+    (path / "op.py").write_text(source)
+    fields = {"name": "t", "version": "9", **manifest}
+    tables = {k: v for k, v in fields.items() if isinstance(v, dict)}
+    lines = [f"{k} = {json.dumps(v)}" for k, v in fields.items() if k not in tables]
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
+    (path / "operator.toml").write_text("\n".join(lines))
+    return path
+
+
+def replayed(udo: Shell, operator: Path, file: Path, *args: str, code: int = 0) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Outcome, and answered events with where they come from."""
+    out = file.with_suffix(".parquet")
+    done = udo("test", operator, "--replay", file, "-o", out, "--json", *args, code=code)
+    return done.json, pq.read_table(out).to_pylist()
