@@ -396,6 +396,7 @@ def test_an_operator_that_does_not_fit_the_recording_is_refused(recorded: Path, 
     assert "keeps state by a int64; t@1 was recorded keeping it by nothing" in udo("test", keyed, "--replay", recorded, code=4).err
     fits = local(add(1), **STATELESS)
     assert "name no epoch" in udo("test", fits, "--replay", recorded, "--epoch", "1", code=2).err
+    assert "there is no folder" in udo("test", fits, "--replay", recorded, "-o", recorded.parent / "x" / "y", code=3).err
     assert "exclude each other" in udo("test", fits, "--replay", recorded, "--events", recorded, code=2).err
     assert "belong to --replay" in udo("test", fits, "--pdb", code=2).err
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from udo_cli.packing import isolated
-from udo_protocol.errors import SchemaError, UsageError
+from udo_protocol.errors import NotFound, SchemaError, UsageError
 from udo_protocol.manifest import Manifest
 from udo_protocol.recording_file import Recording
 from udo_protocol.schema import from_ipc, misfits
@@ -48,6 +48,8 @@ def run(
     answers: Path | None,
 ) -> dict[str, Any]:
     """The outcome; the answers in `answers` as parquet. KeyboardInterrupt if the replay was interrupted."""
+    if answers is not None and not answers.absolute().parent.is_dir():
+        raise NotFound(f"there is no folder {answers.absolute().parent} to write {answers.name} to")
     with Recording(file) as recording:
         require_fit(recording, manifest, epoch)
         count = sum(1 for _ in recording.frames())  # reads it to the end: damage is found before the operator runs
