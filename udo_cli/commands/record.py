@@ -37,7 +37,7 @@ _TELL_S = 1.0
 def command(deployment: str, for_s: float, file: Path, frames: int | None, force: bool, address: str | None, as_json: bool) -> None:
     """Write to a file every frame that DEPLOYMENT answers on this node meanwhile, in order, and its state at the start.
 
-    Serving goes on undisturbed. The file holds events and state as they are: treat it like the data it comes from. Values of the
+    Serving does not wait for it. The file holds events and state as they are: treat it like the data it comes from. Values of the
     deployment's environment and secrets are not in it.
     """
     from udo_cli import output, recorder, remote
