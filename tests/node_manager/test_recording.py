@@ -401,11 +401,24 @@ def test_an_operator_that_does_not_fit_the_recording_is_refused(recorded: Path, 
     assert "belong to --replay" in udo("test", fits, "--pdb", code=2).err
 
 
-def test_state_of_another_version_is_refused(daemon: Daemon, udo: Shell, local: Callable[..., Path], tmp_path: Path) -> None:
+MIGRATE = """
+    def migrate(self, old, from_version):
+        return {{"n": old["n"] * 1000}}
+"""
+
+
+def test_state_of_another_version_is_migrated_or_refused(daemon: Daemon, udo: Shell, local: Callable[..., Path], tmp_path: Path) -> None:
     daemon.deploy(COUNT.format(step=1), **KEYED, state_version=1)
-    Recorder(daemon.api, "d", tmp_path / "r", for_s=0.1).done()
+    query = Query(daemon, "q")
+    query.run(0, [1, 1])
+    recording = Recorder(daemon.api, "d", tmp_path / "r", frames=2)
+    query.run(1, [1])
+    recording.done()
     err = udo("test", local(COUNT.format(step=1), **KEYED, state_version=2), "--replay", tmp_path / "r", code=4).err
     assert "reads state of version 2; the recorded state of t@1 is of version 1" in err
+    next_version = local((COUNT + MIGRATE).format(step=1), **KEYED, state_version=2, migrates_from=[1])
+    _, rows = replayed(udo, next_version, tmp_path / "r")
+    assert [row["n"] for row in rows] == [2001]
 
 
 def test_a_damaged_file_is_refused(recorded: Path, udo: Shell, local: Callable[..., Path], tmp_path: Path) -> None:

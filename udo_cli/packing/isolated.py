@@ -72,7 +72,7 @@ def _start(
     more: Mapping[str, Any] | None = None,
 ) -> Trial | None:
     with prepared(manifest, code, dependencies, env, files) as trial:
-        trial.request["events"] = batches is not None
+        trial.request.update(more or {}, events=batches is not None)
         if batches is not None:
             _write_events(trial.work / "events.arrow", manifest, batches)
         run_child(trial, manifest, manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ()))
@@ -114,7 +114,6 @@ def prepared(
             "base": [*front, str(base)],
             "events": False,
             "env": dict(env),
-            **(more or {}),
         }
         yield Prepared(work, private, request)
 

@@ -26,11 +26,10 @@ def require_fit(recording: Recording, manifest: Manifest, epoch: int | None) -> 
     if key != wanted:
         show = [", ".join(f"{n} {t}" for n, t in columns) or "nothing" for columns in (wanted, key)]
         raise SchemaError(f"{here} keeps state by {show[0]}; {recorded} was recorded keeping it by {show[1]}")
-    state_version = header["manifest"]["state_version"]
-    if key and state_version != manifest.state_version:
-        raise SchemaError(
-            f"{here} reads state of version {manifest.state_version}; the recorded state of {recorded} is of version {state_version}"
-        )
+    state_version, reads = header["manifest"]["state_version"], (manifest.state_version, *manifest.migrates_from)
+    if key and state_version not in reads:
+        there = ", ".join(map(str, reads))
+        raise SchemaError(f"{here} reads state of version {there}; the recorded state of {recorded} is of version {state_version}")
     if epoch is not None and not header["keyed"]:
         raise UsageError(f"--epoch: {recorded} keeps no state, and the frames of such a deployment name no epoch")
 

@@ -13,13 +13,14 @@ from udo_runtime.keyed import Keyed, KeyedProcessor
 from udo_runtime.keyed_instance import KeyedInstance
 from udo_runtime.load import Processor
 from udo_runtime.session import Session
+from udo_runtime.versions import Versions
 
 
 class _Recorded(Durable):
     """State as the checkpoint before the first frame left it."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording, self._sessions = recording, recording.sessions()
+    def __init__(self, recording: Recording, versions: Versions) -> None:
+        self._recording, self._sessions, self._versions = recording, recording.sessions(), versions
 
     def covered(self) -> Checkpoint:
         return Checkpoint(self._recording.header["first_seq"] - 1)
@@ -29,9 +30,9 @@ class _Recorded(Durable):
 
     def load(self, name: str) -> Session:
         if name not in self._sessions:
-            return Session(name)
+            return Session(name, versions=self._versions)
         record, folder = self._sessions[name]
-        return restored(name, record, self._recording.groups(folder))
+        return restored(name, record, self._recording.groups(folder), self._versions)
 
     def save(self, sessions: Iterable[Session], dropped: dict[str, set[int]], seq: int, emitted: int, riding: Sequence[Any] = ()) -> None:
         for name in dropped:
@@ -58,7 +59,11 @@ def keyed_instance(
 ) -> KeyedInstance:
     """A keyed instance on the recording's state."""
     instance = KeyedInstance(*arguments)
-    run = KeyedProcessor(processor.per_event, Keyed(**{**keyed, "columns": tuple(keyed["columns"])}), arguments[3][1], ctx)
+    how = Keyed(**{**keyed, "columns": tuple(keyed["columns"])})
+    run = KeyedProcessor(processor.per_event, how, arguments[3][1], ctx)
     run.events, run.end = watch(run.events), watch(run.end)  # type: ignore[method-assign]
-    instance.keyed, instance.durable = run, _Recorded(recording)
+    instance.keyed, instance.durable = (
+        run,
+        _Recorded(recording, Versions(how.state_version, how.migrates_from, processor.per_event.migrate)),
+    )
     return instance
