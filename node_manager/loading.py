@@ -125,10 +125,8 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
     manifest = load.wanted.image.manifest
     if not load.follow or not manifest.key:
         return ""
-    if load.serving in (manifest.state_version, *manifest.migrates_from):
-        return "owner"
-    kept = rewinding.kept(state, prefix)
-    return "kept" if kept is not None and kept.info["digest"] == load.wanted.image.digest else "owner"
+    reads = load.serving in (manifest.state_version, *manifest.migrates_from)
+    return "owner" if reads or not rewinding.possible(state, prefix, load.wanted.image.digest) else "kept"
 
 
 def _load_error(reference: str, error: dict[str, Any]) -> UdoError:

@@ -27,7 +27,7 @@ from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
 from udo_protocol.frame import Failure
 from udo_protocol.lifecycle import INSTANCE
-from udo_protocol.manifest import update_refusals
+from udo_protocol.manifest import call_misfits, update_refusals
 
 _log = structlog.get_logger()
 # A load that fails so often in a row after the slot has served is no passing trouble: callers are told.
@@ -373,7 +373,9 @@ class Slot:
 
     def _prepare(self, load: Load, check: bool) -> None:
         new, old = load.wanted.image.manifest, self._wanted.image.manifest if self._wanted else None
-        if check and old and (why := update_refusals(old, new)):
+        back = bool(new.key) and rewinding.possible(self._conn("state"), self.prefix, load.wanted.image.digest)
+        refusals = call_misfits if back else update_refusals
+        if check and old and (why := refusals(old, new)):
             load.done.set_exception(
                 SchemaError(
                     f"{new.reference} cannot replace {old.reference} under running queries: {'; '.join(why)}. Deploy it under another name."

@@ -21,7 +21,7 @@ _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire ti
 _STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*", "follower", "journal:*", "kept:*", "")
 _STATE_READS = ("owner", "cut", "kept")
 _STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lpop lrange hget hset hdel
-    hgetall hkeys hmget exists rename"""
+    hgetall hkeys exists rename"""
 _LANE_WRITES = ("lane:*", "in", "bytes", "out:*", "sizes", "parked", "", "bell:*", "newest:*", "schema:*", "lanes")
 _LANE_READS = ("route", "status", "base", "emitted", "owner")
 _LANE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lpush rpush ltrim blpop hget hset hsetnx hdel

@@ -13,41 +13,40 @@ from typing import Any
 
 from udo_protocol.checkpoints import load_checkpoint
 from udo_protocol.connection import Connection
-from udo_protocol.slot import as_int
 
 _PIN = "rollback"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept: `info` of who kept it, and the frames that state covers: up to `seq` of the queue server's run `incarnation`."""
+    """What is kept: `info` of who kept it, and the frames that state covers: up to `seq` of the log of the queue server's run `log`."""
 
     info: Mapping[str, Any]
     seq: int
-    incarnation: str
+    log: str
 
 
 def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, Any], window_ms: int) -> None:
     """Keep the state as it is durable now, and the frames behind it; nobody may own the slot meanwhile."""
     covers = load_checkpoint(state, prefix)
-    first = covers.seq + 1 if covers.incarnation == queue.run_id else 1
-    queue.call("FCALL", "udo_pin", 1, prefix, _PIN, first, window_ms)
-    state.call("FCALL", "udo_keep", 1, prefix, json.dumps(info))
+    seq = covers.seq if covers.incarnation == queue.run_id else 0
+    queue.call("FCALL", "udo_pin", 1, prefix, _PIN, seq + 1, window_ms)
+    state.call("FCALL", "udo_keep", 1, prefix, json.dumps({**info, "seq": seq, "log": queue.run_id}))
 
 
 def kept(state: Connection, prefix: str) -> Kept | None:
     """What is kept, if anything."""
-    info, ckpt = state.call("HMGET", f"{prefix}kept", "info", "ckpt")
-    if info is None:
+    text = state.call("HGET", f"{prefix}kept", "info")
+    if text is None:
         return None
-    seq, _, incarnation = bytes(ckpt).decode().partition(" ")
-    return Kept(json.loads(bytes(info)), int(seq or 0), incarnation)
+    info = json.loads(bytes(text))
+    return Kept(info, info["seq"], info["log"])
 
 
-def retained(queue: Connection, prefix: str, found: Kept) -> bool:
-    """Whether all frames behind it are still in the log."""
-    first = found.seq + 1 if found.incarnation == queue.run_id else 1
-    return as_int(queue.call("GET", f"{prefix}base"), 1) <= first
+def possible(state: Connection, prefix: str, digest: str) -> bool:
+    """Whether the version of that digest is the one whose state is kept."""
+    found = kept(state, prefix)
+    return found is not None and bool(found.info["digest"] == digest)
 
 
 def rewind(state: Connection, queue: Connection, prefix: str) -> None:

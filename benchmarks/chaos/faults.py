@@ -17,8 +17,9 @@ from udo_protocol.connection import ReplyError
 from udo_protocol.errors import UdoError
 
 KILL, KILL_AT, UPDATE, FORMER = "instance killed", "instance killed at", "live update", "former owner resumed"
+MIGRATE, BACK = "live update to another form of state", "rollback to the former form of state"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
-WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, UPDATE: 2.0, FORMER: 4.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.4}
+WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, UPDATE: 2.0, MIGRATE: 2.0, BACK: 2.0, FORMER: 4.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.4}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _RECOVER_S = 1.0
@@ -73,6 +74,8 @@ class Faults:
             KILL: lambda: node.kill_instance(deployment),
             KILL_AT: lambda: bool(node.arm(deployment, point, "kill")),
             UPDATE: lambda: node.update(deployment),
+            MIGRATE: lambda: node.migrate(deployment),
+            BACK: lambda: node.go_back(deployment),
             FORMER: lambda: node.stop_promote_resume(deployment, point, pause_s),
             QUEUE: lambda: node.kill_server("queue"),
             STATE: lambda: node.kill_server("state"),

@@ -28,7 +28,13 @@ from udo_protocol.keys import prefix
 from udo_protocol.node_api import connect_node
 from udo_protocol.slot import SlotStats, slot_stats
 
-VERSIONS = ("1", "2")
+# Two equal ones; one with another form of the state; one that takes that back to the first form.
+VERSIONS: dict[str, dict[str, object]] = {
+    "1": {},
+    "2": {},
+    "3": {"entry": "history:Wrapped", "state_version": 1, "migrates_from": (0,)},
+    "4": {"entry": "history:Unwrapped", "migrates_from": (1,)},
+}
 _START_S, _STOP_S = 60.0, 40.0
 # A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
 _FIRE_S, _TAKEN_S, _RESUME_S = 3.0, 1.0, 6.0
@@ -45,6 +51,7 @@ class ChaosNode:
         self.chaos.mkdir(parents=True)
         self._digests: dict[str, str] = {}
         self._versions: dict[str, str] = {}
+        self._former: dict[str, str] = {}
         if broken:
             assert broken in LACKS, f"expected one of {', '.join(LACKS)}, got {broken!r}"
             (self.chaos / "broken").write_text(broken)
@@ -73,16 +80,16 @@ class ChaosNode:
                     p.kill()
 
     def deploy(self, name: str) -> None:
-        """Deploy the operator `history`, in two equal versions, under this name."""
+        """Deploy the operator `history` under this name; all its versions are at hand."""
         for version in VERSIONS:
             if version not in self._digests:
                 self._digests[version] = self._put_image(version)
-        self.api.deploy(name, "history", VERSIONS[0], self._digests[VERSIONS[0]])
-        self._versions[name] = VERSIONS[0]
+        self.api.deploy(name, "history", "1", self._digests["1"])
+        self._versions[name] = self._former[name] = "1"
 
     def _put_image(self, version: str) -> str:
         source = OPERATORS / "history"
-        manifest = manifests.load(source).model_copy(update={"version": version})
+        manifest = manifests.load(source).model_copy(update={"version": version, **VERSIONS[version]})
         digest = "sha256:" + hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()
         directory = self.home / "images" / digest.replace(":", "-")
         (directory / "deps").mkdir(parents=True)
@@ -152,11 +159,23 @@ class ChaosNode:
         return 0
 
     def update(self, name: str) -> bool:
-        """Live update to an equal version."""
-        wanted = VERSIONS[1 - VERSIONS.index(self._versions[name])]
+        """Live update to a version with the same form of state."""
+        equal = {"1": "2", "2": "1", "4": "2", "3": "3"}
+        return self._update(name, equal[self._versions[name]])
+
+    def migrate(self, name: str) -> bool:
+        """Live update to a version with another form of state."""
+        return self._update(name, "4" if self._versions[name] == "3" else "3")
+
+    def go_back(self, name: str) -> bool:
+        """From the other form of state to the version before, which cannot read it."""
+        return self._versions[name] == "3" and self._update(name, self._former[name])
+
+    def _update(self, name: str, wanted: str) -> bool:
+        now = self._versions[name]
         phases = [e.phase for e in self.api.update(name, wanted, self._digests[wanted])]
         if phases and phases[-1] == "done":
-            self._versions[name] = wanted
+            self._versions[name], self._former[name] = wanted, now
             return True
         return False
 

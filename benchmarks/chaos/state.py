@@ -45,5 +45,6 @@ def durable_state(home: Path, deployment: str, name: str) -> tuple[dict[str, dic
                 }
                 timers |= {(_EPOCH + dt.timedelta(microseconds=at), "x", unpack_key(k)) for k, at in value.get("x", {}).items()}
             else:
+                value = value.get("in", value)  # of version 3
                 states[key] = {n: v for n, v in value.items() if not n.startswith("\0")}
     return states, timers

@@ -39,6 +39,41 @@ class History(Operator):
                 del state[name]
 
 
+class Wrapped(History):
+    """The same with another form of state: all of it under one name."""
+
+    def process(self, event: dict[str, Any], ctx: Any) -> Answers:
+        """As it is, on what lies inside."""
+        return self._inside(ctx, super().process(event, _Inside(ctx)))
+
+    def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Answers:
+        """As it is, on what lies inside."""
+        return self._inside(ctx, super().on_timer(key, at, _Inside(ctx)))
+
+    @staticmethod
+    def _inside(ctx: Any, answers: Answers) -> Answers:
+        yield from answers
+        if not ctx.state["in"]:
+            del ctx.state["in"]
+
+    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """From the plain form."""
+        return {"in": old} if old else {}
+
+
+class Unwrapped(History):
+    """Takes the other form back."""
+
+    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """From the form of `Wrapped`."""
+        return dict(old.get("in", {}))
+
+
+class _Inside:
+    def __init__(self, ctx: Any) -> None:
+        self.state, self.timer, self.expire = ctx.state.setdefault("in", {}), ctx.timer, ctx.expire
+
+
 def _count(event: dict[str, Any], state: dict[str, Any], ctx: Any) -> Iterator[tuple[str, int]]:
     state["n"] = state.get("n", 0) + 1
     yield "count", state["n"]

@@ -166,10 +166,12 @@ class Rewinder(Follower):
         found = kept(self._state, p)
         if found is None:
             raise StateLost("nothing is kept from before the update any more: it is too late to go back")
+        if found.log != self._incarnation:
+            raise StateLost("the queue server was lost since the update, and the input with it: it is too late to go back")
         flat = self._state.call("HGETALL", f"{p}kept:sessions")
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             self._load(bytes(name).decode(), bytes(text))
-        return found.seq if found.incarnation == self._incarnation else 0
+        return found.seq
 
     def _load(self, name: str, text: bytes) -> None:
         p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
