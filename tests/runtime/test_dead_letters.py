@@ -226,9 +226,12 @@ class Count(Operator):
 """
 
 
-def counter(start: Start, source: str = COUNT, time_column: str | None = None, **limits: int) -> Process:
-    keyed = {"columns": ["k"], "time_column": time_column}
-    return start(source, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, policy="dead-letter", **limits)
+def counter(
+    start: Start, source: str = COUNT, time_column: str | None = None, *, commit: str = "epoch", follow: bool = False, **limits: int
+) -> Process:
+    keyed = {"columns": ["k"], "time_column": time_column, "commit": commit}
+    more = {"policy": "dead-letter", "follow": follow, "promote": not follow, **limits}
+    return start(source, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, **more)
 
 
 @pytest.fixture
@@ -375,6 +378,36 @@ def test_above_the_limit_a_keyed_attempt_fails_and_leaves_nothing(start: Start, 
     assert "may keep 1" in failed.header.failure.message
     assert Attempt(servers, 0, 2).run(["a", "boom"]) == [("a", 1)]
     assert len(letters(servers)) == 1
+
+
+@pytest.mark.parametrize("commit", ["epoch", "frame"])
+def test_an_update_in_the_middle_of_an_epoch_leaves_each_dead_letter_once(start: Start, servers: Servers, commit: str) -> None:
+    counter(start, commit=commit)
+    assert Attempt(servers, 0, 1).run(["a", "boom"]) == [("a", 1)]
+    follower = counter(start, commit=commit, follow=True)
+    assert Attempt(servers, 1, 2).run(["boom"]) == []
+    attempt = Attempt(servers, 2, 3)
+    attempt.send(["boom", "a"])
+    assert attempt.answers() == [("a", 2)]
+    slot.promote(servers.state(), servers.queue(), P, follower.token)
+    attempt.send(["boom"])
+    attempt.end()
+    assert attempt.answers() == []
+    assert sorted((d.epoch, d.number, d.row) for d in letters(servers).values()) == [(0, 1, 1), (1, 1, 0), (2, 1, 0), (2, 2, 0)]
+    assert letters(servers, PENDING) == {}
+
+
+def test_with_a_checkpoint_for_each_frame_letters_count_and_are_sent_again_as_ever(start: Start, servers: Servers) -> None:
+    counter(start, commit="frame")
+    assert Attempt(servers, 0, 1).run(["a", "boom"]) == [("a", 1)]
+    counter(start, MENDED, commit="frame")
+    mark(servers)
+    attempts = [Attempt(servers, 1, partition + 2, partition=partition) for partition in range(GROUPS)]
+    for partition, attempt in enumerate(attempts):  # their ENDs may be covered by one checkpoint
+        attempt.end([partition])
+    assert [a for attempt in attempts for a in attempt.answers()] == [("boom", 1)]
+    assert Attempt(servers, 2, 9).run(["boom"]) == [("boom", 2)]
+    assert (letters(servers), marks(servers)) == ({}, [])
 
 
 def test_a_batch_jobs_dead_letters_outlive_its_state(count: Process, servers: Servers) -> None:
