@@ -28,8 +28,10 @@ from node_manager.images import Image
 from node_manager.servers import Role
 from node_manager.settings import Settings
 from udo_protocol import access, keys
+from udo_protocol.dead_letters import DEAD_LETTER, FAIL, POLICIES
 from udo_protocol.errors import UsageError
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
+from udo_protocol.limits import MOST_RETRIES
 from udo_protocol.manifest import Manifest
 from udo_protocol.schema import to_ipc
 
@@ -52,17 +54,26 @@ class Config:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     files: Mapping[str, str] = field(default_factory=dict, repr=False)  # path -> base64
     limits: Mapping[str, Any] = field(default_factory=dict)
-    policy: Any = None
+    policy: str = FAIL  # what becomes of events that the operator fails on: udo_protocol.dead_letters
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Config:
-        """From config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad file path."""
+        """From config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad file path or policy."""
         for path in data.get("files") or {}:
             p = PurePosixPath(path)
             if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] in _OURS:
                 raise UsageError(f"a deployment's file must be a relative path inside the instance's directory, got {path!r}")
         env, secret, files, limits = (data.get(n) or {} for n in ("env", "secrets", "files", "limits"))
-        return cls(env, secret, files, {k: int(v) for k, v in limits.items()}, data.get("policy"))
+        if (policy := data.get("policy") or FAIL) not in POLICIES:
+            raise UsageError(f"policy: expected {' or '.join(map(repr, POLICIES))}, got {policy!r}")
+        if not 0 <= (retries := int(limits.get("retries", 0))) <= MOST_RETRIES:
+            raise UsageError(f"limit retries: expected 0 to {MOST_RETRIES}, got {retries}")
+        return cls(env, secret, files, {k: int(v) for k, v in limits.items()}, policy)
+
+    def bad_events(self) -> str:
+        """What becomes of events that the operator fails on, as people read it."""
+        retries = self.limits.get("retries", 0)
+        return self.policy + (f", {retries} retries" if retries else "")
 
 
 class Instance:
@@ -202,11 +213,14 @@ class Instances:
             "secrets": dict(config.secrets),
             "keyed": manifest.keyed,
             "follow": follow,
+            "policy": config.policy,
             "limits": dict(config.limits),
             "open_files": allowance.open_files,
         }
         if manifest.key:
             self._servers.widen("state", instance.name, access.state(prefix))
+        elif config.policy == DEAD_LETTER:
+            self._servers.widen("state", instance.name, access.letters(prefix))
         with contextlib.closing(self._servers.connect("queue")) as conn:
             self._servers.users.widen("queue", conn, instance.name, access.queue(prefix, instance.name))
             # Holds secrets: gone soon even if nobody fetches it.

@@ -35,7 +35,7 @@ from node_manager.pool import Pool
 from node_manager.servers import Role
 from node_manager.settings import Settings
 from node_manager.slots import Slot
-from udo_protocol import checkpoints
+from udo_protocol import checkpoints, dead_letters, keys
 from udo_protocol import slot as log
 from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.schema import from_ipc, require_fit
@@ -302,13 +302,23 @@ class Manager:
         return instance.name if instance else ""
 
     def undeploy(self, name: str, source: str = "local", *, drop_state: bool = True) -> None:
-        """Stop its instances and remove all its slots left behind. Without `drop_state`, Conflict if keyed sessions are among it."""
+        """Stop its instances and remove all its slots left behind.
+
+        Without `drop_state`, Conflict if keyed sessions or dead letters are among it.
+        """
         deployment = self.find(name)
         if source == "local":
             self._require_local(deployment, f"udo undeploy {name}")
         if not drop_state and deployment.slot is not None:
             with contextlib.closing(self.servers.connect("state")) as state:
                 held = state.call("HLEN", f"{deployment.slot.prefix}sessions")
+                slots = [s for s in (deployment.slot, *deployment.pinned.values()) if s is not None]
+                letters = sum(dead_letters.count(state, s.prefix) for s in slots)
+            if letters:
+                raise Conflict(
+                    f"deployment {name!r} holds {letters} dead letters on node {self.settings.node} (udo dead ls {name}), which would be "
+                    "lost. Send them again or drop them, or use --drop-state"
+                )
             if held:
                 raise Conflict(
                     f"deployment {name!r} holds the state of {held} sessions on node {self.settings.node} (udo state ls {name}), which "
@@ -454,6 +464,6 @@ class Manager:
                     del deployment.pinned[digest]
                     deployment.numbers.pop(digest, None)
                     self._save()
-            slot.stop(drop=True)
+            slot.stop(drop=True, letters_to=keys.prefix(deployment.name, 0))
 
         return Slot(self._node, deployment.name, number, pinned=digest, on_idle=retire)

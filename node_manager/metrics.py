@@ -18,6 +18,8 @@ _COUNTERS = {
     "udo_events_out": ("events_out", "Events answered."),
     "udo_frames": ("frames", "Frames answered."),
     "udo_errors": ("errors", "Frames answered with an error."),
+    "udo_dead_letters": ("dead_letters", "Events that became dead letters."),
+    "udo_retries": ("retries", "Batches given to the operator's code again."),
     "udo_busy_seconds": ("busy_s", "Time inside the operator's code."),
     "udo_restarts": ("restarts", "Owners that died."),
 }

@@ -12,13 +12,16 @@ from concurrent import futures
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from node_manager import logs, record_service, recording, state_service
+from node_manager import dead_service, logs, record_service, recording, state_service
+from node_manager.dead_letters import DeadLetters
 from node_manager.manager import Manager
-from node_manager.slots import View
+from node_manager.servers import Role
+from node_manager.slots import COUNTED, View
 from node_manager.state import States
 from node_manager.wire import stream, unary
 from udo_protocol import slot
 from udo_protocol.connection import Connection
+from udo_protocol.dead_letters import count
 from udo_protocol.errors import ServerLost, Unavailable, UsageError
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import node_manager_pb2 as pb
@@ -38,6 +41,7 @@ class NodeService(rpc.NodeManagerServicer):
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._states = States(manager)
+        self._dead = DeadLetters(manager)
 
     @unary
     def OpenLane(self, request: pb.OpenLaneRequest, context: grpc.ServicerContext) -> pb.OpenLaneReply:
@@ -80,6 +84,7 @@ class NodeService(rpc.NodeManagerServicer):
             lane_ttl_ms=int(limits.get("lane_ttl_ms", DEFAULT.lane_ttl_ms)),
             run=run,
             key=manifest.key,
+            policy=wanted.config.policy if wanted else "",
         )
 
     @unary
@@ -109,8 +114,8 @@ class NodeService(rpc.NodeManagerServicer):
             )
             for s in m.servers.running()
         ]
-        with _queue(m) as queue:
-            slots = [_slot_status(m, queue, s.view()) for s in m.slots()]
+        with _connected(m, "queue") as queue, _connected(m, "state") as state:
+            slots = [_slot_status(m, queue, s.view(), state) for s in m.slots()]
         return pb.StatusReply(
             node=m.settings.node,
             driver=m.driver.name,
@@ -132,7 +137,7 @@ class NodeService(rpc.NodeManagerServicer):
     def Stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsReply:
         if request.deployment:
             self._manager.find(request.deployment)
-        with _queue(self._manager) as queue:
+        with _connected(self._manager, "queue") as queue:
             views = [s.view() for s in self._manager.slots() if request.deployment in ("", s.deployment)]
             return pb.StatsReply(slots=[slot_stats(self._manager, queue, v) for v in views])
 
@@ -159,6 +164,26 @@ class NodeService(rpc.NodeManagerServicer):
         context.add_callback(stop.set)
         return record_service.parts(recording.record(self._manager, request.deployment, request.for_ms / 1000, request.frames, stop))
 
+    @stream
+    def DeadList(self, request: pb.DeadListRequest, context: grpc.ServicerContext) -> Iterator[pb.DeadLetter]:
+        return dead_service.listed(self._dead, request)
+
+    @unary
+    def DeadDrop(self, request: pb.DeadDropRequest, context: grpc.ServicerContext) -> pb.DeadDropReply:
+        return pb.DeadDropReply(
+            dropped=self._dead.drop(request.deployment, request.ids, everything=request.all, unfinished=request.unfinished)
+        )
+
+    @unary
+    def DeadReplay(self, request: pb.DeadReplayRequest, context: grpc.ServicerContext) -> pb.DeadReplayReply:
+        waiting, timers = self._dead.replay(request.deployment, request.ids, everything=request.all)
+        return pb.DeadReplayReply(waiting=waiting, timers=timers)
+
+    @unary
+    def DeadAmend(self, request: pb.DeadAmendRequest, context: grpc.ServicerContext) -> pb.DeadAmendReply:
+        self._dead.amend(request.deployment, request.id, request.code, request.reason, request.traceback)
+        return pb.DeadAmendReply()
+
 
 def _config(text: str) -> dict[str, object]:
     try:
@@ -171,10 +196,10 @@ def _config(text: str) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def _queue(manager: Manager) -> Iterator[Connection | None]:
-    """The queue server, or None while it is away: a status must not fail for that."""
+def _connected(manager: Manager, role: Role) -> Iterator[Connection | None]:
+    """That server, or None while it is away: a status must not fail for that."""
     try:
-        conn = manager.servers.connect("queue")
+        conn = manager.servers.connect(role)
     except ServerLost:
         yield None
         return
@@ -182,7 +207,7 @@ def _queue(manager: Manager) -> Iterator[Connection | None]:
         yield conn
 
 
-def _slot_status(m: Manager, queue: Connection | None, v: View) -> pb.SlotStatus:
+def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connection | None = None) -> pb.SlotStatus:
     log = slot.slot_stats(queue, f"udo:{v.deployment}:{v.number}:") if queue else slot.SlotStats(0, 0, 0, 0, 0, 0)
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     image = v.wanted.image if v.wanted else None
@@ -203,6 +228,8 @@ def _slot_status(m: Manager, queue: Connection | None, v: View) -> pb.SlotStatus
         last_error=v.last_error,
         pinned=v.pinned,
         lanes=log.lanes,
+        dead_letters=count(state, f"udo:{v.deployment}:{v.number}:") if state else 0,
+        policy=v.wanted.config.bad_events() if v.wanted else "",
     )
 
 
@@ -210,7 +237,7 @@ def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
     """Counters of a slot since this manager knows it: those of former instances included."""
     status = _slot_status(m, queue, v)
     now = slot.read_stats(queue, f"udo:{v.deployment}:{v.number}:", v.owner.name) if queue and v.owner else {}
-    total = {n: v.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "events_out", "frames", "errors", "busy_s")}
+    total = {n: v.totals.get(n, 0.0) + now.get(n, 0.0) for n in COUNTED}
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     return pb.SlotStats(
         deployment=v.deployment,
@@ -220,6 +247,8 @@ def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
         events_out=int(total["events_out"]),
         frames=int(total["frames"]),
         errors=int(total["errors"]),
+        dead_letters=int(total["dead_letters"]),
+        retries=int(total["retries"]),
         busy_s=total["busy_s"],
         p50_ms=now.get("p50_ms", 0.0),
         p99_ms=now.get("p99_ms", 0.0),

@@ -22,7 +22,7 @@ from node_manager.deaths import Deaths
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, given_up, log_end
 from node_manager.servers import Role
-from udo_protocol import keys, rewinding, slot, slot_reader
+from udo_protocol import dead_letters, keys, rewinding, slot, slot_reader
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
 from udo_protocol.frame import Failure
@@ -34,6 +34,8 @@ _log = structlog.get_logger()
 LOADS_BEFORE_STATUS = 3
 _RELOAD_FIRST_S, _RELOAD_MOST_S = 1.0, 60.0
 _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
+# What instances count; sums over a slot's instances only grow.
+COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries")
 
 
 StateWork = Callable[[Connection, Connection, int], None]
@@ -135,13 +137,13 @@ class Slot:
         """The queue server was lost: its log, answers and owner are gone, and the instances with it. The state server is as it was."""
         self._inbox.put(self._start_over if role == "queue" else self._disconnect)
 
-    def stop(self, *, drop: bool) -> Future[None]:
-        """Stop all instances; with `drop` remove every key of the slot too."""
+    def stop(self, *, drop: bool, letters_to: str = "") -> Future[None]:
+        """Stop all instances; with `drop` remove every key of the slot too, except for dead letters that go to the slot `letters_to`."""
         done: Future[None] = Future()
         if self._stopped:
             done.set_result(None)
         else:
-            self._inbox.put(lambda: self._stop(drop, done))
+            self._inbox.put(lambda: self._stop(drop, letters_to, done))
         return done
 
     def wait_serving(self, timeout_s: float) -> Instance | None:
@@ -555,12 +557,12 @@ class Slot:
         """Keep what an instance that leaves has counted, so that the slot's counters only grow."""
         with contextlib.suppress(ServerLost):
             stats = slot.read_stats(self._conn("queue"), self.prefix, instance.name)
-            for name in ("events_in", "events_out", "frames", "errors", "busy_s"):
+            for name in COUNTED:
                 self._totals[name] = self._totals.get(name, 0.0) + stats.get(name, 0.0)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _stop(self, drop: bool, done: Future[None]) -> None:
+    def _stop(self, drop: bool, letters_to: str, done: Future[None]) -> None:
         self._timers.pop("replace", None)
         self._cancel(lambda load: True)
         self._discard()
@@ -576,6 +578,8 @@ class Slot:
             thread.join(max(0.0, deadline - time.monotonic()))
         if drop:
             with contextlib.suppress(UdoError):
+                if letters_to:
+                    dead_letters.move(self._conn("state"), self.prefix, letters_to)
                 slot.drop_slot(self._conn("state"), self._conn("queue"), self.prefix)
         self._stopped = True
         self._tell()

@@ -17,8 +17,9 @@ from registry import audit, catalogue
 from registry.audit import Caller, iso
 from registry.models import Deployment, Epoch, NodeState, Update
 from registry.store import bump
+from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import Conflict, NotFound
-from udo_protocol.limits import Limits
+from udo_protocol.limits import MOST_RETRIES, Limits
 from udo_protocol.manifest import Name, OperatorLimits
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
@@ -40,7 +41,7 @@ class NewDeployment(BaseModel):
     secrets: dict[EnvName, EnvValue] = {}
     files: dict[str, str] = {}
     slots: int = Field(default=1, ge=1, le=1)  # several slots come with elasticity
-    policy: Literal["fail"] = "fail"
+    policy: Literal["fail", "dead-letter"] = "fail"
     limits: dict[str, float] = {}
 
     @field_validator("files")
@@ -64,6 +65,8 @@ class NewDeployment(BaseModel):
                 raise ValueError(f"no limit {name!r}; there are: {', '.join(sorted(_LIMITS))}")
             if value <= 0:
                 raise ValueError(f"limit {name!r}: expected more than 0")
+            if name == "retries" and value not in range(1, MOST_RETRIES + 1):
+                raise ValueError(f"limit 'retries': expected a whole number from 1 to {MOST_RETRIES}, got {value:g}")
         return limits
 
 
@@ -124,6 +127,11 @@ def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deploy
 def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = False) -> None:
     """Undeploy: nodes stop its instances, and drop its state if that is agreed to; Conflict else, and while an update runs."""
     deployment = find(session, name)
+    if deployment.policy == DEAD_LETTER and not drop_state:
+        raise Conflict(
+            f"deployment {name!r} keeps dead letters, which nodes would drop. See what there is with: udo dead ls {name}; then udo "
+            f"undeploy {name}, which asks the nodes, or DELETE ...?drop_state=true"
+        )
     if deployment.version.manifest.get("key") and not drop_state:
         raise Conflict(
             f"deployment {name!r} is keyed: nodes would drop the state that queries have left there. See what there is with: udo state ls "

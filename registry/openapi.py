@@ -67,7 +67,7 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("get", "/api/v1/deployments", "Deployments", (200,), (), None),
     ("post", "/api/v1/deployments", "Deploy", (200, 201), (), deployments.NewDeployment),
     ("get", _DEPLOYMENT, "One deployment", (200,), (), None),
-    ("delete", _DEPLOYMENT, "Undeploy; a keyed deployment only with its state", (200,), ("drop_state",), None),
+    ("delete", _DEPLOYMENT, "Undeploy; one that keeps state or dead letters only with them", (200,), ("drop_state",), None),
     ("post", _DEPLOYMENT + "/epochs", "The version that serves an epoch", (200,), (), "EpochBody"),
     ("post", _DEPLOYMENT + "/update", "Live update", (200, 202), (), "UpdateBody"),
     ("post", _DEPLOYMENT + "/rollback", "Back to a former version", (200, 202), (), "UpdateBody"),

@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
+from udo_protocol.dead_letters import FAIL, POLICIES
 from udo_protocol.errors import NotFound, UsageError
+from udo_protocol.limits import MOST_RETRIES
 
 _KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Files travel inside the deployment's JSON; models belong into the operator's folder.
@@ -29,6 +31,38 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Like --env; the value comes from this environment, a prompt or a line of stdin.",
     )(command)
     return click.option("--env", "env", multiple=True, metavar="K=V", help="An environment variable of the operator.")(command)
+
+
+def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: what becomes of events that the operator fails on."""
+    for option in (
+        click.option("--dead-letter-mb", type=click.IntRange(1), help="Dead letters kept per node, in MiB; 64 by default."),
+        click.option("--dead-letters", type=click.IntRange(1), help="Dead letters kept per node; 10000 by default. Above it: fail."),
+        click.option(
+            "--retries",
+            type=click.IntRange(0, MOST_RETRIES),
+            default=0,
+            show_default=True,
+            help="How often the operator gets a batch again that it failed on, before --on-error applies.",
+        ),
+        click.option(
+            "--on-error",
+            type=click.Choice(POLICIES),
+            default=FAIL,
+            show_default=True,
+            help="What becomes of events it fails on: fail the query, or keep them as dead letters (udo dead).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def policy_limits(on_error: str, retries: int, dead_letters: int | None, dead_letter_mb: int | None) -> dict[str, float]:
+    """The limits of the deployment that these options set."""
+    if on_error == FAIL and (dead_letters or dead_letter_mb):
+        raise UsageError("--dead-letters and --dead-letter-mb say how many are kept; that needs --on-error dead-letter")
+    given = {"retries": retries, "dead_letters": dead_letters, "dead_letter_bytes": (dead_letter_mb or 0) << 20}
+    return {name: value for name, value in given.items() if value}
 
 
 def environment(pairs: Iterable[str]) -> dict[str, str]:

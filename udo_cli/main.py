@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "logs": ("logs", "Show what an operator logs."),
     "state": ("state", "List, show, export, import and drop keyed state."),
     "record": ("record", "Record what a deployment is sent, to replay it locally."),
+    "dead": ("dead", "List, show, send again and drop events that operators failed on."),
     "top": ("top", "Watch rates, depths and latencies live."),
     "node": ("node", "Run a node manager in the foreground; list nodes."),
     "registry": ("registry", "Run a registry in the foreground; read its audit trail."),

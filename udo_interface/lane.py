@@ -47,6 +47,7 @@ class Place:
     window_frames: int = 8
     answer_timeout_ms: int = 60_000
     frame_bytes: int = 64 << 20
+    policy: str = ""
 
     def __str__(self) -> str:
         epoch = "" if self.epoch is None else f", epoch {self.epoch}"

@@ -115,6 +115,7 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
         window_frames=request.window or limits.window_frames,
         answer_timeout_ms=limits.answer_timeout_ms,
         frame_bytes=limits.frame_bytes,
+        policy=reply.policy,
     )
     return Opened(
         lane,

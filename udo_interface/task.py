@@ -20,6 +20,7 @@ from udo_interface.discovery import node_address
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Asked, Place, exchange
 from udo_interface.opening import Keyed, Request, conversation
+from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import OperatorError, SchemaError, UsageError
 from udo_protocol.schema import GROUP_COLUMN, from_ipc
 
@@ -165,6 +166,12 @@ class Task:
 
 
 def _one_each(asked: Asked, answer: pa.RecordBatch, place: Place) -> None:
+    if answer.num_rows < asked.rows and place.policy == DEAD_LETTER:
+        raise OperatorError(
+            f"{place}: keep= needs exactly one answer per event, but {asked.rows} events got {answer.num_rows} answers. Under this "
+            f"deployment's policy {DEAD_LETTER!r} an event that the operator fails on gets none (udo dead ls {place.deployment}): drop "
+            "keep= and let the operator pass the columns through itself, or deploy it with --on-error fail"
+        )
     if answer.num_rows != asked.rows:
         raise OperatorError(
             f"{place}: keep= needs exactly one answer per event, but {asked.rows} events got {answer.num_rows} answers; "

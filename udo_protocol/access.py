@@ -18,10 +18,11 @@ _INSTANCE_WRITES = ("[^orsf]*", "out:*", "sizes", "", "schema:*")
 _INSTANCE_READS = ("owner", "route", "status", "failed")
 _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
     hset hdel hgetall decrby sadd smembers"""
-_STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*", "follower", "journal:*", "kept:*", "")
+_STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*", "follower", "journal:*", "kept:*", "dead", "pending", "replay", "")
 _STATE_READS = ("owner", "cut", "kept")
 _STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lpop lrange hget hset hdel
-    hgetall hkeys exists rename"""
+    hgetall hkeys hmget hstrlen exists rename"""
+_LETTER_COMMANDS = "info multi exec watch unwatch waitaof mget hset hdel hkeys hstrlen"
 _LANE_WRITES = ("lane:*", "in", "bytes", "out:*", "sizes", "parked", "", "bell:*", "newest:*", "schema:*", "lanes")
 _LANE_READS = ("route", "status", "base", "emitted", "owner")
 _LANE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lpush rpush ltrim blpop hget hset hsetnx hdel
@@ -45,9 +46,15 @@ def queue(prefix: str, instance: str) -> list[str]:
 
 
 def state(prefix: str) -> list[str]:
-    """On the state server, an instance of a keyed operator. Others have no business there."""
+    """On the state server, an instance of a keyed operator."""
     p = _literal(prefix)
     return _rules(_STATE_COMMANDS, [p + k for k in _STATE_WRITES], [p + k for k in _STATE_READS])
+
+
+def letters(prefix: str) -> list[str]:
+    """On the state server, an instance of a stateless operator whose bad events are kept. Others have no business there."""
+    p = _literal(prefix)
+    return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}follower"])
 
 
 def lane() -> list[str]:

@@ -33,6 +33,9 @@
 | `follower`       | state        | string | the instance that is told of every checkpoint; a lease          |
 | `kept`, `kept:*` | state        | hashes | state from before an update, for a rollback (rewinding.py)      |
 | `journal:{inst}` | state        | list   | what it has been told and has not taken yet (following.py)      |
+| `dead`           | state        | hash   | name -> dead letter (udo_protocol.dead_letters)                 |
+| `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
+| `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |
 
 Node-wide on the queue server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
 `udo:warm:{inst}` (list: hands a warm instance its assignment).

@@ -39,6 +39,13 @@ class Limits:
     read_frames: int = 16
     # Without the node manager's heartbeat for this long, instances and embedded servers stop themselves.
     heartbeat_grace_ms: int = 30_000
+    # How often user code gets the same batch again when it failed on it, before the deployment's policy applies. Most failures
+    # come back, so nothing is tried again unless asked for; more than ten times, with the pauses in between, is a hang.
+    retries: int = 0
+    # Dead letters kept per slot, by number and by size on the state server; above either the policy is as if it were `fail`.
+    dead_letters: int = 10_000
+    dead_letter_bytes: int = 64 << 20
 
 
+MOST_RETRIES = 10
 DEFAULT = Limits()

@@ -6,7 +6,7 @@ Safe in forked workers: nothing is opened before the first call, and each proces
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -22,12 +22,15 @@ from udo_protocol.proto import node_manager_pb2_grpc as rpc
 
 # What an error may take in trailing metadata; node_manager.wire keeps below it.
 _METADATA_BYTES = 64 << 10
+# A dead letter holds a whole event, which may be as large as a frame, twice over.
+_MESSAGE_BYTES = 256 << 20
 _OPTIONS = [
     ("grpc.max_metadata_size", _METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
 ]
 # On top of what the node manager itself may wait.
 _MARGIN_S = 10.0
@@ -174,6 +177,28 @@ class Node:
         """What it answers within `for_s` seconds, `frames` frames at most (0: no bound); ends early when the iterator is closed."""
         request = pb.RecordRequest(deployment=deployment, for_ms=round(for_s * 1000), frames=frames)
         return self._stream("Record", request, for_s + _RECORD_MARGIN_S)
+
+    def dead_letters(
+        self, deployment: str = "", ids: Sequence[str] = (), *, unfinished: bool = False, whole: bool = False, timeout_s: float = 120.0
+    ) -> Iterator[pb.DeadLetter]:
+        """Those of a deployment (of all by default), or those whose ids begin so; `whole`: with traceback, event and Arrow bytes."""
+        request = pb.DeadListRequest(deployment=deployment, ids=ids, unfinished=unfinished, whole=whole)
+        return self._stream("DeadList", request, timeout_s)
+
+    def drop_dead_letters(self, deployment: str, ids: Sequence[str] = (), *, everything: bool = False, unfinished: bool = False) -> int:
+        """Remove these for good, or all of the deployment with `everything`; how many."""
+        request = pb.DeadDropRequest(deployment=deployment, ids=ids, all=everything, unfinished=unfinished)
+        return int(self._call("DeadDrop", request, 60).dropped)
+
+    def replay_dead_letters(self, deployment: str, ids: Sequence[str] = (), *, everything: bool = False) -> pb.DeadReplayReply:
+        """Keyed: let the next epoch of their sessions process these again. Conflict where there is none."""
+        request = pb.DeadReplayRequest(deployment=deployment, ids=ids, all=everything)
+        return self._call("DeadReplay", request, 60)  # type: ignore[no-any-return]
+
+    def amend_dead_letter(self, deployment: str, letter: str, code: str, reason: str, traceback: str) -> None:
+        """It was sent again and failed again: the new reason."""
+        request = pb.DeadAmendRequest(deployment=deployment, id=letter, code=code, reason=reason, traceback=traceback)
+        self._call("DeadAmend", request, 60)
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
         """Whether it serves."""

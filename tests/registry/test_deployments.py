@@ -73,6 +73,8 @@ def test_deploying_the_same_again_is_fine_and_something_else_conflicts(deployed:
         ("limits", {"windows": 3}, "no limit 'windows'"),
         ("limits", {"memory_mb": -1}, "more than 0"),
         ("policy", "shrug", "policy"),
+        ("limits", {"retries": 11}, "a whole number from 1 to 10, got 11"),
+        ("limits", {"retries": 1.5}, "a whole number from 1 to 10, got 1.5"),
         ("surprise", 1, "surprise"),
     ],
 )
@@ -186,3 +188,14 @@ def test_nodes_are_listed_with_what_they_said(registry: Running) -> None:
     assert (node["address"], node["driver"], node["live"]) == ("unix:/n.sock", "process", True)
     client.leave("host-1.lan")
     assert "host-1.lan" not in [n["node"] for n in client.nodes()]
+
+
+def test_the_policy_reaches_the_nodes_and_dead_letters_go_only_if_agreed_to(deployed: tuple[Registry, str]) -> None:
+    client, operator = deployed
+    name = fresh("letters")
+    client.deploy(name, operator, "1", policy="dead-letter", limits={"retries": 2})
+    wanted = next(d for d in client.wanted("n", wait_s=0)["deployments"] if d["name"] == name)
+    assert (wanted["config"]["policy"], wanted["config"]["limits"]) == ("dead-letter", {"retries": 2})
+    with pytest.raises(errors.Conflict, match=f"keeps dead letters.*udo dead ls {name}"):
+        client.undeploy(name)
+    client.undeploy(name, drop_state=True)

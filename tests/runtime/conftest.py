@@ -50,6 +50,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         schemas: tuple[pa.Schema, pa.Schema] = (IN, OUT),
         keyed: dict[str, Any] | None = None,
         follow: bool | str = False,  # "kept": what was kept before an update
+        policy: str = "fail",
         **limits: int,
     ) -> Process:
         name = f"i{len(started)}"
@@ -82,6 +83,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
             "output": base64.b64encode(to_ipc(schemas[1])).decode(),
             "keyed": keyed,
             "follow": follow,
+            "policy": policy,
             "env": {"GREETING": "hello"},
             "secrets": {},
             "limits": limits,

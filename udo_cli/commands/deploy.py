@@ -11,6 +11,7 @@ udo deploy fraud                                   the latest version, under the
 udo deploy fraud@2 --name fraud-trial
 udo deploy fraud --env THRESHOLD=0.9 --file model.bin
 API_KEY=... udo deploy fraud --secret API_KEY      the value is never an argument
+udo deploy fraud --on-error dead-letter --retries 2
 """
 
 
@@ -18,6 +19,7 @@ API_KEY=... udo deploy fraud --secret API_KEY      the value is never an argumen
 @click.argument("operator", metavar="OPERATOR[@VERSION]")
 @click.option("--name", help="What queries call it; the operator's name by default.")
 @given.options
+@given.policy_options
 @click.option(
     "--wait-s",
     type=click.FloatRange(0),
@@ -27,7 +29,17 @@ API_KEY=... udo deploy fraud --secret API_KEY      the value is never an argumen
 )
 @base.json_option
 def command(
-    operator: str, name: str | None, env: tuple[str, ...], secrets: tuple[str, ...], files: tuple[str, ...], wait_s: float, as_json: bool
+    operator: str,
+    name: str | None,
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    files: tuple[str, ...],
+    on_error: str,
+    retries: int,
+    dead_letters: int | None,
+    dead_letter_mb: int | None,
+    wait_s: float,
+    as_json: bool,
 ) -> None:
     """Make OPERATOR callable as `udo(NAME)`; waits until it answers on every live node."""
     from udo_cli import output, remote
@@ -36,10 +48,13 @@ def command(
     deployment = name or operator_name
     variables, contents = given.environment(env), given.file_contents(files)
     hidden = given.secret_values(secrets)
+    limits = given.policy_limits(on_error, retries, dead_letters, dead_letter_mb)
     if twice := variables.keys() & hidden.keys():
         raise click.UsageError(f"given both as --env and as --secret: {', '.join(sorted(twice))}")
     with remote.registry() as api:
-        found = api.deploy(deployment, operator_name, version, env=variables, secrets=hidden, files=contents)
+        found = api.deploy(
+            deployment, operator_name, version, env=variables, secrets=hidden, files=contents, policy=on_error, limits=limits
+        )
         if wait_s:
             found = remote.await_answering(api, deployment, wait_s, output.say)
     if as_json:

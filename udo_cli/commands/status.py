@@ -74,7 +74,9 @@ def _show(found: dict[str, Any]) -> None:
         click.echo(f"node {node['node']} at {node['address']}: driver {node['driver']}, metrics {node['metrics_address'] or 'off'}")
         rows = [
             (f"{s['deployment']}:{s['slot']}", f"{s['operator']}@{s['version']}", s["state"], s["pid"], s["restarts"], s["depth_frames"])
-            + (output.size(int(s["rss_bytes"])), s["last_error"])
+            + (output.size(int(s["rss_bytes"])), s["policy"], s["dead_letters"], s["last_error"])
             for s in node["slots"]
         ]
-        output.table(("SLOT", "OPERATOR", "STATE", "PID", "RESTARTS", "DEPTH", "RESIDENT", "LAST ERROR"), rows, "no slots")
+        output.table(
+            ("SLOT", "OPERATOR", "STATE", "PID", "RESTARTS", "DEPTH", "RESIDENT", "ON ERROR", "DEAD", "LAST ERROR"), rows, "no slots"
+        )

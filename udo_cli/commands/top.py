@@ -15,7 +15,22 @@ udo top --once
 udo top --json --interval-s 5        one JSON line every five seconds
 udo top --json --once
 """
-COLUMNS = ("SLOT", "VERSION", "IN/S", "OUT/S", "EVENTS", "ERRORS", "DEPTH", "P50 MS", "P99 MS", "BUSY", "CPU", "RESIDENT", "RESTARTS")
+COLUMNS = (
+    "SLOT",
+    "VERSION",
+    "IN/S",
+    "OUT/S",
+    "EVENTS",
+    "ERRORS",
+    "DEAD",
+    "DEPTH",
+    "P50 MS",
+    "P99 MS",
+    "BUSY",
+    "CPU",
+    "RESIDENT",
+    "RESTARTS",
+)
 
 
 @base.command("top", EXAMPLES)
@@ -62,6 +77,7 @@ def row(s: dict[str, Any]) -> tuple[str, ...]:
         f"{s['out_per_s']:,.0f}",
         f"{s['events_in']:,}",
         f"{s['errors']:,}",
+        f"{s['dead_letters']:,}",
         str(s["depth_frames"]),
         f"{s['p50_ms']:.2f}",
         f"{s['p99_ms']:.2f}",

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 udo undeploy fraud
-udo undeploy visits --drop-state        with the keyed state that queries have left there
+udo undeploy visits --drop-state        with the keyed state and the dead letters that queries have left there
 """
 
 
 @base.command("undeploy", EXAMPLES)
 @click.argument("name")
-@click.option("--drop-state", is_flag=True, help="Also when nodes hold keyed state of it, which is then lost.")
+@click.option("--drop-state", is_flag=True, help="Also when nodes hold keyed state or dead letters of it, which are then lost.")
 @base.json_option
 def command(name: str, drop_state: bool, as_json: bool) -> None:
     """Remove deployment NAME from every node. Its operator versions stay in the registry."""
@@ -29,8 +29,8 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
     with remote.registry() as api:
         if not drop_state and (held := _held(api, name)):
             raise Conflict(
-                f"{name} would take its keyed state with it: {'; '.join(held)}. Look with udo state ls {name}, save with udo state "
-                "export, then use --drop-state"
+                f"{name} would take with it what it keeps: {'; '.join(held)}. Look with udo state ls {name} and udo dead ls {name}, save "
+                "with udo state export, send again with udo dead replay, then use --drop-state"
             )
         api.undeploy(name, drop_state=True)  # there is none, or it has been agreed to
     if as_json:
@@ -40,11 +40,13 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
 
 
 def _held(api: Registry, name: str) -> list[str]:
-    """What is known of the deployment's state on live nodes; a node that cannot be asked from here counts as holding some."""
+    """What is known of its state and dead letters on live nodes; a node that cannot be asked from here counts as holding some."""
     from udo_cli import usage
+    from udo_protocol.dead_letters import FAIL
     from udo_protocol.errors import NotFound, Unavailable
 
-    if not api.deployment(name)["manifest"].get("key"):
+    found = api.deployment(name)
+    if not found["manifest"].get("key") and found["policy"] == FAIL:
         return []
     held = []
     for where, node in usage.live_nodes(api):
@@ -52,11 +54,14 @@ def _held(api: Registry, name: str) -> list[str]:
             if node is None:
                 raise Unavailable("its socket is on another host")
             sessions = node.sessions(name).sessions
+            letters = sum(s.dead_letters for s in node.status().slots if s.deployment == name)
         except NotFound:
             continue
         except Unavailable:
             held.append(f"node {where} cannot be asked from here")
             continue
+        if letters:
+            held.append(f"{letters} dead letters on node {where}")
         if sessions:
             held.append(f"{len(sessions)} sessions with {sum(s.keys for s in sessions)} keys on node {where}")
     return held

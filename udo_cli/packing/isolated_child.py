@@ -78,7 +78,7 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
         pa.OSFile(str(work / "events.arrow"), "rb") as source,
         pa.ipc.open_stream(source) as reader,
     ):
-        for answer in _keyed(processor, request, output, ctx, reader) if request["keyed"] else map(processor, reader):
+        for answer in _keyed(processor, request, output, ctx, reader) if request["keyed"] else map(processor.named, reader):
             answered += answer.num_rows
             writer.write_batch(answer)
     took_ms = (time.perf_counter() - started) * 1000

@@ -53,7 +53,7 @@ class Failure(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., event: _Optional[str] = ..., retry: _Optional[bool] = ..., operator: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class FrameHeader(_message.Message):
-    __slots__ = ("lane", "number", "kind", "rows", "schema", "label", "partition", "session", "trace", "version", "groups", "failure", "void", "start_empty", "job")
+    __slots__ = ("lane", "number", "kind", "rows", "schema", "label", "partition", "session", "trace", "version", "groups", "failure", "void", "start_empty", "job", "strict")
     LANE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class FrameHeader(_message.Message):
     VOID_FIELD_NUMBER: _ClassVar[int]
     START_EMPTY_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
     lane: str
     number: int
     kind: Kind
@@ -84,4 +85,5 @@ class FrameHeader(_message.Message):
     void: bool
     start_empty: bool
     job: bool
-    def __init__(self, lane: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., partition: _Optional[int] = ..., session: _Optional[str] = ..., trace: _Optional[bytes] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., void: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., job: _Optional[bool] = ...) -> None: ...
+    strict: bool
+    def __init__(self, lane: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., partition: _Optional[int] = ..., session: _Optional[str] = ..., trace: _Optional[bytes] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., void: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., job: _Optional[bool] = ..., strict: _Optional[bool] = ...) -> None: ...

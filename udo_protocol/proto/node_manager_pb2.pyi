@@ -32,7 +32,7 @@ class OpenLaneRequest(_message.Message):
     def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ...) -> None: ...
 
 class OpenLaneReply(_message.Message):
-    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key")
+    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy")
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class OpenLaneReply(_message.Message):
     LANE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     operator: str
     version: str
     digest: str
@@ -63,7 +64,8 @@ class OpenLaneReply(_message.Message):
     lane_ttl_ms: int
     run: int
     key: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ...) -> None: ...
+    policy: str
+    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ...) -> None: ...
 
 class SlotAddress(_message.Message):
     __slots__ = ("prefix", "queue_socket", "run_id", "user", "password")
@@ -174,7 +176,7 @@ class ServerStatus(_message.Message):
     def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
-    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes")
+    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +193,8 @@ class SlotStatus(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
     operator: str
@@ -207,7 +211,9 @@ class SlotStatus(_message.Message):
     last_error: str
     pinned: str
     lanes: int
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ..., lanes: _Optional[int] = ...) -> None: ...
+    dead_letters: int
+    policy: str
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ..., lanes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., policy: _Optional[str] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
     __slots__ = ("deployment", "follow", "tail_lines")
@@ -246,7 +252,7 @@ class StatsReply(_message.Message):
     def __init__(self, slots: _Optional[_Iterable[_Union[SlotStats, _Mapping]]] = ...) -> None: ...
 
 class SlotStats(_message.Message):
-    __slots__ = ("deployment", "slot", "version", "events_in", "events_out", "frames", "errors", "busy_s", "p50_ms", "p99_ms", "cpu_percent", "rss_bytes", "depth_frames", "restarts", "retained_bytes")
+    __slots__ = ("deployment", "slot", "version", "events_in", "events_out", "frames", "errors", "busy_s", "p50_ms", "p99_ms", "cpu_percent", "rss_bytes", "depth_frames", "restarts", "retained_bytes", "dead_letters", "retries")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +268,8 @@ class SlotStats(_message.Message):
     DEPTH_FRAMES_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     RETAINED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
     version: str
@@ -277,7 +285,9 @@ class SlotStats(_message.Message):
     depth_frames: int
     restarts: int
     retained_bytes: int
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[str] = ..., events_in: _Optional[int] = ..., events_out: _Optional[int] = ..., frames: _Optional[int] = ..., errors: _Optional[int] = ..., busy_s: _Optional[float] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., cpu_percent: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., depth_frames: _Optional[int] = ..., restarts: _Optional[int] = ..., retained_bytes: _Optional[int] = ...) -> None: ...
+    dead_letters: int
+    retries: int
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[str] = ..., events_in: _Optional[int] = ..., events_out: _Optional[int] = ..., frames: _Optional[int] = ..., errors: _Optional[int] = ..., busy_s: _Optional[float] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., cpu_percent: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., depth_frames: _Optional[int] = ..., restarts: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., retries: _Optional[int] = ...) -> None: ...
 
 class StateListRequest(_message.Message):
     __slots__ = ("deployment",)
@@ -521,3 +531,121 @@ class RecordEnd(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class DeadListRequest(_message.Message):
+    __slots__ = ("deployment", "ids", "unfinished", "whole")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    unfinished: bool
+    whole: bool
+    def __init__(self, deployment: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., unfinished: _Optional[bool] = ..., whole: _Optional[bool] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("id", "deployment", "slot", "operator", "instance", "session", "epoch", "partition", "attempt", "lane", "number", "row", "at", "code", "reason", "traceback", "event", "arrow", "timer", "keyed", "unfinished", "bytes", "replays", "replay")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    ARROW_FIELD_NUMBER: _ClassVar[int]
+    TIMER_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLAYS_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    deployment: str
+    slot: int
+    operator: str
+    instance: str
+    session: str
+    epoch: int
+    partition: int
+    attempt: int
+    lane: str
+    number: int
+    row: int
+    at: float
+    code: str
+    reason: str
+    traceback: str
+    event: str
+    arrow: bytes
+    timer: bool
+    keyed: bool
+    unfinished: bool
+    bytes: int
+    replays: int
+    replay: str
+    def __init__(self, id: _Optional[str] = ..., deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., instance: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., partition: _Optional[int] = ..., attempt: _Optional[int] = ..., lane: _Optional[str] = ..., number: _Optional[int] = ..., row: _Optional[int] = ..., at: _Optional[float] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ..., traceback: _Optional[str] = ..., event: _Optional[str] = ..., arrow: _Optional[bytes] = ..., timer: _Optional[bool] = ..., keyed: _Optional[bool] = ..., unfinished: _Optional[bool] = ..., bytes: _Optional[int] = ..., replays: _Optional[int] = ..., replay: _Optional[str] = ...) -> None: ...
+
+class DeadDropRequest(_message.Message):
+    __slots__ = ("deployment", "ids", "all", "unfinished")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    all: bool
+    unfinished: bool
+    def __init__(self, deployment: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., all: _Optional[bool] = ..., unfinished: _Optional[bool] = ...) -> None: ...
+
+class DeadDropReply(_message.Message):
+    __slots__ = ("dropped",)
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    dropped: int
+    def __init__(self, dropped: _Optional[int] = ...) -> None: ...
+
+class DeadReplayRequest(_message.Message):
+    __slots__ = ("deployment", "ids", "all")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    all: bool
+    def __init__(self, deployment: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., all: _Optional[bool] = ...) -> None: ...
+
+class DeadReplayReply(_message.Message):
+    __slots__ = ("waiting", "timers")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    TIMERS_FIELD_NUMBER: _ClassVar[int]
+    waiting: int
+    timers: int
+    def __init__(self, waiting: _Optional[int] = ..., timers: _Optional[int] = ...) -> None: ...
+
+class DeadAmendRequest(_message.Message):
+    __slots__ = ("deployment", "id", "code", "reason", "traceback")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    id: str
+    code: str
+    reason: str
+    traceback: str
+    def __init__(self, deployment: _Optional[str] = ..., id: _Optional[str] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+
+class DeadAmendReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -94,6 +94,26 @@ class NodeManagerStub:
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.RecordRequest.SerializeToString,
                 response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.RecordPart.FromString,
                 _registered_method=True)
+        self.DeadList = channel.unary_stream(
+                '/udo.v1.NodeManager/DeadList',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadListRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadLetter.FromString,
+                _registered_method=True)
+        self.DeadDrop = channel.unary_unary(
+                '/udo.v1.NodeManager/DeadDrop',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadDropRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadDropReply.FromString,
+                _registered_method=True)
+        self.DeadReplay = channel.unary_unary(
+                '/udo.v1.NodeManager/DeadReplay',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadReplayRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadReplayReply.FromString,
+                _registered_method=True)
+        self.DeadAmend = channel.unary_unary(
+                '/udo.v1.NodeManager/DeadAmend',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadAmendRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadAmendReply.FromString,
+                _registered_method=True)
 
 
 class NodeManagerServicer:
@@ -174,6 +194,33 @@ class NodeManagerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeadList(self, request, context):
+        """Events that the operator failed on, kept under the policy `dead-letter`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeadDrop(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeadReplay(self, request, context):
+        """Keyed: to be processed again with the next epoch of their session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeadAmend(self, request, context):
+        """Sent again and failed again: the new reason.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeManagerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -236,6 +283,26 @@ def add_NodeManagerServicer_to_server(servicer, server):
                     servicer.Record,
                     request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.RecordRequest.FromString,
                     response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.RecordPart.SerializeToString,
+            ),
+            'DeadList': grpc.unary_stream_rpc_method_handler(
+                    servicer.DeadList,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadListRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadLetter.SerializeToString,
+            ),
+            'DeadDrop': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeadDrop,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadDropRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadDropReply.SerializeToString,
+            ),
+            'DeadReplay': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeadReplay,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadReplayRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadReplayReply.SerializeToString,
+            ),
+            'DeadAmend': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeadAmend,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadAmendRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DeadAmendReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -562,6 +629,114 @@ class NodeManager:
             '/udo.v1.NodeManager/Record',
             udo__protocol_dot_proto_dot_node__manager__pb2.RecordRequest.SerializeToString,
             udo__protocol_dot_proto_dot_node__manager__pb2.RecordPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeadList(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/udo.v1.NodeManager/DeadList',
+            udo__protocol_dot_proto_dot_node__manager__pb2.DeadListRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.DeadLetter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeadDrop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/DeadDrop',
+            udo__protocol_dot_proto_dot_node__manager__pb2.DeadDropRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.DeadDropReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeadReplay(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/DeadReplay',
+            udo__protocol_dot_proto_dot_node__manager__pb2.DeadReplayRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.DeadReplayReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeadAmend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/DeadAmend',
+            udo__protocol_dot_proto_dot_node__manager__pb2.DeadAmendRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.DeadAmendReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,9 +50,18 @@ class Durable:
         """The session as the last checkpoint left it; a new one if it has none."""
         return load_session(self._state, self._prefix, name, self._versions)
 
-    def save(self, sessions: Iterable[Session], dropped: dict[str, set[int]], seq: int, emitted: int, riding: Sequence[Any] = ()) -> None:
-        """One checkpoint covering `seq`; Fenced if another instance owns the slot."""
-        writes: list[Sequence[Arg]] = []
+    def save(
+        self,
+        sessions: Iterable[Session],
+        dropped: dict[str, set[int]],
+        seq: int,
+        emitted: int,
+        riding: Sequence[Any] = (),
+        *,
+        beside: Sequence[Sequence[Arg]] = (),
+    ) -> None:
+        """One checkpoint covering `seq`, with the commands `beside` in the same step; Fenced if another instance owns the slot."""
+        writes: list[Sequence[Arg]] = list(beside)
         written: list[Written] = []
         records: dict[str, str] = {}
         for name, numbers in dropped.items():

@@ -22,7 +22,12 @@ class ProcessingError(OperatorError):
 
 
 def own_traceback(e: BaseException) -> str:
-    """The traceback as the operator's author would see it: without the runtime's own frames."""
+    """The traceback as the operator's author would see it: without the runtime's own frames, and without former failures."""
+    last: BaseException | None = e
+    while last is not None:  # when a batch is tried again, that happens while its first failure is handled
+        if isinstance(last.__context__, ProcessingError):
+            last.__context__ = None
+        last = last.__context__
     return "".join(traceback.format_exception(type(e), e, own_frames(e))).rstrip()
 
 

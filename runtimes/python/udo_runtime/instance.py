@@ -23,7 +23,9 @@ from udo_protocol.limits import Limits
 from udo_protocol.schema import conform, misfits, schema_id, to_ipc
 from udo_protocol.slot import store_schema, stored_schema
 from udo_protocol.slot_reader import Emit, Read, SlotReader
+from udo_runtime.bad_events import Bad, again
 from udo_runtime.failure import ProcessingError
+from udo_runtime.letters import Letters
 from udo_runtime.load import Processor
 from udo_runtime.stats import Stats
 
@@ -42,6 +44,9 @@ class Stopped(BaseException):
 
 class Instance:
     """One operator process attached to a slot."""
+
+    # Under the policy `dead-letter`, where bad events go.
+    letters: Letters | None = None
 
     def __init__(
         self,
@@ -92,6 +97,8 @@ class Instance:
 
     def _begin(self, read: Read) -> int:
         """Promoted: where to begin."""
+        if self.letters is not None:
+            self.letters.begin(read.emitted)
         return read.emitted + 1
 
     def _step(self, cursor: int) -> int:
@@ -171,12 +178,39 @@ class Instance:
             if problems := misfits(batch.schema, self._input):
                 raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
             batch = conform(batch, self._input)
-            answer = self._timed(batch.num_rows, lambda: self._process(batch))
+            try:
+                answer = self._timed(batch.num_rows, lambda: self._process.once(batch))
+            except ProcessingError as e:
+                answer = self._mended(seq, header, batch, e)
         except ProcessingError as e:
             return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event))
         except ProtocolError as e:
             return self._error(header, Failure(code=e.code, message=str(e)))
         return self._encoded(header, answer)
+
+    def _mended(self, seq: int, header: Header, batch: pa.RecordBatch, error: ProcessingError) -> pa.RecordBatch:
+        """The answer to a frame that user code has failed on, by the deployment's policy; ProcessingError under `fail`."""
+        bad: list[Bad] = []
+
+        def work() -> pa.RecordBatch:
+            try:
+                return again(lambda: self._process.once(batch), self._limits.retries, error, self._stats.retried)
+            except ProcessingError as e:
+                if self.letters is None or header.strict:
+                    self._process.name_event(e, batch)
+                    raise
+                room = self.letters.room.events()
+                answer, found = self._process.without_bad(batch, e, room)
+                if len(found) > room:
+                    raise self.letters.full(e) from e
+                bad.extend(found)
+                return answer
+
+        answer = self._timed(batch.num_rows, work)
+        if bad and self.letters is not None:
+            self.letters.keep(seq, header, bad, self._reference, self._reader.name)
+            self._stats.dead_letters += len(bad)
+        return answer
 
     def _timed(self, rows: int, work: Callable[[], Result]) -> Result:
         started = time.perf_counter()

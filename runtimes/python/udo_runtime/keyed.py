@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import heapq
+import json
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +16,13 @@ import pyarrow.compute as pc
 
 from udo_protocol.errors import SchemaError
 from udo_protocol.frame import Header
+from udo_runtime import keyed_bad_events as bad_events
 from udo_runtime.api import Context, Operator
+from udo_runtime.bad_events import Bad, bad_row, empty, joined, rows_of
 from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch
 from udo_runtime.groups import EXPIRES, TIMERS, Group, Label, pack, unpack
+from udo_runtime.keyed_bad_events import Again, Policy, Unit
+from udo_runtime.savepoint import Timed
 from udo_runtime.session import Session, time_group
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -57,6 +63,7 @@ class KeyedContext(Context):
     _groups: dict[int, Group]
     _number: int  # of the key's group
     _watermark_us: int | None = None
+    _journal: list[Timed] | None = None  # timers set, where they may have to be taken back
     # Changed for every event: without the check of a frozen dataclass, which is Python code.
     __setattr__ = object.__setattr__
 
@@ -67,17 +74,22 @@ class KeyedContext(Context):
 
     def timer(self, at: dt.datetime) -> None:
         """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
-        at_us = to_us(at)
-        due = self._timers(TIMER).setdefault(pack(self.key), [])
+        at_us, packed = to_us(at), pack(self.key)
+        due = self._timers(TIMER).setdefault(packed, [])
         if at_us not in due:
             due.append(at_us)
+            if self._journal is not None:
+                self._journal.append(Timed(self._number, TIMER, packed, at_us, None))
 
     def expire(self, at: dt.datetime) -> None:
         """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
         at_us = to_us(at)
         if self.state.get(EXPIRES) != at_us:
             self.state[EXPIRES] = at_us
-            self._timers(EXPIRY)[pack(self.key)] = at_us
+            packed, expirations = pack(self.key), self._timers(EXPIRY)
+            if self._journal is not None:
+                self._journal.append(Timed(self._number, EXPIRY, packed, at_us, expirations.get(packed)))
+            expirations[packed] = at_us
 
     def _timers(self, kind: str) -> dict[bytes, Any]:
         of_kind: dict[bytes, Any] = self._groups[self._number].open(TIMERS).setdefault(kind, {})
@@ -86,6 +98,8 @@ class KeyedContext(Context):
 
 class KeyedProcessor:
     """Runs a per-event operator over keyed frames of any session."""
+
+    policy = Policy()
 
     def __init__(self, target: Operator, keyed: Keyed, output: pa.Schema, ctx: Context) -> None:
         self._operator, self._keyed, self._output = target, keyed, output
@@ -106,14 +120,44 @@ class KeyedProcessor:
             touched.add(time_group(partition))
         if not session.touch(touched, label, partition):
             return None
-        ctx, process, names, states = self._ctx, self._operator.process, self._names, session.states
+        ctx = self._ctx
         ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us)
+        bad: list[Bad] = []
+        if self.policy.plain:
+            answer = rows_to_batch(self._each(session, column, lambda: self._events_and_keys(batch)), self._output)
+        else:
+            answer, bad = self._tolerant(session, batch, column, self.policy)
+        self._saw(session, batch, bad, partition)
+        if bad:
+            self.policy.keep(session, header, bad)
+        return answer
+
+    def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[Bad], partition: int) -> None:
+        """The highest event time of a frame, but for its bad events."""
+        if self._keyed.time_column is None or batch.num_rows <= len(bad):
+            return
+        times = batch.column(self._keyed.time_column)
+        if bad:
+            rows = {b.row for b in bad}
+            times = times.take([i for i in range(batch.num_rows) if i not in rows])
+        highest = pc.max(times).as_py()
+        if highest is not None:
+            session.saw(to_us(highest), partition)
+
+    def _events_and_keys(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[Any]]:
+        events = batch.to_pylist()
+        self._check_keys(batch)
+        return events, list(map(self._key, events))
+
+    def _each(
+        self, session: Session, column: list[int], asked: Callable[[], tuple[list[dict[str, Any]], list[Any]]]
+    ) -> list[dict[str, Any]]:
+        """The answers to the events of a frame; this is the hot path."""
+        ctx, process, names, states = self._ctx, self._operator.process, self._names, session.states
         out: list[dict[str, Any]] = []
         event: dict[str, Any] = {}
         try:
-            events = batch.to_pylist()
-            self._check_keys(batch)
-            keys = list(map(self._key, events))
+            events, keys = asked()
             for event, key, number in zip(events, keys, column, strict=True):
                 try:
                     ctx.state = states[key]
@@ -129,14 +173,82 @@ class KeyedProcessor:
             raise
         except Exception as e:
             raise ProcessingError(f"{type(e).__name__}: {e}", own_traceback(e), event_text(event)) from e
-        if self._keyed.time_column is not None and batch.num_rows:
-            highest = pc.max(batch.column(self._keyed.time_column)).as_py()
-            if highest is not None:
-                session.saw(to_us(highest), partition)
-        return rows_to_batch(out, self._output)
+        return out
 
-    def end(self, session: Session, header: Header) -> pa.RecordBatch | None:
-        """Answer an END frame: due timers of the lane's groups fire, then the groups are complete. None: STALE."""
+    def _tolerant(self, session: Session, batch: pa.RecordBatch, column: list[int], policy: Policy) -> tuple[pa.RecordBatch, list[Bad]]:
+        """The answer to the events of a frame by the policy, and the bad ones, of which nothing stays."""
+        wrong: dict[int, ProcessingError] = {}  # rows without a key that could have a state
+        events: Sequence[dict[str, Any] | ProcessingError]
+        try:
+            events, keys = self._events_and_keys(batch)
+        except (ProcessingError, ValueError, OverflowError, pa.ArrowInvalid):
+            events, keys, wrong = self._without_key(batch)
+        usable = [row for row in range(len(keys)) if row not in wrong] if wrong else range(len(keys))
+        try:
+            session.open([keys[row] for row in usable], [column[row] for row in usable])
+        except (TypeError, ValueError, OverflowError) as e:
+            raise ProcessingError(str(e)) from e
+        states, ctx = session.states, self._ctx
+
+        def unit(row: int) -> Unit:
+            event, key, number = events[row], keys[row], column[row]
+
+            def run_it() -> list[dict[str, Any]]:
+                if isinstance(event, ProcessingError) or row in wrong:
+                    raise wrong[row]
+                ctx.key, ctx._number, ctx.state = key, number, states[key]
+                return self._answers(lambda: self._operator.process(event, ctx), event)
+
+            return Unit({} if row in wrong else states[key], run_it, lambda e: bad_row(batch, row, e, number))
+
+        def whole() -> list[dict[str, Any]]:
+            for error in wrong.values():
+                raise error
+            return self._each(session, column, lambda: (events, keys))  # type: ignore[arg-type, return-value]
+
+        touched = [states[key] for key in {keys[row] for row in usable}]
+        with self._journaled() as journal:
+            frame = bad_events.Frame(session.groups, journal, touched, whole, lambda: map(unit, range(len(events))))
+            return bad_events.run(frame, policy, self._output)
+
+    def _without_key(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any] | ProcessingError], list[Any], dict[int, ProcessingError]]:
+        """Events, keys, and why there is no key for some rows: Python cannot hold the event, or its key is NaN."""
+        events = rows_of(batch)
+        keys = [None if isinstance(event, ProcessingError) else self._key(event) for event in events]
+        wrong: dict[int, ProcessingError] = {}
+        for row, event in enumerate(events):
+            if isinstance(event, ProcessingError):
+                wrong[row] = event
+            elif _is_nan(keys[row]):
+                wrong[row] = _nan_key(self._keyed.columns, event)
+        return events, keys, wrong
+
+    @contextmanager
+    def _journaled(self) -> Iterator[list[Timed]]:
+        """While it lasts, timers that are set are noted."""
+        journal: list[Timed] = []
+        self._ctx._journal = journal
+        try:
+            yield journal
+        finally:
+            self._ctx._journal = None
+
+    def _answers(self, call: Callable[[], Any], event: dict[str, Any], what: str = "") -> list[dict[str, Any]]:
+        """What user code answers to one event, checked; ProcessingError with the event, and with `what` was called."""
+        try:
+            answers = list(call() or ())
+        except Exception as e:
+            raise ProcessingError(f"{what}{type(e).__name__}: {e}", own_traceback(e), event_text(event)) from e
+        for answer in answers:
+            if not isinstance(answer, dict) or answer.keys() != self._names:
+                raise self._wrong(answer, event)
+        return answers
+
+    def end(self, session: Session, header: Header, again: Again | None = None) -> pa.RecordBatch | None:
+        """Answer an END frame: due timers of the lane's groups fire, then the groups are complete. None: STALE.
+
+        `again` are dead letters that take part in this epoch, before its timers; which of them failed is noted there.
+        """
         label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty):
             return None
@@ -145,31 +257,62 @@ class KeyedProcessor:
             numbers.append(time_group(partition))
         if not session.touch(numbers, label, partition):
             return None
-        out: list[dict[str, Any]] = []
+        answer, bad = empty(self._output), list[Bad]()
         if not header.void:
             watermark = session.watermark_us(label.epoch, self._keyed.delay_us)
+            self._ctx._groups, self._ctx._watermark_us = session.groups, watermark
+            replayed = self._sent_again(session, again, partition) if again else answer
             if watermark is not None:
-                out = self._fire(session, header.groups, watermark)
+                answer, bad = self._fire(session, header.groups, watermark)
+            if replayed.num_rows:
+                answer = joined([replayed, answer], self._output)
+        if bad:
+            self.policy.keep(session, header, bad)
         try:
             session.close(numbers)
         except TypeError as e:
             raise ProcessingError(str(e)) from e
         session.end(numbers, label, void=header.void)
         self._check_size(session)
-        return rows_to_batch(out, self._output)
+        return answer
 
-    def _fire(self, session: Session, numbers: Iterable[int], watermark_us: int) -> list[dict[str, Any]]:
+    def _sent_again(self, session: Session, again: Again, partition: int) -> pa.RecordBatch:
+        policy = Policy(True, self.policy.retries, self.policy.note)
+        answer, bad = self._tolerant(session, again.events, again.groups, policy)
+        self._saw(session, again.events, bad, partition)
+        again.failed = {b.row: b for b in bad}
+        return answer
+
+    def _fire(self, session: Session, numbers: Iterable[int], watermark_us: int) -> tuple[pa.RecordBatch, list[Bad]]:
         due: list[tuple[int, str, int, bytes]] = []
         for n in numbers:
             group = session.groups[n]
             if TIMERS not in group.live and TIMERS not in group.values:
                 continue
             due += _due(group.open(TIMERS), n, watermark_us)
-        out: list[dict[str, Any]] = []
-        self._ctx._groups, self._ctx._watermark_us = session.groups, watermark_us
-        for at, kind, n, packed in sorted(due):
-            out += self._on_timer(n, kind, at, packed)
-        return out
+        due.sort()
+        ctx = self._ctx
+
+        def whole() -> list[dict[str, Any]]:
+            return [answer for at, kind, n, packed in due for answer in self._on_timer(n, kind, at, packed)]
+
+        if self.policy.plain or not due:
+            return rows_to_batch(whole(), self._output), []
+
+        def unit(row: int) -> Unit:
+            at, kind, n, packed = due[row]
+            key = unpack_key(packed)
+            event = {"key": key, "at": _EPOCH + dt.timedelta(microseconds=at)}
+            return Unit(
+                ctx._groups[n].open(key),
+                lambda: self._on_timer(n, kind, at, packed),
+                lambda e: Bad(row, e, json.dumps(event, default=str, ensure_ascii=False), group=n, timer=True),
+            )
+
+        touched = {packed: ctx._groups[n].open(unpack_key(packed)) for _, _, n, packed in due}
+        with self._journaled() as journal:
+            frame = bad_events.Frame(session.groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
+            return bad_events.run(frame, self.policy, self._output)
 
     def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Sequence[dict[str, Any]]:
         ctx = self._ctx
@@ -180,14 +323,7 @@ class KeyedProcessor:
                 ctx.state.clear()
             return ()
         when = _EPOCH + dt.timedelta(microseconds=at_us)
-        try:
-            answers = list(self._operator.on_timer(ctx.key, when, ctx) or ())
-        except Exception as e:
-            raise ProcessingError(f"on_timer: {type(e).__name__}: {e}", own_traceback(e), event_text({"key": ctx.key, "at": when})) from e
-        for answer in answers:
-            if answer.keys() != self._names:
-                raise self._wrong(answer, {"key": ctx.key, "at": when})
-        return answers
+        return self._answers(lambda: self._operator.on_timer(ctx.key, when, ctx), {"key": ctx.key, "at": when}, "on_timer: ")
 
     def _wrong(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
         got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__
@@ -198,9 +334,7 @@ class KeyedProcessor:
         for name in self._keyed.columns:
             column = batch.column(name)
             if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-                raise ProcessingError(
-                    f"key column {name!r} is NaN, which equals nothing, not even itself: leave such events out, or cast it"
-                )
+                raise _nan_key([name])
 
     def _check_size(self, session: Session) -> None:
         if session.size > self._keyed.state_bytes:
@@ -231,6 +365,16 @@ def _due(timers: dict[str, Any], number: int, watermark_us: int) -> list[tuple[i
         if kind in timers and not timers[kind]:
             del timers[kind]
     return due
+
+
+def _is_nan(key: Any) -> bool:
+    return any(part != part for part in key) if isinstance(key, tuple) else key != key
+
+
+def _nan_key(columns: Sequence[str], event: dict[str, Any] | None = None) -> ProcessingError:
+    names = ", ".join(map(repr, columns))
+    message = f"key column {names} is NaN, which equals nothing, not even itself: leave such events out, or cast it"
+    return ProcessingError(message, "", "" if event is None else event_text(event))
 
 
 def label_of(header: Header) -> Label:

@@ -10,20 +10,26 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from udo_protocol.dead_letters import KeyedName, Letter
 from udo_protocol.errors import Fenced, ProtocolError, StateLost, TwoProducers
-from udo_protocol.frame import DATA, END, SKIPPED, STALE, Failure, Frame, decode, encode
+from udo_protocol.frame import DATA, END, SKIPPED, STALE, Failure, Frame, Header, decode, encode
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.slot import failed_lanes
 from udo_protocol.slot_reader import Emit, Read
+from udo_runtime.bad_events import Bad, joined
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
 from udo_runtime.following import Follower, Rewinder
 from udo_runtime.instance import Answer, Instance, Result
 from udo_runtime.keyed import KeyedProcessor, label_of
+from udo_runtime.keyed_bad_events import Again, Policy
+from udo_runtime.ledger import Ledger
+from udo_runtime.letters import letter as letter_of
 from udo_runtime.session import Session
 
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
@@ -40,6 +46,16 @@ class KeyedInstance(Instance):
     follower: Follower | None = None  # of an update: the state is in memory before the promotion
     _followed: Follower | None = None  # until the first checkpoint
     report: Callable[[Mapping[str, Any]], None]  # a follower tells that it is ready, or why it will not be
+    ledger: Ledger
+
+    def policy(self, *, dead_letter: bool) -> Policy:
+        """The deployment's, with this instance's ledger and counters."""
+        return Policy(dead_letter, self._limits.retries, self._stats.retried, self._keep)
+
+    def _keep(self, session: Session, header: Header, found: Sequence[Bad]) -> None:
+        self.ledger.keep(session.name, header, found, self._reference, self._reader.name)
+        if self.follower is None:  # what is on trial counts nowhere
+            self._stats.dead_letters += len(found)
 
     def _shadow(self) -> int:
         if self.follower is None:
@@ -65,6 +81,7 @@ class KeyedInstance(Instance):
         self._dropped: dict[str, set[int]] = {}
         self._uncovered = 0
         self._failed.clear()
+        self.ledger.begin()
         self._failed.update(dict.fromkeys(failed_lanes(self._conn, self._reader.prefix)))
         self._cuts = self.durable.cuts()
         return covered
@@ -164,7 +181,9 @@ class KeyedInstance(Instance):
         if self._followed is not None:
             self._followed.end()
             self._followed = None
-        self.durable.save(list(self._sessions.values()), self._dropped, seq, self._emitted, riding)
+        sessions = list(self._sessions.values())
+        self.durable.save(sessions, self._dropped, seq, self._emitted, riding, beside=self.ledger.writes())
+        self.ledger.saved()
         self._dropped, self._uncovered = {}, 0
 
     def _keyed_answer(self, seq: int, data: bytes | bytearray) -> tuple[Answer, bool]:
@@ -185,7 +204,7 @@ class KeyedInstance(Instance):
         try:
             if header.kind not in (DATA, END):
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
-            answer = self.keyed.end(session, header) if header.kind == END else self._events(session, frame)
+            answer = self._end(session, header) if header.kind == END else self._events(session, frame)
         except ProcessingError as e:
             session.fail(label, header.partition)
             return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event)), False
@@ -197,6 +216,34 @@ class KeyedInstance(Instance):
         if header.kind == END and header.job:
             self._drop(session, list(header.groups))
         return self._encoded(header, answer), header.kind == END
+
+    def _end(self, session: Session, header: Header) -> pa.RecordBatch | None:
+        """The answer to END; None: STALE. What it means for dead letters is noted for the checkpoint that follows."""
+        label = label_of(header)
+        letters, settled = self.ledger.due(session, label, [] if header.void or header.job else header.groups)
+        events: dict[KeyedName, pa.RecordBatch] = {}
+        failed: dict[KeyedName, Letter] = {}
+        for name, letter in letters.items():
+            batch = pa.ipc.open_stream(letter.arrow).read_next_batch()
+            if problems := misfits(batch.schema, self._input):
+                reason = "the event does not fit the operator's input schema: " + "; ".join(problems)
+                failed[name] = replace(letter, reason=reason, traceback="", replays=letter.replays + 1)
+            else:
+                events[name] = conform(batch, self._input)
+        if not events:
+            answer = self.keyed.end(session, header)
+        else:
+            again = Again(joined(events.values(), self._input), [name.group for name in events])
+            answer = self._timed(len(events), lambda: self.keyed.end(session, header, again))
+            names = list(events)
+            for row, bad in again.failed.items():
+                old = letters[names[row]]
+                new = letter_of(bad, header, self._reference, self._reader.name)
+                failed[names[row]] = replace(old, code=new.code, reason=new.reason, traceback=new.traceback, replays=old.replays + 1)
+        if answer is not None:
+            self.ledger.end(session.name, label, header.groups, void=header.void)
+            self.ledger.replayed(session.name, label.epoch, events.keys() - failed.keys(), failed, settled)
+        return answer
 
     def _events(self, session: Session, frame: Frame) -> pa.RecordBatch | None:
         batch = frame.batch(self._schema(frame.header.schema))

@@ -12,6 +12,7 @@ import pyarrow as pa
 from udo_protocol.errors import SchemaError
 from udo_protocol.schema import conform, misfits
 from udo_runtime.api import Context, Operator
+from udo_runtime.bad_events import Bad, bad_row, bisect, joined, rows_of
 from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch
 
 Batchwise = Callable[[pa.RecordBatch], Any]
@@ -43,16 +44,70 @@ class Processor:
         if self._operator is not None:
             self._operator.close()
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The answer, in the output schema. ProcessingError if user code raises or answers something else."""
-        if self._per_event:
-            return self._each(batch)
+    def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The answer, in the output schema. ProcessingError, with the event, if user code raises or answers something else."""
         try:
-            return self._whole(batch)
+            return self._run(batch)
         except ProcessingError as e:
-            if not e.event:
-                e.event = self._culprit(batch)
+            self.name_event(e, batch)
             raise
+
+    def once(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same, but a vectorised operator's bad event is not looked for."""
+        return self._run(batch)
+
+    def _run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._each(batch) if self._per_event else self._whole(batch)
+
+    def name_event(self, error: ProcessingError, batch: pa.RecordBatch) -> None:
+        """Find the event to blame, if `error` does not name one and there is one."""
+        if not error.event and not self._per_event:
+            error.event = self._culprit(batch)
+
+    def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[Bad]]:
+        """After `once` failed with `error`: the answer to the other events, and the bad ones; `room` + 1 of these mean: too many."""
+        if self._per_event:
+            return self._singly(batch, room)
+        good, bad = bisect(self._whole, batch, error, room)
+        return joined(good, self._output), bad
+
+    def _singly(self, batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[Bad]]:
+        good: list[list[dict[str, Any]]] = []
+        bad: list[Bad] = []
+        rows = []
+        for row, event in enumerate(rows_of(batch)):
+            try:
+                good.append(self._one(event))
+                rows.append(row)
+            except ProcessingError as e:
+                bad.append(bad_row(batch, row, e))
+                if len(bad) > room:
+                    break
+        try:
+            return rows_to_batch([answer for answers in good for answer in answers], self._output), bad
+        except ProcessingError:  # a value of the wrong type in one of them
+            parts = []
+            for row, answers in zip(rows, good, strict=True):
+                try:
+                    parts.append(rows_to_batch(answers, self._output))
+                except ProcessingError as e:
+                    bad.append(bad_row(batch, row, e))
+            return joined(parts, self._output), sorted(bad, key=lambda b: b.row)
+
+    def _one(self, event: dict[str, Any] | ProcessingError) -> list[dict[str, Any]]:
+        if isinstance(event, ProcessingError):
+            raise event
+        assert self._operator is not None
+        try:
+            answers = list(self._operator.process(event, self._ctx) or ())
+            for answer in answers:
+                if answer.keys() != self._names:
+                    raise self._wrong_columns(answer, event)
+        except ProcessingError:
+            raise
+        except Exception as e:
+            raise ProcessingError(f"{type(e).__name__}: {e}", own_traceback(e), event_text(event)) from e
+        return answers
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from udo_protocol.connection import Connection, Login
+from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
 from udo_protocol.keys import HEARTBEAT, warm
 from udo_protocol.limits import DEFAULT, Limits
@@ -26,6 +27,7 @@ from udo_protocol.slot_reader import SlotReader
 from udo_runtime.api import Context
 from udo_runtime.failure import ProcessingError, own_traceback
 from udo_runtime.instance import Instance, Stopped
+from udo_runtime.letters import Letters
 from udo_runtime.load import Processor, load
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
@@ -62,19 +64,28 @@ def _limits(overrides: dict[str, Any]) -> Limits:
 def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Any, ctx: Context, limits: Limits) -> Instance:
     reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
     arguments = (conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
+    kept = a.get("policy") == DEAD_LETTER
+    state = Connection(a["state_socket"], login=conn.login) if kept or a.get("keyed") else None
     if not a.get("keyed"):
-        return Instance(*arguments)
+        stateless = Instance(*arguments)
+        if state is not None:
+            stateless.letters = Letters(state, a["prefix"], a["token"], conn.run_id, limits)
+        return stateless
+    assert state is not None
     # Only here: a stateless operator may bring a MessagePack of its own, which the runtime's state could not work with.
     from udo_runtime.durable import Durable
     from udo_runtime.keyed import Keyed, KeyedProcessor
     from udo_runtime.keyed_instance import KeyedInstance
+    from udo_runtime.ledger import Ledger
     from udo_runtime.versions import Versions
 
     instance = KeyedInstance(*arguments)
     keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
     instance.keyed = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
+    instance.keyed.policy = instance.policy(dead_letter=kept)
     versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)
-    instance.durable = Durable(Connection(a["state_socket"], login=conn.login), a["prefix"], a["token"], conn.run_id, versions)
+    instance.durable = Durable(state, a["prefix"], a["token"], conn.run_id, versions)
+    instance.ledger = Ledger(state, a["prefix"], limits)
     if a.get("follow"):
         instance.follower = instance.durable.follower(a["instance"], rewind=a["follow"] == "kept")
         instance.report = partial(report_ready, conn, a["prefix"], a["instance"])

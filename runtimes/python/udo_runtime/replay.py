@@ -85,8 +85,8 @@ class Replay:
         conn: Any = _Schemas(recording.schemas(), recording.header["failed"])
         self._reader = _Reader(conn, _PREFIX, "replay", 0)
         self._reader.answers = []
-        watched: Any = watch(processor)
-        arguments = (conn, self._reader, watched, schemas, f"{ctx.operator}@{ctx.version}", DEFAULT)
+        processor.once = watch(processor.named)  # type: ignore[method-assign]
+        arguments = (conn, self._reader, processor, schemas, f"{ctx.operator}@{ctx.version}", DEFAULT)
         first = recording.header["first_seq"]
         if keyed is None:
             self._instance = Instance(*arguments)

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from udo_protocol.checkpoints import Checkpoint
+from udo_protocol.connection import Arg
+from udo_protocol.limits import DEFAULT
 from udo_protocol.recording_file import Recording
 from udo_runtime.api import Context
 from udo_runtime.durable import Durable, restored
 from udo_runtime.keyed import Keyed, KeyedProcessor
 from udo_runtime.keyed_instance import KeyedInstance
+from udo_runtime.ledger import Ledger
 from udo_runtime.load import Processor
 from udo_runtime.session import Session
 from udo_runtime.versions import Versions
@@ -34,7 +37,16 @@ class _Recorded(Durable):
         record, folder = self._sessions[name]
         return restored(name, record, self._recording.groups(folder), self._versions)
 
-    def save(self, sessions: Iterable[Session], dropped: dict[str, set[int]], seq: int, emitted: int, riding: Sequence[Any] = ()) -> None:
+    def save(
+        self,
+        sessions: Iterable[Session],
+        dropped: dict[str, set[int]],
+        seq: int,
+        emitted: int,
+        riding: Sequence[Any] = (),
+        *,
+        beside: Sequence[Sequence[Arg]] = (),
+    ) -> None:
         for name in dropped:
             self._sessions.pop(name, None)
         for session in sessions:
@@ -47,6 +59,16 @@ class _Recorded(Durable):
                 group.dirty.clear()
                 group.touched = False
             session.changed = False
+
+
+class _NoLetters(Ledger):
+    """A replay keeps no dead letters: a bad event fails its frame, where it can be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(None, "", DEFAULT)  # type: ignore[arg-type]
+
+    def begin(self) -> None:
+        self.saved()
 
 
 def keyed_instance(
@@ -62,8 +84,6 @@ def keyed_instance(
     how = Keyed(**{**keyed, "columns": tuple(keyed["columns"])})
     run = KeyedProcessor(processor.per_event, how, arguments[3][1], ctx)
     run.events, run.end = watch(run.events), watch(run.end)  # type: ignore[method-assign]
-    instance.keyed, instance.durable = (
-        run,
-        _Recorded(recording, Versions(how.state_version, how.migrates_from, processor.per_event.migrate)),
-    )
+    versions = Versions(how.state_version, how.migrates_from, processor.per_event.migrate)
+    instance.keyed, instance.durable, instance.ledger = run, _Recorded(recording, versions), _NoLetters()
     return instance

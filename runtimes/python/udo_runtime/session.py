@@ -131,6 +131,11 @@ class Session:
             self.last_ended, self.changed = label.epoch, True
             self.failed = {f for f in self.failed if f[2] >= label.epoch}
 
+    def has_ended(self, numbers: Iterable[int], epoch: int) -> bool:
+        """Whether an attempt at this epoch has ENDed for one of these groups."""
+        there = (g for n in numbers if (g := self.groups.get(n)) is not None)
+        return any(g.label is not None and g.label.epoch == epoch and (g.ended or g.candidate is not None) for g in there)
+
     # -- event time --------------------------------------------------------------------------------------------------
 
     def saw(self, highest_us: int, partition: int) -> None:

@@ -18,7 +18,7 @@ class Stats:
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self.events_in = self.events_out = self.frames = self.errors = 0
+        self.events_in = self.events_out = self.frames = self.errors = self.dead_letters = self.retries = 0
         self.busy_s = 0.0
         self._recent: deque[float] = deque(maxlen=_SAMPLES)
         self._due = 0.0
@@ -32,6 +32,10 @@ class Stats:
         self.busy_s += seconds
         self._recent.append(seconds)
 
+    def retried(self) -> None:
+        """A batch is given to user code once more."""
+        self.retries += 1
+
     def publish(self, conn: Connection, *, now: float | None = None, force: bool = False) -> None:
         """Write the counters if they are due and have changed; nothing may be under way on `conn`."""
         now = time.monotonic() if now is None else now
@@ -44,6 +48,8 @@ class Stats:
             "events_out": self.events_out,
             "frames": self.frames,
             "errors": self.errors,
+            "dead_letters": self.dead_letters,
+            "retries": self.retries,
             "busy_s": self.busy_s,
             "p50_ms": ordered[len(ordered) // 2] * 1000,
             "p99_ms": ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)] * 1000,

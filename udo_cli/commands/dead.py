@@ -1,0 +1,234 @@
+"""`udo dead`: events that an operator failed on and that were kept (policy dead-letter): list, show, send again, drop."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from udo_cli import base
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from udo_protocol.node_api import Node
+    from udo_protocol.proto import node_manager_pb2 as pb
+
+EXAMPLES = """
+udo dead ls                                    dead letters of every deployment on this node
+udo dead show 3f0c                             reason, traceback and event; the beginning of an id is enough
+udo dead replay fraud --all                    after `udo update fraud 2`: what is answered now goes
+udo dead replay fraud 3f0c 81aa -o answers.parquet
+udo dead drop fraud 3f0c
+"""
+node_option = click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
+
+
+@base.group("dead", EXAMPLES)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Look at the events an operator failed on, send them again, drop them.
+
+    They are kept where a deployment was made with --on-error dead-letter, on the node that ran the query's tasks.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@command.command("ls", examples="udo dead ls\nudo dead ls fraud --json\nudo dead ls fraud --unfinished")
+@click.argument("deployment", default="")
+@click.option("--unfinished", is_flag=True, help="Those of attempts that have not ended, instead: they may yet go.")
+@node_option
+@base.json_option
+def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) -> None:
+    """List the dead letters of DEPLOYMENT, or of all, oldest first."""
+    from udo_cli import output, remote
+
+    found = sorted(remote.node(address).dead_letters(deployment, unfinished=unfinished), key=_order)
+    if as_json:
+        output.emit([_row(d) for d in found])
+        return
+    shown = [
+        (
+            d.id,
+            d.deployment,
+            d.operator,
+            _when(d.at),
+            _where(d),
+            output.size(d.bytes),
+            f"({d.replay}) {d.reason}"[:200] if d.replay else d.reason[:200],
+        )
+        for d in found
+    ]
+    output.table(("ID", "DEPLOYMENT", "OPERATOR", "AT", "FROM", "SIZE", "REASON"), shown, "no dead letters")
+
+
+@command.command("show", examples="udo dead show 3f0c\nudo dead show 3f0c --json")
+@click.argument("id_", metavar="ID")
+@node_option
+@base.json_option
+def show(id_: str, address: str | None, as_json: bool) -> None:
+    """Print all that is known of one dead letter. With --json the event is there as Arrow too, an IPC stream in base64."""
+    from udo_cli import output, remote
+
+    (found,) = _chosen(remote.node(address), "", (id_,))
+    if as_json:
+        arrow = base64.b64encode(found.arrow).decode()
+        output.emit({**_row(found), "traceback": found.traceback, "event": _event(found), "arrow": arrow})
+        return
+    click.echo(f"{found.id}  {found.operator}, deployment {found.deployment}, {_where(found)}, {_when(found.at)}")
+    click.echo(f"{found.reason}" + (f" (sent again {found.replays} times)" if found.replays else ""))
+    click.echo(f"{'timer' if found.timer else 'event'}: {found.event or '(cannot be shown; see --json)'}")
+    if found.traceback:
+        click.echo(found.traceback)
+
+
+@command.command("replay", examples="udo dead replay fraud --all\nudo dead replay fraud 3f0c 81aa -o answers.parquet")
+@click.argument("deployment")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "everything", is_flag=True, help="All of the deployment, oldest first.")
+@click.option(
+    "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the answers to FILE: .parquet or .json."
+)
+@node_option
+@base.json_option
+def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path | None, address: str | None, as_json: bool) -> None:
+    """Send dead letters to DEPLOYMENT again; those that are answered now go, those that fail again stay with the new reason.
+
+    The answers are printed, one JSON object a line, or written to FILE: they do not reach the query. Ends with 6 when some
+    failed again.
+
+    Those of a keyed operator wait for the next micro-batch of their query instead, which processes them last; their answers
+    come with its own.
+    """
+    from udo_cli import output, remote
+    from udo_cli.exits import Exit
+    from udo_cli.replay import Replay
+    from udo_protocol.errors import UsageError
+
+    if everything == bool(ids):
+        raise UsageError("name the dead letters to send again by their ids, or say --all")
+    if file is not None and file.suffix not in (".parquet", ".json"):
+        raise UsageError(f"-o {file}: expected a name that ends with .parquet or .json")
+    node = remote.node(address)
+    letters = _chosen(node, deployment, ids)
+    if any(d.keyed for d in letters):
+        if file is not None:
+            raise UsageError(f"{deployment} keeps state: what it answers goes to the query, not to {file}")
+        reply = node.replay_dead_letters(deployment, ids, everything=everything)
+        if as_json:
+            output.emit({"deployment": deployment, "waiting": reply.waiting, "timers": reply.timers})
+            return
+        click.echo(f"{deployment}: {reply.waiting} dead letters wait for the next micro-batch of their query")
+        if reply.timers:
+            output.say(f"{reply.timers} of timers cannot be sent again")
+        return
+    answered: list[tuple[pb.DeadLetter, pa.RecordBatch]] = []
+    failed: list[pb.DeadLetter] = []
+    with Replay(node, deployment) as again:
+        for letter in letters:
+            outcome = again.send(letter)
+            if outcome.failure is None:
+                answered.append((letter, outcome.answers))
+                continue
+            f = outcome.failure
+            failed.append(letter)
+            node.amend_dead_letter(deployment, letter.id, f.code, f.message, f.traceback)
+            output.say(f"{letter.id}: {f.message}")
+    _deliver(answered, file, as_json)
+    # Only now: what could not be written is still there.
+    if answered:
+        node.drop_dead_letters(deployment, [letter.id for letter, _ in answered])
+    output.say(f"{deployment}: {len(answered)} answered, {len(failed)} failed again")
+    if failed:
+        raise SystemExit(Exit.OPERATOR)
+
+
+@command.command("drop", examples="udo dead drop fraud 3f0c 81aa\nudo dead drop fraud --all --yes")
+@click.argument("deployment")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "everything", is_flag=True, help="All of the deployment.")
+@click.option("--unfinished", is_flag=True, help="Of those of attempts that have not ended, instead.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@node_option
+@base.json_option
+def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bool, yes: bool, address: str | None, as_json: bool) -> None:
+    """Remove dead letters of DEPLOYMENT for good."""
+    from udo_cli import output, remote
+    from udo_protocol.errors import UsageError
+
+    if everything == bool(ids):
+        raise UsageError("name the dead letters to drop by their ids, or say --all")
+    node = remote.node(address)
+    if everything and not yes:
+        there = sum(1 for _ in node.dead_letters(deployment, unfinished=unfinished))
+        if not sys.stdin.isatty():
+            raise UsageError(f"{there} dead letters of {deployment} would be removed and nobody can be asked; say --yes")
+        click.confirm(f"Remove the {there} dead letters of {deployment}?", abort=True, err=True)
+    dropped = node.drop_dead_letters(deployment, ids, everything=everything, unfinished=unfinished)
+    if as_json:
+        output.emit({"deployment": deployment, "dropped": dropped})
+    else:
+        click.echo(f"{deployment}: {dropped} dead letters dropped")
+
+
+def _chosen(node: Node, deployment: str, ids: tuple[str, ...]) -> list[pb.DeadLetter]:
+    """Those whose ids begin so, each exactly one; all without ids; oldest first."""
+    from udo_protocol.errors import NotFound, UsageError
+
+    found = sorted(node.dead_letters(deployment, ids, whole=True), key=_order)
+    for text in ids:
+        near = [d.id for d in found if d.id.startswith(text)]
+        if not near:
+            raise NotFound(f"no dead letter {text!r}{f' of {deployment}' if deployment else ''} on this node. List them with: udo dead ls")
+        if len(near) > 1:
+            raise UsageError(f"{text!r} begins several dead letters: {', '.join(near[:5])}")
+    return found
+
+
+def _deliver(answered: list[tuple[pb.DeadLetter, pa.RecordBatch]], file: Path | None, as_json: bool) -> None:
+    from udo_cli import output
+
+    if file is not None and file.suffix == ".parquet":
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parts = [answers for _, answers in answered if answers.num_rows]
+        parquet.write_table(pa.Table.from_batches(parts) if parts else pa.table({}), file)
+        return
+    rows = [{"id": letter.id, "answers": answers.to_pylist()} for letter, answers in answered]
+    if file is not None:
+        file.write_text("".join(json.dumps(answer, default=str) + "\n" for r in rows for answer in r["answers"]), "utf-8")
+    elif as_json:
+        output.emit(rows)
+    else:
+        for r in rows:
+            for answer in r["answers"]:
+                click.echo(json.dumps(answer, default=str))
+
+
+def _order(d: pb.DeadLetter) -> tuple[Any, ...]:
+    return d.deployment, d.at, d.lane, d.number, d.row
+
+
+def _where(d: pb.DeadLetter) -> str:
+    place = f"frame {d.number} of {d.lane}, {'timer' if d.timer else 'row'} {d.row}"
+    return f"epoch {d.epoch}, partition {d.partition}, {place}" if d.keyed else place
+
+
+def _event(d: pb.DeadLetter) -> Any:
+    return json.loads(d.event) if d.event else None
+
+
+def _row(d: pb.DeadLetter) -> dict[str, Any]:
+    hidden = ("traceback", "event", "arrow", "at")
+    return {f.name: getattr(d, f.name) for f in d.DESCRIPTOR.fields if f.name not in hidden} | {"at": _when(d.at)}
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

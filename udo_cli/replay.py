@@ -1,0 +1,114 @@
+"""Sends dead letters to their deployment again: each as a frame of its own, marked so that a failure comes back as one."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from udo_protocol.backoff import LinearBackoff
+from udo_protocol.connection import Connection, Login
+from udo_protocol.errors import PeerError, UdoError, WaitTimeout, by_code
+from udo_protocol.frame import ANSWER, DATA, ERROR, Failure, Frame, Header, encode
+from udo_protocol.lane_end import LaneEnd, Push
+from udo_protocol.node_api import Node
+from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.schema import schema_id, to_ipc
+
+# The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
+_GRACE_S = 15.0
+_LOOK_MS = 1000
+# A full log empties at the operator's pace: tried again after 1, 2 ... 50 ms.
+_BUSY_INCREMENT_US, _BUSY_CEILING_US = 1_000, 50_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one letter: its answers, or why it failed again."""
+
+    answers: pa.RecordBatch | None = None
+    failure: Failure | None = None
+
+
+class Replay:
+    """A lane to one deployment; after a failure a new one, since a lane that failed is over."""
+
+    def __init__(self, node: Node, deployment: str) -> None:
+        self._node, self._deployment = node, deployment
+        self._end: LaneEnd | None = None
+        self._schema = pa.schema([])
+        self._timeout_s = 0.0
+        self._number = 0
+
+    def send(self, letter: pb.DeadLetter) -> Outcome:
+        """Wait for what the operator says to it now. SchemaError if it does not take such events any more."""
+        batch = pa.ipc.open_stream(letter.arrow).read_next_batch()
+        if self._end is None or batch.schema != self._schema:
+            self._open(batch.schema)
+        assert self._end is not None
+        self._number += 1
+        header = Header(
+            lane=self._end.lane,
+            number=self._number,
+            kind=DATA,
+            rows=1,
+            schema=schema_id(to_ipc(self._schema)),
+            session="replay",
+            strict=True,
+        )
+        self._push(encode(header, batch))
+        answer = self._receive()
+        if answer.header.kind == ANSWER:
+            schema = self._end.schema(answer.header.schema) if answer.body is not None else pa.schema([])
+            return Outcome(answer.batch(schema))
+        self._close()
+        if answer.header.kind == ERROR:
+            return Outcome(failure=answer.header.failure)
+        raise PeerError(f"{self._deployment} answered a dead letter with a frame of kind {answer.header.kind}; try again")
+
+    def _open(self, schema: pa.Schema) -> None:
+        self._close()
+        lane = f"replay.{secrets.token_hex(4)}"
+        reply = self._node.open_lane(self._deployment, lane, input_schema=to_ipc(schema))
+        slot = reply.slots[0]
+        conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password))
+        self._end, self._schema, self._number = LaneEnd(conn, slot.prefix, lane), schema, 0
+        self._timeout_s = reply.answer_timeout_ms / 1000 + _GRACE_S
+        self._bound = reply.retained_bytes
+        self._end.open(to_ipc(schema))
+
+    def _push(self, pieces: list[bytes | bytearray | memoryview | pa.Buffer]) -> None:
+        assert self._end is not None
+        backoff, deadline = LinearBackoff(_BUSY_INCREMENT_US, _BUSY_CEILING_US), time.monotonic() + self._timeout_s
+        while (status := self._end.push(self._number, self._number - 1, pieces).status) is Push.BUSY and time.monotonic() < deadline:
+            backoff.pause()
+        if status is not Push.ACCEPTED:
+            raise PeerError(f"{self._deployment} did not take a dead letter: {status}; try again")
+
+    def _receive(self) -> Frame:
+        assert self._end is not None
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline:
+            if frames := self._end.collect(_LOOK_MS):
+                return frames[0]
+            if why := self._end.status():
+                raise by_code(str(why.get("code", "")), f"{self._deployment} does not serve: {why.get('message', 'no reason given')}")
+        raise WaitTimeout(f"{self._deployment} has not answered a dead letter for {self._timeout_s:g} s; see: udo status")
+
+    def _close(self) -> None:
+        if self._end is not None:
+            with contextlib.suppress(UdoError, OSError):
+                self._end.close()
+            self._end.conn.close()
+            self._end = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
