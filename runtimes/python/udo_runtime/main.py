@@ -62,6 +62,13 @@ def _limits(overrides: dict[str, Any]) -> Limits:
 def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Any, ctx: Context, limits: Limits) -> Instance:
     reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
     arguments = (conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
+    if comparing := a.get("comparing"):
+        from udo_runtime.comparing import Comparing
+
+        os.nice(comparing["nice"])
+        compare = Comparing(*arguments)
+        compare.examples = comparing["examples"]
+        return compare
     if not a.get("keyed"):
         return Instance(*arguments)
     # Only here: a stateless operator may bring a MessagePack of its own, which the runtime's state could not work with.
