@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -107,6 +107,8 @@ class Comparing(Instance):
         served = {(f.header.lane, f.header.number): f for f in map(decode, answers or ())}
         seq = first
         while seq <= last:
+            # No more than is compared now: what lies behind would be read once more for each of these.
+            self._reader.limits = replace(self._limits, read_frames=last + 1 - seq)
             read = self._reader.read(seq)
             if read.first > last or not read.frames:
                 break
