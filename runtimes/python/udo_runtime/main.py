@@ -66,6 +66,8 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
         from udo_runtime.comparing import Comparing
 
         os.nice(comparing["nice"])
+        with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
+            f.write(str(comparing["nice"]))
         compare = Comparing(*arguments)
         compare.examples = comparing["examples"]
         return compare
