@@ -176,7 +176,7 @@ def test_a_version_slower_than_the_bound_allows_loses_frames_and_holds_up_nobody
     daemon.api.undeploy("d")  # ends the diff, too
     report = diff.end()
 
-    assert report["missed"] + report["frames"] == 101 and 0 < report["frames"] < 50
+    assert report["missed"] + report["frames"] == 101 and report["missed"] > 50
     assert report["different"] == 0
 
 
