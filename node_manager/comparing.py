@@ -100,6 +100,9 @@ class Comparisons:
         self._require_comparable(slot, wanted)
         asked = {"examples": examples, "nice": _NICE}
         comparison = Comparison(slot, wanted, Load(wanted, update=False, cancelled=stop, comparing=asked), Event(), {})
+        former = self._running.get(slot.deployment)
+        if former is not None and former.load.cancelled.is_set():  # its caller has left, and it is just ending
+            former.over.wait(self._node.settings.stop_grace_s + 5)
         with self._lock:
             if slot.deployment in self._running:
                 raise Conflict(f"a diff of {slot.deployment!r} is already running on node {self._node.settings.node}; one at a time")

@@ -197,6 +197,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_starts(daemon: Daemo
     with pytest.raises(Conflict, match="already running"):
         list(daemon.api.diff("d", "", broken, for_s=1))
     first.close()  # type: ignore[attr-defined]
+    assert Running(daemon, put_image(daemon.home, add(6), version="6"), for_s=0.2).end()["outcome"] == "nothing"  # at once again
     wait_until(lambda: not left(queue), 20, "the end of the diff whose caller has left")
     assert daemon.slot().version == "1"
 
