@@ -20,6 +20,7 @@ SUITES = {
     "throughput": "Events per second of one function called from Spark in six ways.",
     "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
     "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
+    "diff": "What a diff costs the serving version's throughput.",
     "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
     "state": "A running count per key: against Spark's stateful operators, and without state; restoring it.",
     "registry_layers": "Push and pull of a 500 MB layer against copying it; udo push of changed code.",

@@ -174,8 +174,22 @@ class Instances:
         placing.place(image, instance.directory)
         return [f"{inside.directory}/{path.name}" for path in (image.code, image.dependencies)]
 
-    def assign(self, instance: Instance, image: Image, config: Config, *, deployment: str, slot: int, token: int, follow: str = "") -> None:
-        """Hand it its operator; it reports on the slot's `ready` list. `follow`: "owner" or "kept", the state to have in memory."""
+    def assign(
+        self,
+        instance: Instance,
+        image: Image,
+        config: Config,
+        *,
+        deployment: str,
+        slot: int,
+        token: int,
+        follow: str = "",
+        comparing: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Hand it its operator; it reports on the slot's `ready` list. `follow`: "owner" or "kept", the state to have in memory.
+
+        With `comparing` it may compare answers, but give none.
+        """
         assert instance.handle is not None
         for name, content in config.files.items():
             placing.put(instance.directory, name, base64.b64decode(content))
@@ -191,6 +205,7 @@ class Instances:
             "version": manifest.version,
             "digest": image.digest,
             "token": token,
+            "comparing": comparing is not None,
             "allowance": asdict(allowance),
             "follow": follow,
         }
@@ -216,13 +231,15 @@ class Instances:
             "policy": config.policy,
             "limits": dict(config.limits),
             "open_files": allowance.open_files,
+            **({"comparing": dict(comparing)} if comparing else {}),
         }
         if manifest.key:
             self._servers.widen("state", instance.name, access.state(prefix))
-        elif config.policy == DEAD_LETTER:
+        elif config.policy == DEAD_LETTER and not comparing:
             self._servers.widen("state", instance.name, access.letters(prefix))
+        rules = access.comparing if comparing else access.queue
         with contextlib.closing(self._servers.connect("queue")) as conn:
-            self._servers.users.widen("queue", conn, instance.name, access.queue(prefix, instance.name))
+            self._servers.users.widen("queue", conn, instance.name, rules(prefix, instance.name))
             # Holds secrets: gone soon even if nobody fetches it.
             key = keys.warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])

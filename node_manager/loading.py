@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Event
@@ -77,6 +78,7 @@ class Load:
     done: Future[Instance] = field(default_factory=Future)
     instance: Instance | None = None
     cancelled: Event = field(default_factory=Event)
+    comparing: Mapping[str, Any] | None = None  # of a diff: what udo_runtime.comparing is to know
 
 
 def given_up(load: Load) -> Conflict:
@@ -100,7 +102,16 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
     cold = node.instances.whole(image) or contradicts(image.dependencies)
     instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
     instance.listen(lambda _: None)
-    node.instances.assign(instance, image, load.wanted.config, deployment=deployment, slot=number, token=token, follow=follow)
+    node.instances.assign(
+        instance,
+        image,
+        load.wanted.config,
+        deployment=deployment,
+        slot=number,
+        token=token,
+        follow=follow,
+        comparing=load.comparing,
+    )
     deadline = time.monotonic() + manifest.limits.open_timeout_s
     late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
     with contextlib.closing(node.servers.connect("queue")) as queue:

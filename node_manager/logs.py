@@ -50,7 +50,7 @@ def _former(manager: Manager, slot: Slot) -> Iterator[Line]:
 def read(manager: Manager, deployment: Deployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
     """The last lines (0 = all that is kept) of all its slots, then with `follow` new ones until `stop` is set."""
     lines: list[Line] = []
-    for each in [s for s in (deployment.slot, *deployment.pinned.values()) if s is not None]:
+    for each in [s for s in (deployment.slot, *deployment.pinned.values(), *deployment.beside.values()) if s is not None]:
         lines += _former(manager, each)
         owner = each.view().owner
         if owner is not None:

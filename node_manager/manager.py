@@ -17,12 +17,14 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from threading import RLock
+from threading import Event, RLock
 from typing import Any, Protocol
 
 import structlog
 
 from node_manager import runtime_base
+from node_manager.canaries import Canary
+from node_manager.comparing import Comparisons, Found
 from node_manager.drivers import sandbox
 from node_manager.drivers.base import Driver
 from node_manager.drivers.process import ProcessDriver
@@ -87,10 +89,14 @@ class Deployment:
     numbers: dict[str, int] = field(default_factory=dict)  # of the pinned slots, by digest
     next_number: int = PINNED_FROM  # never used twice: the keys of a retired slot may still be on their way out
     epochs: dict[str, str] = field(default_factory=dict)
+    canary: Canary | None = None
+    beside: dict[int, Slot] = field(default_factory=dict)  # of canaries, also of former ones that lanes are still open to
+    adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
 
     def record(self) -> dict[str, Any]:
         """As it is kept on disk."""
-        return {k: getattr(self, k) for k in ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number")}
+        names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number")
+        return {**{k: getattr(self, k) for k in names}, "beside": list(self.beside)}
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,7 @@ class Manager:
         self.instances = Instances(settings, self.driver, self.servers)
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
         self._node = Node(settings, self.servers, self.instances, self.pool)
+        self.comparisons = Comparisons(self._node)
         self._deployments: dict[str, Deployment] = {}
         self._lock = RLock()
         self._lock_fd = -1
@@ -161,6 +168,7 @@ class Manager:
             elif instance.life.state != "warm":
                 self.instances.stop(instance, 0)
         for record in (read_json(self.settings.wanted) or {}).get("deployments", []):
+            beside = record.pop("beside", [])
             deployment = Deployment(**record)
             self._deployments[deployment.name] = deployment
             deployment.slot = Slot(self._node, deployment.name, 0)
@@ -172,6 +180,13 @@ class Manager:
                 else:
                     pinned = deployment.pinned[digest] = self._pinned_slot(deployment, digest, number)
                     self._adopt(pinned, left, Config.parse(deployment.config))
+            for number in beside:
+                slot = deployment.beside[number] = self._canary_slot(deployment, number)
+                if left := assigned.pop((deployment.name, number), []):
+                    deployment.adopted.add(number)
+                    self._adopt(slot, left, Config.parse(deployment.config))
+                else:
+                    self._follow(deployment, only=slot)
         for strays in assigned.values():
             for instance in strays:
                 self.instances.stop(instance, self.settings.stop_grace_s)
@@ -183,6 +198,9 @@ class Manager:
         with contextlib.closing(self.servers.connect("queue")) as queue:
             owner_token = log.slot_stats(queue, slot.prefix).owner
         for instance in left:
+            if instance.record.get("comparing"):  # its diff ended with the manager that was asked for it
+                self.comparisons.remove(instance, slot.prefix)
+                continue
             image = None
             if instance.token == owner_token:
                 with contextlib.suppress(UdoError):
@@ -205,6 +223,7 @@ class Manager:
 
     def stop(self) -> None:
         """Stop all instances and servers; what is wanted stays on disk for the next start."""
+        self.comparisons.end()
         with self._lock:
             slots = self._slots()
             self._deployments.clear()
@@ -225,7 +244,7 @@ class Manager:
     # -- deployments -------------------------------------------------------------------------------------------------
 
     def _slots(self) -> list[Slot]:
-        return [s for d in self._deployments.values() for s in (d.slot, *d.pinned.values()) if s is not None]
+        return [s for d in self._deployments.values() for s in (d.slot, *d.pinned.values(), *d.beside.values()) if s is not None]
 
     def slots(self) -> list[Slot]:
         """All slots of this node."""
@@ -286,6 +305,7 @@ class Manager:
         serving = slot.view().owner
         if serving is not None and slot.wanted == wanted:
             slot.discard()
+            self._follow(deployment)
             return serving.name
         if serving is not None:
             self._await(
@@ -324,10 +344,11 @@ class Manager:
                     f"deployment {name!r} holds the state of {held} sessions on node {self.settings.node} (udo state ls {name}), which "
                     "would be lost. Export what is needed, then use --drop-state"
                 )
+        self.comparisons.end(name)
         with self._lock:
             self._deployments.pop(name, None)
             self._save()
-        for done in [s.stop(drop=True) for s in (deployment.slot, *deployment.pinned.values()) if s is not None]:
+        for done in [s.stop(drop=True) for s in (deployment.slot, *deployment.pinned.values(), *deployment.beside.values()) if s]:
             done.result(self.settings.stop_grace_s + 15)
 
     # -- updates -----------------------------------------------------------------------------------------------------
@@ -354,8 +375,10 @@ class Manager:
             deployment.config = deployment.config if config is None else config
             self._save()
             used = {d.digest for d in self._deployments.values()} | {g for d in self._deployments.values() for g in d.numbers}
+            used |= {s.wanted.image.digest for d in self._deployments.values() for s in d.beside.values() if s.wanted}
         for reference in self.images.prune(used):
             self.driver.forget(reference)
+        self._follow(deployment)
         return instance.name
 
     def discard(self, name: str) -> None:
@@ -388,6 +411,83 @@ class Manager:
             return
         yield step("done", image.digest)
 
+    # -- canaries ----------------------------------------------------------------------------------------------------
+
+    def start_canary(self, name: str, update_id: str, version: str, digest: str, config: dict[str, Any], percent: float) -> None:
+        """Let a version answer `percent` of the new lanes, in a slot of its own; returns once it does. OperatorError if it cannot.
+
+        The same again changes nothing. After a restart it goes on with the slot it had.
+        """
+        deployment = self.find(name)
+        wanted = self._wanted(deployment, version, digest, config)
+        if wanted.image.manifest.key:
+            raise UsageError(f"{wanted.reference} keeps state: a canary needs a stateless operator")
+        with self._lock:
+            if deployment.canary is not None and deployment.canary.update_id == update_id:
+                return
+            deployment.canary = None
+            slot = next((s for s in deployment.beside.values() if s.number in deployment.adopted and s.wanted == wanted), None)
+            if slot is None:
+                number, deployment.next_number = deployment.next_number, deployment.next_number + 1
+                slot = deployment.beside[number] = self._canary_slot(deployment, number)
+                self._save()
+                slot.serve(wanted)
+        try:
+            slot.wait_serving(wanted.ready_timeout_s)
+        except UdoError:
+            self._retire_canary(deployment, slot)
+            raise
+        with self._lock:
+            deployment.canary = Canary(update_id, wanted.image.manifest.version, wanted.image.digest, percent, slot)
+
+    def end_canary(self, name: str, going_to: str = "") -> None:
+        """No new lanes go there; lanes that are open there are answered by what the deployment serves, or is about to (a digest)."""
+        with self._lock:
+            deployment = self._deployments.get(name)
+            if deployment is None:
+                return
+            deployment.canary = None
+            deployment.adopted.clear()
+        self._follow(deployment, going_to)
+
+    def canaries(self) -> list[tuple[str, Canary]]:
+        """(deployment, canary) of all that run."""
+        with self._lock:
+            return [(d.name, d.canary) for d in self._deployments.values() if d.canary is not None]
+
+    def _follow(self, deployment: Deployment, going_to: str = "", only: Slot | None = None) -> None:
+        """Slots of former canaries serve what the deployment serves."""
+        with self._lock:
+            running = deployment.canary.slot if deployment.canary else None
+            slots = [s for s in deployment.beside.values() if s is not running and only in (None, s)]
+        if not slots:
+            return
+        with contextlib.suppress(UdoError):  # one that is stopped just now
+            wanted = self._wanted(deployment, deployment.version, deployment.digest, deployment.config)
+            for slot in slots:
+                if slot.wanted is None or slot.wanted.image.digest not in (going_to, wanted.image.digest):
+                    slot.serve(wanted)
+
+    def _canary_slot(self, deployment: Deployment, number: int) -> Slot:
+        def idle(slot: Slot) -> None:
+            if deployment.canary is None or deployment.canary.slot is not slot:
+                self._retire_canary(deployment, slot)
+
+        return Slot(self._node, deployment.name, number, pinned="canary", on_idle=idle)
+
+    def _retire_canary(self, deployment: Deployment, slot: Slot) -> None:
+        with self._lock:
+            deployment.beside.pop(slot.number, None)
+            self._save()
+        slot.stop(drop=True)
+
+    def diff(self, name: str, version: str, digest: str, for_s: float, examples: int, stop: Event) -> Iterator[Found]:
+        """Let a version answer beside the serving one, on this node, and tell what differs. What serves is not touched."""
+        deployment = self.find(name)
+        assert deployment.slot is not None
+        wanted = self._wanted(deployment, version, digest, deployment.config)
+        yield from self.comparisons.run(deployment.slot, wanted, for_s, examples, stop)
+
     def _await(self, future: Future[Instance], timeout_s: float, what: str) -> Instance:
         try:
             return future.result(timeout_s)
@@ -404,8 +504,7 @@ class Manager:
         deployment = self.find(base)
         if pin_epoch:
             pin = self._epoch(deployment, session, epoch)
-        slot = self._pinned(deployment, pin) if pin else deployment.slot
-        assert slot is not None
+        slot = self._pinned(deployment, pin) if pin else self._own_or_canary(deployment)
         slot.wait_serving(wait_s)
         wanted = slot.wanted
         if wanted is not None and wanted.image.manifest.key and pin:
@@ -432,6 +531,12 @@ class Manager:
         """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came."""
         with contextlib.closing(self.servers.connect("state")) as state:
             return checkpoints.run_ordinal(state, lane.slot.prefix, session, run, call, started_ms)
+
+    def _own_or_canary(self, deployment: Deployment) -> Slot:
+        assert deployment.slot is not None
+        with self._lock:
+            canary = deployment.canary
+            return canary.slot if canary is not None and canary.takes() else deployment.slot
 
     def _epoch(self, deployment: Deployment, session: str, epoch: int) -> str:
         if deployment.source == "registry" and self.catalogue is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -16,7 +17,9 @@ from typing import Any, Protocol
 
 import structlog
 
+from node_manager.canaries import Canary
 from node_manager.manager import Catalogue, Manager
+from udo_protocol import slot
 from udo_protocol.errors import Conflict, NotFound, UdoError
 
 _log = structlog.get_logger()
@@ -27,6 +30,8 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 15.0
 _AGAIN_S = 15.0
 _DEPLOY_WAIT_S = 120.0
 _WORKERS = 8
+# An instance publishes its counters about this often.
+_OBSERVE_S = 1.0
 # A registry that is away must not hold up a stop; it notices by itself that the node is gone.
 _LEAVE_S = 2.0
 
@@ -47,6 +52,16 @@ class Registry(Catalogue, Protocol):
         """The node stops in good order."""
 
 
+def measured(manager: Manager, canary: Canary) -> dict[str, float]:
+    """What a canary has counted on this node since it began (udo_protocol.canary.Measured)."""
+    view = canary.slot.view()
+    with contextlib.closing(manager.servers.connect("queue")) as queue:
+        now = slot.read_stats(queue, canary.slot.prefix, view.owner.name) if view.owner else {}
+    total = {n: view.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "frames", "errors")}
+    times = {n: now.get(n, 0.0) for n in ("p50_ms", "p99_ms")}
+    return {"events": total["events_in"], "frames": total["frames"], "errors": total["errors"] + view.restarts, **times}
+
+
 class Reconciler:
     """See the module."""
 
@@ -60,7 +75,7 @@ class Reconciler:
         self._latest: dict[str, Mapping[str, Any]] = {}
         self._busy: set[str] = set()
         self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
-        self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in (self._read_wanted, self._beat)]
+        self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in (self._read_wanted, self._beat, self._observe)]
 
     def start(self) -> None:
         """Begin."""
@@ -124,6 +139,21 @@ class Reconciler:
 
         self._retrying(read, "wanted")
 
+    def _observe(self) -> None:
+        """While there are canaries: tell the registry what they count, which decides."""
+
+        def observe() -> None:
+            with self._changed:
+                if not self._changed.wait_for(lambda: bool(self._manager.canaries()) or self._stopping.is_set(), POLL_S):
+                    return
+            for name, canary in self._manager.canaries():
+                told = {"version": canary.version, "digest": canary.digest, "state": "canary", "measured": measured(self._manager, canary)}
+                self._registry.report(self._node, name, update_id=canary.update_id, phase="observed", **told)
+                canary.confirmed_at = time.monotonic()
+            self._stopping.wait(_OBSERVE_S)
+
+        self._retrying(observe, "canaries")
+
     def _take(self, deployments: list[Mapping[str, Any]]) -> None:
         names = {d["name"] for d in deployments}
         for gone in [d.name for d in self._manager.deployments() if d.source == "registry" and d.name not in names]:
@@ -175,7 +205,10 @@ class Reconciler:
             with contextlib.suppress(NotFound):
                 manager.undeploy(name, source="registry")
             return True
-        if (update := wish.get("update")) is not None:
+        update = wish.get("update")
+        if update is None or update["phase"] != "canary":
+            manager.end_canary(name, update["digest"] if update else "")
+        if update is not None:
             return self._update(wish, update)
         version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
         try:
@@ -202,11 +235,17 @@ class Reconciler:
         manager, config = self._manager, dict(wish["config"])
         step = {**wish, "version": version, "digest": digest}
         try:
-            if update["phase"] == "prepare":
+            if update["phase"] in ("canary", "prepare"):
                 try:
                     manager.find(name)
                 except NotFound:
                     manager.deploy(name, wish["operator"], wish["version"], wish["digest"], config, _DEPLOY_WAIT_S, source="registry")
+            if update["phase"] == "canary":
+                manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
+                self._report(step, "ready", update_id=update["id"], phase="ready")
+                with self._changed:
+                    self._changed.notify_all()  # who tells what it counts
+            elif update["phase"] == "prepare":
                 manager.prepare(name, version, digest, config, check=False)
                 self._report(step, "ready", update_id=update["id"], phase="ready")
             else:

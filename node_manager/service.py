@@ -105,6 +105,14 @@ class NodeService(rpc.NodeManagerServicer):
         for step in self._manager.update(request.name, request.version, request.digest, config):
             yield pb.UpdateEvent(phase=step.phase, detail=step.detail, at_ms=step.at_ms, error_code=step.error_code)
 
+    @stream
+    def Diff(self, request: pb.DiffRequest, context: grpc.ServicerContext) -> Iterator[pb.DiffEvent]:
+        stop = threading.Event()
+        context.add_callback(stop.set)
+        r = request
+        for found in self._manager.diff(r.name, r.version, r.digest, r.for_ms / 1000, r.examples, stop):
+            yield pb.DiffEvent(report_json=json.dumps(found.report), examples_json=found.examples)
+
     @unary
     def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
         m = self._manager
@@ -230,6 +238,8 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
         lanes=log.lanes,
         dead_letters=count(state, f"udo:{v.deployment}:{v.number}:") if state else 0,
         policy=v.wanted.config.bad_events() if v.wanted else "",
+        diff=m.comparisons.describe(v.deployment, v.number),
+        canary=next((f"{c.percent:g} % of new lanes" for name, c in m.canaries() if (name, c.slot.number) == (v.deployment, v.number)), ""),
     )
 
 

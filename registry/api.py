@@ -9,9 +9,10 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel, ConfigDict, Field
 
 from registry import audit, catalogue, deployments, nodes, repositories, updates
+from registry.canaries import CanaryBody
 from registry.stream import stream
 from registry.web import body, caller, flag, number, reply, services
-from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError
+from udo_protocol.errors import UsageError
 
 routes = Blueprint("api", __name__, url_prefix="/api/v1")
 _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -25,6 +26,7 @@ class UpdateBody(BaseModel):
     version: str | None = None
     # Nodes may have to pull gigabytes and load a model; each of the two phases has this long.
     timeout_s: float = Field(default=120.0, gt=0, le=3600)
+    canary: CanaryBody | None = None
 
 
 class EpochBody(BaseModel):
@@ -114,10 +116,13 @@ def start_update(name: str, action: str) -> Response:
     s, wish, by = services(), body(UpdateBody), caller()
     if action == "update" and wish.version is None:
         raise UsageError('update: expected the version to go to, as {"version": ...}')
+    if action == "rollback" and wish.canary is not None:
+        raise UsageError("rollback: a canary belongs to an update; go back without one")
+    canary = wish.canary.model_dump() if wish.canary else None
     try:
         with s.store.write() as session:
-            update = updates.start(session, by, name, action, wish.version, s.live(session), wish.timeout_s)
-    except (SchemaError, Conflict, NotFound) as e:
+            update = updates.start(session, by, name, action, wish.version, s.live(session), wish.timeout_s, canary)
+    except UsageError as e:
         with s.store.write() as session:
             audit.record(session, by, f"{action}.refused", deployment=name, detail=str(e))
         raise

@@ -14,6 +14,7 @@ from registry.blobs import Blobs
 from registry.images import IMAGE_CONFIGS, Image, read_json
 from registry.models import Deployment, Update, Version
 from udo_protocol.errors import Conflict, ManifestError, NotFound
+from udo_protocol.lifecycle import UPDATE_OPEN
 from udo_protocol.manifest import Manifest, parse
 
 LABEL = "dev.udo.manifest"
@@ -108,7 +109,7 @@ def retire(session: Session, version: Version) -> None:
     """Make it a plain image again; Conflict while a deployment or a running update uses it."""
     users = list(session.scalars(select(Deployment.name).where(Deployment.version_id == version.id)))
     open_update = select(Update.deployment).where(
-        Update.state.in_(("preparing", "promoting")), or_(Update.to_digest == version.digest, Update.from_digest == version.digest)
+        Update.state.in_(UPDATE_OPEN), or_(Update.to_digest == version.digest, Update.from_digest == version.digest)
     )
     if users := sorted({*users, *session.scalars(open_update)}):
         raise Conflict(f"{version.name}@{version.version} is in use by {', '.join(users)}; update or undeploy first")

@@ -19,6 +19,7 @@ from registry.models import Deployment, Epoch, NodeState, Update
 from registry.store import bump
 from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import Conflict, NotFound
+from udo_protocol.lifecycle import UPDATE_OPEN
 from udo_protocol.limits import MOST_RETRIES, Limits
 from udo_protocol.manifest import Name, OperatorLimits
 
@@ -81,6 +82,7 @@ def describe(session: Session, d: Deployment) -> dict[str, Any]:
     """A deployment as anybody may see it: names of secrets and files, never what is in them."""
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
+    running = session.scalar(select(Update).where(Update.deployment == d.name, Update.state.in_(UPDATE_OPEN)))
     return {
         "name": d.name,
         "operator": d.version.name,
@@ -96,6 +98,7 @@ def describe(session: Session, d: Deployment) -> dict[str, Any]:
         "generation": d.generation,
         "previous": d.previous,
         "created_at": iso(d.created_at),
+        "update": {n: getattr(running, n) for n in ("id", "state", "to_version", "detail", "canary")} if running else None,
         "nodes": [{**{n: getattr(s, n) for n in shown}, "at": iso(s.at)} for s in states],
     }
 
@@ -137,8 +140,9 @@ def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = Fa
             f"deployment {name!r} is keyed: nodes would drop the state that queries have left there. See what there is with: udo state ls "
             f"{name}; then udo undeploy {name}, which asks the nodes, or DELETE ...?drop_state=true"
         )
-    if running := session.scalar(select(Update.id).where(Update.deployment == name, Update.state.in_(("preparing", "promoting")))):
-        raise Conflict(f"deployment {name!r} is being updated ({running}); undeploy it when that has ended")
+    if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
+        hint = f"; end its canary with: udo rollback {name}" if running.state == "canary" else ""
+        raise Conflict(f"deployment {name!r} is being updated ({running.id}); undeploy it when that has ended{hint}")
     session.delete(deployment)
     for table in (NodeState, Epoch):
         session.execute(sql_delete(table).where(table.deployment == name))

@@ -104,16 +104,18 @@ class Update(Base):
     started_at: Mapped[float]
     deadline_at: Mapped[float]
     timeout_s: Mapped[float]
+    canary: Mapped[dict[str, Any] | None]  # canaries.CanaryBody and `since`: when all nodes had begun, or null
 
 
 class Participant(Base):
-    """A node that takes part in an update: waiting -> ready -> answering, or gone."""
+    """A node that takes part in an update: waiting -> ready -> answering, or gone; `measured` by its canary."""
 
     __tablename__ = "update_nodes"
 
     update_id: Mapped[str] = mapped_column(ForeignKey("updates.id", ondelete="CASCADE"), primary_key=True)
     node: Mapped[str] = mapped_column(primary_key=True)
     state: Mapped[str]
+    measured: Mapped[dict[str, Any] | None]  # canaries.Measured
 
 
 class Event(Base):

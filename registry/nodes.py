@@ -11,7 +11,9 @@ from sqlalchemy.orm import Session
 
 from registry import updates
 from registry.audit import iso
+from registry.canaries import Measured
 from registry.models import Deployment, Node, NodeState, Setting, Update, Version
+from udo_protocol.lifecycle import UPDATE_OPEN
 from udo_protocol.manifest import Name
 
 
@@ -40,6 +42,7 @@ class Report(BaseModel):
     phase: str | None = None
     at_ms: float | None = None
     error_code: str | None = Field(default=None, max_length=50)
+    measured: Measured | None = None  # of a canary, with phase `observed`
 
 
 def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
@@ -89,14 +92,15 @@ def wanted(session: Session) -> dict[str, Any]:
     """What every node shall do; secrets included, so only for nodes."""
     row = session.get(Setting, "generation")
     running = session.execute(
-        select(Update, Version).join(Version, Version.digest == Update.to_digest).where(Update.state.in_(("preparing", "promoting")))
+        select(Update, Version).join(Version, Version.digest == Update.to_digest).where(Update.state.in_(UPDATE_OPEN))
     )
     steps = {
         u.deployment: {
             "id": u.id,
             "version": u.to_version,
             "digest": u.to_digest,
-            "phase": "prepare" if u.state == "preparing" else "promote",
+            "phase": {"canary": "canary", "preparing": "prepare", "promoting": "promote"}[u.state],
+            "percent": u.canary["percent"] if u.canary and u.state == "canary" else 0,
             "manifest": v.manifest,
             "layers": v.layers,
         }
@@ -126,6 +130,8 @@ def report(session: Session, node: str, r: Report, now: float) -> None:
     if r.update_id:
         # Nodes may name the phase of the plan they are in; then `state` tells the step.
         step = r.phase if r.phase not in (None, "prepare", "promote") else r.state
+        if step == "observed":
+            return updates.observe(session, r.update_id, node, (r.measured or Measured()).model_dump(), now)
         updates.step(session, r.update_id, node, step, r.detail, now, r.error_code or "")
         if step != "answering":
             return

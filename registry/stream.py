@@ -11,9 +11,9 @@ from flask import Response, request
 
 from registry import nodes, updates
 from registry.web import Services, services
+from udo_protocol.lifecycle import UPDATE_FINAL
 
 log = logging.getLogger("registry")
-FINAL = ("done", "refused", "failed")
 # How late an update may fail after its deadline, or a vanished node be noticed.
 TICK_S = 0.5
 PRUNE_TICKS = 600
@@ -40,7 +40,7 @@ def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
         for event in fresh:
             after = event.pop("seq")
             yield f"id: {after}\nevent: {event['phase']}\ndata: {json.dumps(event)}\n\n"
-            if event["phase"] in FINAL:
+            if event["phase"] in UPDATE_FINAL:
                 return
         if not s.hub.wait_commit(seen, s.config.stream_beat_s):
             yield ": still running\n\n"

@@ -16,12 +16,17 @@ from registry import audit, catalogue, deployments
 from registry.audit import Caller, iso
 from registry.models import Deployment, Event, Participant, Update, Version
 from registry.store import bump
+from udo_protocol.canary import Measured, verdict
 from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
-from udo_protocol.lifecycle import UPDATE, Lifecycle
+from udo_protocol.lifecycle import UPDATE, UPDATE_OPEN, Lifecycle
 from udo_protocol.manifest import Manifest, call_misfits, parse, update_refusals
 
-OPEN = ("preparing", "promoting")
 # What nodes report of an update; only ready, answering and failed move it on, the others are shown to its watchers.
+# A canary's progress is told this often at most, so that a long one leaves a readable story.
+OBSERVED_EVERY_S, OBSERVED_TIMES = 1.0, 60
+# What a node reports is at most this old: an instance publishes its counters that often. So the end of a canary is judged by
+# reports that came this long after it, however long the registry was away meanwhile.
+COUNTED_S = 2.0
 NODE_STEPS = ("pulling", "starting", "ready", "promoting", "answering", "failed")
 PREVIOUS_KEPT = 20
 # Updates of a deployment whose events stay readable; the audit trail keeps the rest of the story.
@@ -37,12 +42,12 @@ def find(session: Session, update_id: str) -> Update:
 
 def describe(session: Session, u: Update) -> dict[str, Any]:
     """An update as the API shows it."""
-    names = ("id", "deployment", "action", "who", "from_version", "from_digest", "to_version", "to_digest", "state", "detail")
+    names = ("id", "deployment", "action", "who", "from_version", "from_digest", "to_version", "to_digest", "state", "detail", "canary")
     nodes = session.scalars(select(Participant).where(Participant.update_id == u.id).order_by(Participant.node))
     return {
         **{n: getattr(u, n) for n in names},
         "started_at": iso(u.started_at),
-        "nodes": [{"node": p.node, "state": p.state} for p in nodes],
+        "nodes": [{"node": p.node, "state": p.state, "measured": p.measured} for p in nodes],
         "events": events(session, u.id, 0),
     }
 
@@ -84,13 +89,32 @@ def target(session: Session, deployment: Deployment, action: str, ref: str | Non
     return new, f"calls built for @{deployment.version.version} will not fit: {'; '.join(problems)}" if problems else ""
 
 
-def start(session: Session, caller: Caller, name: str, action: str, ref: str | None, live: list[str], timeout_s: float) -> Update:
-    """Begin an update; it is done at once when no node lives. Conflict while another one runs."""
+def start(
+    session: Session,
+    caller: Caller,
+    name: str,
+    action: str,
+    ref: str | None,
+    live: list[str],
+    timeout_s: float,
+    canary: dict[str, Any] | None = None,
+) -> Update:
+    """Begin an update, maybe with a canary (CanaryBody); without one it is done at once when no node lives.
+
+    Conflict while another one runs; but a rollback during a canary ends that one.
+    """
     deployment = deployments.find(session, name)
-    if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(OPEN))):
+    if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
+        if action == "rollback" and running.state == "canary" and ref in (None, running.from_version, running.from_digest):
+            detail = f"the canary of update {running.id}"
+            audit.record(session, caller, action, deployment=name, before=running.to_digest, after=running.from_digest, detail=detail)
+            _roll_back(session, running, f"{caller.who} asked for it", caller.now)
+            return running
         raise Conflict(f"deployment {name!r} is already being updated to @{running.to_version} (update {running.id}); one at a time")
     new, remark = target(session, deployment, action, ref)
     old = deployment.version
+    if canary:
+        _require_canary(deployment, new, live)
     update = Update(
         id=secrets.token_hex(8),
         deployment=name,
@@ -106,14 +130,19 @@ def start(session: Session, caller: Caller, name: str, action: str, ref: str | N
         started_at=caller.now,
         deadline_at=caller.now + timeout_s,
         timeout_s=timeout_s,
+        canary=canary and {**canary, "since": None},
     )
     session.add(update)
     session.flush()
     nodes = live if new.digest != old.digest else []
     session.add_all(Participant(update_id=update.id, node=n, state="waiting") for n in nodes)
     route = f"{old.name}@{old.version} -> @{new.version} on {len(nodes)} node(s)"
-    audit.record(session, caller, action, deployment=name, before=old.digest, after=new.digest, detail=f"{route}, update {update.id}")
-    _move(session, update, "preparing", caller.now, detail=f"{route}. {remark}".removesuffix(". "))
+    noted = f"{route}, update {update.id}"
+    if canary:
+        remark = f"{canary['percent']:g} % of the new lanes for {canary['for_s']:g} s, rolled back if {_conditions(canary)}"
+        noted += f", canary: {remark}"
+    audit.record(session, caller, action, deployment=name, before=old.digest, after=new.digest, detail=noted)
+    _move(session, update, "canary" if canary else "preparing", caller.now, detail=f"{route}. {remark}".removesuffix(". "))
     bump(session)
     advance(session, update, caller.now)
     return update
@@ -124,7 +153,7 @@ def step(session: Session, update_id: str, node: str, phase: str, detail: str, n
     if phase not in NODE_STEPS:
         raise UsageError(f"unknown step {phase!r} of an update; expected one of {', '.join(NODE_STEPS)}")
     update = session.get(Update, update_id)
-    if update is None or update.state not in OPEN:
+    if update is None or update.state not in UPDATE_OPEN:
         return
     _event(session, update, phase if phase != "failed" else "node_failed", now, node=node, detail=detail, error_code=error_code)
     part = session.get(Participant, (update_id, node))
@@ -142,6 +171,8 @@ def step(session: Session, update_id: str, node: str, phase: str, detail: str, n
 def advance(session: Session, update: Update, now: float) -> None:
     """Go as far as the participants' states allow."""
     session.flush()
+    if update.state == "canary":
+        return _share(session, update, now)
     states = set(session.scalars(select(Participant.state).where(Participant.update_id == update.id)))
     if update.state == "preparing" and "waiting" not in states:
         _promote(session, update, now)
@@ -151,12 +182,86 @@ def advance(session: Session, update: Update, now: float) -> None:
         _outcome(session, update, now)
 
 
+def observe(session: Session, update_id: str, node: str, measured: dict[str, float], now: float) -> None:
+    """A node tells what its canary has counted: noted, told now and then, and judged at once."""
+    update, part = session.get(Update, update_id), session.get(Participant, (update_id, node))
+    if update is None or update.canary is None or update.state != "canary" or part is None:
+        return
+    if part.state == "gone":  # it was away, or started again, and goes on
+        part.state = "ready"
+    part.measured = {**measured, "at": now}
+    every_s = max(OBSERVED_EVERY_S, update.canary["for_s"] / OBSERVED_TIMES)
+    if now - update.started_at >= every_s + (update.canary.get("told") or 0.0):
+        update.canary = {**update.canary, "told": now - update.started_at}
+        _event(session, update, "observed", now, node=node, detail=str(_measured(session, update)))
+    _judge(session, update, now, at_end=False)
+
+
+def _require_canary(deployment: Any, new: Version, live: list[str]) -> None:
+    if deployment.version.manifest.get("key") or new.manifest.get("key"):
+        raise UsageError(
+            f"deployment {deployment.name!r} is keyed: all events of a key belong to one version, so no share of them can be given to a "
+            "canary; update it without one"
+        )
+    if new.digest == deployment.version.digest:
+        raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: there is nothing to try")
+    if not live:
+        raise Conflict(f"no node is live, so a canary of {deployment.name!r} would see no events; see: udo status")
+
+
+def _conditions(canary: dict[str, Any]) -> str:
+    return " or ".join([*canary["rollback_if"], f"fewer than {canary['min_events']} events came"])
+
+
+def _measured(session: Session, update: Update) -> Measured:
+    parts = session.scalars(select(Participant).where(Participant.update_id == update.id))
+    return Measured.together({k: v for k, v in p.measured.items() if k != "at"} for p in parts if p.measured)
+
+
+def _silent(session: Session, update: Update) -> list[str]:
+    """Nodes that have not yet said what their canaries had counted at its end."""
+    parts = session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state == "ready"))
+    return [p.node for p in parts if (p.measured or {}).get("at", 0.0) < update.deadline_at + COUNTED_S]
+
+
+def _share(session: Session, update: Update, now: float) -> None:
+    """The canary's time begins when all nodes have begun."""
+    states = set(session.scalars(select(Participant.state).where(Participant.update_id == update.id)))
+    if update.canary and update.canary["since"] is None and "waiting" not in states:
+        update.canary = {**update.canary, "since": now}
+        update.deadline_at = now + update.canary["for_s"]
+        _event(session, update, "sharing", now, detail=f"{update.to_version} serves {update.canary['percent']:g} % of the new lanes")
+
+
+def _judge(session: Session, update: Update, now: float, *, at_end: bool) -> None:
+    """Roll back if there is reason to; at the end else go on as any update does."""
+    assert update.canary is not None
+    session.flush()
+    measured = _measured(session, update)
+    if why := verdict(update.canary["rollback_if"], update.canary["min_events"], measured, at_end=at_end):
+        return _roll_back(session, update, why, now)
+    if at_end:
+        for part in session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state != "gone")):
+            part.state = "waiting"
+        update.deadline_at = now + update.timeout_s
+        _move(session, update, "preparing", now, detail=f"the canary passed: {measured}")
+        bump(session)
+        advance(session, update, now)
+    return None
+
+
+def _roll_back(session: Session, update: Update, why: str, now: float) -> None:
+    _move(session, update, "rolled_back", now, f"{why}. {update.from_version} serves all new lanes")
+    bump(session)
+    _outcome(session, update, now)
+
+
 def drop(session: Session, node: str, why: str, now: float) -> None:
     """The node is gone: updates go on without it."""
     parts = session.scalars(select(Participant).where(Participant.node == node, Participant.state.in_(("waiting", "ready"))))
     for part in parts:
         update = session.get(Update, part.update_id)
-        if update is None or update.state not in OPEN:
+        if update is None or update.state not in UPDATE_OPEN:
             continue
         part.state = "gone"
         _event(session, update, "gone", now, node=node, detail=f"node {node} {why}; the update goes on without it")
@@ -165,14 +270,21 @@ def drop(session: Session, node: str, why: str, now: float) -> None:
 
 def overdue(session: Session, live: list[str], now: float) -> bool:
     """Whether an update is past its deadline or waits for a node that is not live."""
-    late = session.scalar(select(Update.id).where(Update.state.in_(OPEN), Update.deadline_at <= now).limit(1))
+    late = session.scalar(select(Update.id).where(Update.state.in_(UPDATE_OPEN), Update.deadline_at <= now).limit(1))
     return late is not None or bool(_awaited(session) - set(live))
 
 
 def expire(session: Session, now: float) -> None:
     """Fail the updates whose time is over."""
-    for update in session.scalars(select(Update).where(Update.state.in_(OPEN), Update.deadline_at <= now)):
-        step = "ready" if update.state == "preparing" else "answering"
+    for update in session.scalars(select(Update).where(Update.state.in_(UPDATE_OPEN), Update.deadline_at <= now)):
+        if update.state == "canary" and update.canary and update.canary["since"] is not None:
+            silent = _silent(session, update)
+            if silent and now >= update.deadline_at + update.timeout_s:
+                _roll_back(session, update, f"{', '.join(silent)} did not say within {update.timeout_s:g} s what the canary counted", now)
+            elif not silent:
+                _judge(session, update, now, at_end=True)
+            continue
+        step = "answering" if update.state == "promoting" else "ready"
         done = (step, "answering", "gone")
         missing = session.scalars(select(Participant.node).where(Participant.update_id == update.id, Participant.state.not_in(done)))
         why = f"no report {step!r} from {', '.join(missing)} within {update.timeout_s:g} s; see: udo logs {update.deployment}"
@@ -189,13 +301,13 @@ def prune(session: Session) -> None:
     """Forget all but the last UPDATES_KEPT updates of each deployment, with their events."""
     age = func.row_number().over(partition_by=Update.deployment, order_by=Update.started_at.desc())
     aged = select(Update.id, Update.state, age.label("age")).subquery()
-    old = select(aged.c.id).where(aged.c.age > UPDATES_KEPT, aged.c.state.not_in(OPEN))
+    old = select(aged.c.id).where(aged.c.age > UPDATES_KEPT, aged.c.state.not_in(UPDATE_OPEN))
     session.execute(delete(Update).where(Update.id.in_(old)), execution_options={"synchronize_session": False})
 
 
 def _awaited(session: Session) -> set[str]:
     query = select(Participant.node).join(Update, Update.id == Participant.update_id)
-    return set(session.scalars(query.where(Update.state.in_(OPEN), Participant.state.in_(("waiting", "ready")))))
+    return set(session.scalars(query.where(Update.state.in_(UPDATE_OPEN), Participant.state.in_(("waiting", "ready")))))
 
 
 def _promote(session: Session, update: Update, now: float) -> None:
@@ -217,7 +329,7 @@ def _promote(session: Session, update: Update, now: float) -> None:
 
 def _fail(session: Session, update: Update, why: str, now: float, error_code: str) -> None:
     before, after = f"{update.from_version} keeps serving", f"{update.to_version} stays wanted, the nodes converge to it"
-    _move(session, update, "failed", now, f"{why}. {before if update.state == 'preparing' else after}", error_code)
+    _move(session, update, "failed", now, f"{why}. {after if update.state == 'promoting' else before}", error_code)
     bump(session)
     _outcome(session, update, now)
 

@@ -18,6 +18,9 @@ class Exit(IntEnum):
     UNAVAILABLE = 5
     OPERATOR = 6
     UNAUTHORIZED = 7
+    ROLLED_BACK = 8
+    DIFFERENT = 9
+    NOTHING_COMPARED = 10
     INTERRUPTED = 130
 
 
@@ -26,10 +29,13 @@ MEANING = {
     Exit.INTERNAL: "a fault of udo itself (see --debug)",
     Exit.USAGE: "wrong arguments, manifest or input",
     Exit.NOT_FOUND: "no such operator, version, deployment or file",
-    Exit.REFUSED: "refused: conflict, no trusted signature, or schemas or state that do not fit",
+    Exit.REFUSED: "refused: conflict, no trusted signature, schemas or state that do not fit",
     Exit.UNAVAILABLE: "registry, node or server away, or a wait timed out",
     Exit.OPERATOR: "the operator failed",
     Exit.UNAUTHORIZED: "no valid token",
+    Exit.ROLLED_BACK: "a canary was rolled back",
+    Exit.DIFFERENT: "a diff found differences",
+    Exit.NOTHING_COMPARED: "a diff found nothing to compare",
     Exit.INTERRUPTED: "interrupted",
 }
 

@@ -63,14 +63,15 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
 
 
 def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:
-    """Tell the events of an update as they come; the last one, `done`. Else the error by the code of what failed, or OperatorError."""
+    """Tell the events of an update as they come; the last one, `done` or `rolled_back`. Else the error by the code of what failed,
+    or OperatorError."""
     last: Json = {}
     for last in events:
         where = f" {last['node']}" if last.get("node") else ""
         detail = str(last.get("detail") or "").partition("\n")[0]
         if last["phase"] not in ("refused", "failed"):
             say(f"{last['at_ms']:8.1f} ms  {last['phase']}{where}{detail and ': '}{detail}")
-    if last.get("phase") != "done":
+    if last.get("phase") not in ("done", "rolled_back"):
         why = last.get("detail") or "the stream of events ended without a reason; see: udo status"
         code = last.get("error_code") or (Conflict if last.get("phase") == "refused" else OperatorError).code
         raise by_code(code, str(why))

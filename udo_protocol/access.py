@@ -17,7 +17,11 @@ from udo_protocol.errors import Conflict
 _INSTANCE_WRITES = ("[^orsf]*", "out:*", "sizes", "", "schema:*")
 _INSTANCE_READS = ("owner", "route", "status", "failed")
 _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
-    hset hdel hgetall decrby sadd smembers"""
+    hset hdel hgetall incrby decrby sadd smembers"""
+# `` is the prefix itself, which a function is called with.
+_COMPARING_WRITES = ("", "pins", "diffed", "diffbytes", "schema:*")
+_COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "diff")
+_COMPARING_COMMANDS = "info multi exec fcall get set mget exists del pexpire time lrange lindex lpop rpush blpop hset hdel decrby"
 _STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*", "follower", "journal:*", "kept:*", "dead", "pending", "replay", "")
 _STATE_READS = ("owner", "cut", "kept")
 _STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lpop lrange hget hset hdel
@@ -43,6 +47,13 @@ def queue(prefix: str, instance: str) -> list[str]:
     p = _literal(prefix)
     writes = [*(p + k for k in _INSTANCE_WRITES), f"{p}stats:{instance}", f"{p}ready:{instance}", keys.warm(instance)]
     return _rules(_INSTANCE_COMMANDS, writes, [*(p + k for k in _INSTANCE_READS), keys.HEARTBEAT])
+
+
+def comparing(prefix: str, instance: str) -> list[str]:
+    """On the queue server, an instance that compares its answers with those served: it can answer nobody."""
+    p = _literal(prefix)
+    writes = [*(p + k for k in _COMPARING_WRITES), *(f"{p}{k}:{instance}" for k in ("compared", "differ", "stats", "ready", "bell"))]
+    return _rules(_COMPARING_COMMANDS, [*writes, keys.warm(instance)], [*(p + k for k in _COMPARING_READS), keys.HEARTBEAT])
 
 
 def state(prefix: str) -> list[str]:

@@ -21,6 +21,11 @@
 | `schema:{id}`    | queue        | string | Arrow IPC schema of that id                                     |
 | `ready:{inst}`   | queue        | list   | one JSON report of an instance that loaded, or failed to        |
 | `stats:{inst}`   | queue        | hash   | counters of an instance (see udo_runtime.stats)                 |
+| `diff`           | queue        | string | `bound instance` of a running diff; a lease of its node manager |
+| `diffed`         | queue        | list   | `first last count bytes`, answers: copies for that instance     |
+| `diffbytes`      | queue        | int    | bytes of answers in `diffed`                                    |
+| `compared:{inst}`| queue        | string | JSON: what a comparing instance has found so far                |
+| `differ:{inst}`  | queue        | list   | JSON of examples nobody has fetched yet                         |
 | `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
 | `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |

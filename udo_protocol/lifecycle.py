@@ -22,15 +22,21 @@ INSTANCE: Mapping[str, tuple[str, ...]] = {
     "failed": (),
 }
 
-# A live update: prepare on every node, then promote on every node. Until `promoting` the old version serves.
+# A live update: prepare on every node, then promote on every node. Until `promoting` the old version serves; in a canary the
+# new one serves a share of the new lanes, and is rolled back or goes on.
 UPDATE: Mapping[str, tuple[str, ...]] = {
-    "requested": ("refused", "preparing"),
+    "requested": ("refused", "canary", "preparing"),
+    "canary": ("preparing", "rolled_back", "failed"),
     "preparing": ("promoting", "failed"),
     "promoting": ("done", "failed"),
     "refused": (),
+    "rolled_back": (),
     "failed": (),
     "done": (),
 }
+# An update is under way in these, and over in those.
+UPDATE_OPEN = ("canary", "preparing", "promoting")
+UPDATE_FINAL = tuple(state for state, nexts in UPDATE.items() if not nexts)
 
 
 class Lifecycle:

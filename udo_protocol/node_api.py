@@ -144,6 +144,11 @@ class Node:
         """Replace the version on this node only; yields progress, the last event is `done` or `failed`."""
         return self._stream("Update", pb.UpdateRequest(name=name, version=version, digest=digest, config_json=config_json), timeout_s)
 
+    def diff(self, name: str, version: str, digest: str = "", *, for_s: float, examples: int = 1000) -> Iterator[pb.DiffEvent]:
+        """Compare a version with the serving one on this node for `for_s`; closing the iterator ends it. What serves is not touched."""
+        request = pb.DiffRequest(name=name, version=version, digest=digest, for_ms=round(for_s * 1000), examples=examples)
+        return self._stream("Diff", request, None)
+
     def status(self) -> pb.StatusReply:
         """Slots and servers of the node."""
         return self._call("Status", pb.StatusRequest(), _MARGIN_S)  # type: ignore[no-any-return]

@@ -13,12 +13,13 @@ from functools import partial
 from urllib.parse import quote
 
 from udo_protocol.errors import Unavailable
+from udo_protocol.lifecycle import UPDATE_FINAL
 from udo_protocol.registry_content import OCI_MANIFEST, Content
 from udo_protocol.registry_http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
 
 __all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
 # An update's last event has one of these phases.
-FINAL = ("done", "refused", "failed")
+FINAL = UPDATE_FINAL
 
 
 class Registry(Content):
@@ -85,11 +86,15 @@ class Registry(Content):
         """Remove a deployment; nodes stop its instances. A keyed one takes its state along: Conflict without `drop_state`."""
         self._json("DELETE", f"/api/v1/deployments/{_q(name)}{'?drop_state=true' if drop_state else ''}")
 
-    def update(self, name: str, version: str, timeout_s: float = 120.0) -> Iterator[Json]:
+    def update(self, name: str, version: str, timeout_s: float = 120.0, canary: Json | None = None) -> Iterator[Json]:
         """Start a live update to a version (or digest). Raises here if it is refused (SchemaError, Conflict, NotFound); the
         iterator then yields {id, phase, node, detail, at_ms, error_code} until the phase is in FINAL; `error_code` is one of
-        udo_protocol.errors where something failed. The update goes on if nobody iterates."""
-        return self._follow(f"/api/v1/deployments/{_q(name)}/update", {"version": version, "timeout_s": timeout_s})
+        udo_protocol.errors where something failed. The update goes on if nobody iterates.
+
+        `canary` = {percent, for_s, rollback_if: ["errors>0", ...], min_events}: the new version serves that share of the new lanes
+        first, and the registry decides; the last phase may then be `rolled_back`."""
+        body = {"version": version, "timeout_s": timeout_s} | ({"canary": canary} if canary else {})
+        return self._follow(f"/api/v1/deployments/{_q(name)}/update", body)
 
     def rollback(self, name: str, version: str | None = None, timeout_s: float = 120.0) -> Iterator[Json]:
         """Like `update`, back to the former version, or to the named one of the former ones."""
@@ -130,7 +135,9 @@ class Registry(Content):
         """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
 
         {generation, deployments: [{name, operator, version, digest, manifest, layers, slots, config: {env, secrets, files: {path:
-        base64}, limits, policy}, update: null | {id, version, digest, manifest, layers, phase}}]}. With phase "prepare" the node
+        base64}, limits, policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the
+        node starts update.version in a slot of its own, reports "ready", directs `percent` of the new lanes there and reports
+        "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
         starts a shadow of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
         changes the owner and reports "answering"; a shadow whose update is gone without promotion is discarded.
         """
@@ -149,13 +156,15 @@ class Registry(Content):
         phase: str | None = None,
         at_ms: float | None = None,
         error_code: str | None = None,
+        measured: Json | None = None,
     ) -> None:
         """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, else what it does).
 
-        Within an update give `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed.
+        Within an update give `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed; or
+        observed, with what the canary has counted as `measured` (udo_protocol.canary.Measured).
         """
         body: Json = {"deployment": deployment, "version": version, "digest": digest, "state": state, "detail": detail}
-        optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code}
+        optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code, "measured": measured}
         body |= {name: value for name, value in optional.items() if value is not None}
         self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry_s=RESTART_S)
 

@@ -87,6 +87,29 @@ local function accept(keys, a)
   return {'ACCEPTED', n}
 end
 
+-- A diff runs (`diff` is "bound instance"): keep a copy of the answers for who compares them. Beyond the bound it loses these
+-- frames, and its pin once it holds half of the log: it never holds up serving. What is kept expires with nobody to take it.
+local function keep_for_diff(p, a, inline, diff)
+  local bound, reader = diff:match('^(%d+) (.*)$')
+  if num(p .. 'bytes', 0) > tonumber(a[5]) / 2 then redis.call('HDEL', p .. 'pins', reader) end
+  local kept, size, i = {''}, 0, 8
+  if num(p .. 'diffbytes', 0) >= tonumber(bound) then return end
+  while i < #a do
+    local count = tonumber(a[i + 1])
+    local frames = inline and {unpack(a, i + 2, i + 1 + count)} or redis.call('LRANGE', p .. 'out:' .. a[i], -count, -1)
+    for _, frame in ipairs(frames) do
+      kept[#kept + 1] = frame
+      size = size + #frame
+    end
+    i = i + 2 + (inline and count or 0)
+  end
+  kept[1] = a[2] .. ' ' .. a[3] .. ' ' .. (#kept - 1) .. ' ' .. size
+  redis.call('RPUSH', p .. 'diffed', unpack(kept))
+  redis.call('INCRBY', p .. 'diffbytes', size)
+  redis.call('PEXPIRE', p .. 'diffed', 60000)
+  redis.call('PEXPIRE', p .. 'diffbytes', 60000)
+end
+
 -- Decide on the answers just appended to the `out` lists, or given as arguments.
 -- ARGV: token, first seq, last seq, trim (1: stateless, answered frames leave the log at once; failed: they stay, and who
 -- replays them skips their lanes), bound, ttl_ms, inline (1: the frames follow their lane), then lane, count [, frames]
@@ -100,12 +123,13 @@ local function emit(keys, a)
     end
     return {status, value}
   end
-  local is = redis.call('MGET', p .. 'owner', p .. 'emitted', p .. 'base')
+  local is = redis.call('MGET', p .. 'owner', p .. 'emitted', p .. 'base', p .. 'diff')
   local owner, emitted, base = is[1] or '0', tonumber(is[2] or 0), tonumber(is[3] or 1)
   if owner ~= a[1] then return refuse('FENCED', tonumber(owner)) end
   if first <= emitted then return refuse('DUPLICATE', emitted) end
   if first ~= emitted + 1 then return refuse('GAP', emitted) end
   redis.call('SET', p .. 'emitted', last)
+  if is[4] then keep_for_diff(p, a, inline, is[4]) end
   local i = 8
   while i < #a do
     local lane, count = a[i], tonumber(a[i + 1])

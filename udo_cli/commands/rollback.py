@@ -20,7 +20,7 @@ udo rollback fraud 1          to a named former version
 )
 @base.json_option
 def command(name: str, version: str | None, wait_s: float, as_json: bool) -> None:
-    """Let a former version answer for deployment NAME again, as live as an update."""
+    """Let a former version answer for deployment NAME again, as live as an update; or end the canary that runs."""
     from udo_cli import output, remote
 
     with remote.registry() as api:

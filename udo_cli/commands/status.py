@@ -63,6 +63,9 @@ def _show(found: dict[str, Any]) -> None:
         nodes = [(n["node"], "live" if n["live"] else "gone", n["driver"], n["address"], n["last_seen"]) for n in registry["nodes"]]
         output.table(("NODE", "STATE", "DRIVER", "ADDRESS", "LAST SEEN"), nodes, "no nodes")
         click.echo()
+        for d in registry["deployments"]:
+            if running := d["update"]:
+                click.echo(f"{d['name']}: {_running(running)}")
         states = [
             (d["name"], f"{d['operator']}@{d['version']}", n["node"], n["state"], n["detail"])
             for d in registry["deployments"]
@@ -72,11 +75,20 @@ def _show(found: dict[str, Any]) -> None:
         click.echo()
     if node := found["node"]:
         click.echo(f"node {node['node']} at {node['address']}: driver {node['driver']}, metrics {node['metrics_address'] or 'off'}")
+        for s in node["slots"]:
+            if s["diff"]:
+                click.echo(f"{s['deployment']}: diff with {s['diff']}")
         rows = [
-            (f"{s['deployment']}:{s['slot']}", f"{s['operator']}@{s['version']}", s["state"], s["pid"], s["restarts"], s["depth_frames"])
-            + (output.size(int(s["rss_bytes"])), s["policy"], s["dead_letters"], s["last_error"])
+            (f"{s['deployment']}:{s['slot']}", f"{s['operator']}@{s['version']}", s["state"], s["canary"], s["pid"], s["restarts"])
+            + (s["depth_frames"], output.size(int(s["rss_bytes"])), s["policy"], s["dead_letters"], s["last_error"])
             for s in node["slots"]
         ]
-        output.table(
-            ("SLOT", "OPERATOR", "STATE", "PID", "RESTARTS", "DEPTH", "RESIDENT", "ON ERROR", "DEAD", "LAST ERROR"), rows, "no slots"
-        )
+        columns = ("SLOT", "OPERATOR", "STATE", "SERVES", "PID", "RESTARTS", "DEPTH", "RESIDENT", "ON ERROR", "DEAD", "LAST ERROR")
+        output.table(columns, rows, "no slots")
+
+
+def _running(update: dict[str, Any]) -> str:
+    """An update that is under way, in a line."""
+    if update["state"] != "canary":
+        return f"being updated to {update['to_version']}: {update['state']}"
+    return f"canary of {update['to_version']}: {update['detail']}"

@@ -1,16 +1,24 @@
-"""`udo update`: replace a deployment's version while queries run."""
+"""`udo update`: replace a deployment's version while queries run, at once, after a canary, or only compare (--diff)."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import click
 
-from udo_cli import base
+from udo_cli import base, trial
+from udo_cli.exits import Exit
 
 EXAMPLES = """
 udo update fraud 2
 udo update fraud latest
 udo update fraud sha256:1f0c... --json
+udo update fraud 2 --diff --for 60s -o differences.jsonl
+udo update fraud 2 --canary 10% --for 60s --rollback-if 'errors>0' --rollback-if 'p99_ms>5'
 """
+_EXAMPLES_KEPT = 1000
 
 
 @base.command("update", EXAMPLES)
@@ -19,19 +27,121 @@ udo update fraud sha256:1f0c... --json
 @click.option(
     "--wait-s", type=click.FloatRange(1), default=120.0, show_default=True, help="How long the new version may take to become ready."
 )
+@click.option("--diff", is_flag=True, help="Only compare: VERSION answers beside the serving version, on the node in use; nothing changes.")
+@click.option("--canary", type=trial.share, metavar="PERCENT", help="Let VERSION serve this share of the new lanes first, then decide.")
+@click.option("--for", "for_s", type=trial.duration, metavar="TIME", help="How long the diff or the canary lasts.  [default: 60s]")
+@click.option(
+    "--rollback-if",
+    type=trial.condition,
+    multiple=True,
+    metavar="CONDITION",
+    help="Of a canary: events, errors, error_rate, p50_ms or p99_ms, then > >= < or <=, then a number. May be given again.",
+)
+@click.option("--min-events", type=click.IntRange(0), help="Of a canary: with fewer events nothing is promoted.  [default: 1]")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=trial.output_file,
+    help="Of a diff: write the differences to FILE.jsonl or FILE.parquet.",
+)
 @base.json_option
-def command(name: str, version: str, wait_s: float, as_json: bool) -> None:
+def command(
+    name: str,
+    version: str,
+    wait_s: float,
+    diff: bool,
+    canary: float | None,
+    for_s: float | None,
+    rollback_if: tuple[str, ...],
+    min_events: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
     """Let VERSION answer for deployment NAME: no event is lost, doubled or reordered.
 
     It is refused before anything starts when its schemas do not fit running queries (exit code 4); a version that does
     not become ready leaves the old one answering. Progress goes to stderr.
+
+    With --canary it serves a share of the new lanes first (stateless operators). The registry promotes it when the time is
+    over, or rolls it back as soon as a condition holds (exit code 8), also if this command has ended; `udo rollback NAME` ends
+    it by hand.
+
+    With --diff it serves nothing: its answers are compared with those served, and the exit code says whether they differ (9)
+    or nothing could be compared (10).
     """
+    _require_consistent(diff, canary, for_s, rollback_if, min_events, out)
+    if diff:
+        _compare(name, version, for_s or 60.0, out, as_json)
+        return
     from udo_cli import output, remote
 
+    wish = None
+    if canary is not None:
+        wish = {"percent": canary, "for_s": for_s or 60.0, "rollback_if": list(rollback_if)}
+        wish["min_events"] = 1 if min_events is None else min_events
     with remote.registry() as api:
-        done = remote.follow(api.update(name, version, wait_s), output.say)
+        done = remote.follow(api.update(name, version, wait_s, wish), output.say)
         found = api.deployment(name)
+    rolled_back = done["phase"] == "rolled_back"
     if as_json:
-        output.emit({"name": name, "version": found["version"], "digest": found["digest"], "took_ms": done["at_ms"], "id": done["id"]})
+        told = {"name": name, "version": found["version"], "digest": found["digest"], "took_ms": done["at_ms"], "id": done["id"]}
+        output.emit(told | ({"outcome": done["phase"], "detail": done["detail"]} if canary is not None else {}))
+    elif rolled_back:
+        click.echo(f"{name}: rolled back after {done['at_ms']:.0f} ms: {done['detail']}")
     else:
         click.echo(f"{name}: {found['operator']}@{found['version']} answers after {done['at_ms']:.0f} ms")
+    if rolled_back:
+        click.get_current_context().exit(Exit.ROLLED_BACK)
+
+
+def _require_consistent(
+    diff: bool, canary: float | None, for_s: float | None, rollback_if: tuple[str, ...], min_events: int | None, out: Path | None
+) -> None:
+    if diff and canary is not None:
+        raise click.UsageError("--diff serves nothing and --canary does: choose one; a diff first is a good order")
+    for given, option, needed, there in (
+        (bool(rollback_if), "--rollback-if", "--canary", canary is not None),
+        (min_events is not None, "--min-events", "--canary", canary is not None),
+        (out is not None, "--output", "--diff", diff),
+        (for_s is not None, "--for", "--canary or --diff", diff or canary is not None),
+    ):
+        if given and not there:
+            raise click.UsageError(f"{option} means something only with {needed}")
+
+
+def _compare(name: str, version: str, for_s: float, out: Path | None, as_json: bool) -> None:
+    from contextlib import closing
+
+    from udo_cli import output, remote
+    from udo_protocol.errors import UdoError
+
+    with remote.registry() as api:
+        operator = api.deployment(name)["operator"]
+        digest = api.version(operator, version)["digest"]
+    report: dict[str, Any] = {}
+    examples: list[dict[str, Any]] = []
+    last, interrupted = "", False
+    try:
+        with closing(remote.node().diff(name, "", digest, for_s=for_s, examples=_EXAMPLES_KEPT)) as events:  # type: ignore[type-var]
+            for event in events:
+                report = json.loads(event.report_json)
+                examples += map(json.loads, event.examples_json)
+                if (line := trial.progress(report)) != last and not report.get("final"):
+                    output.say(last := line)
+    except KeyboardInterrupt:
+        interrupted = True
+        output.say("interrupted: the diff has ended; so far:")
+    except UdoError:
+        if out is not None and examples:
+            trial.write(out, examples)
+        raise
+    report.setdefault("outcome", "different" if report.get("different") else "equal" if report.get("frames") else "nothing")
+    if out is not None:
+        trial.write(out, examples)
+    if as_json:
+        output.emit({"name": name, **report, "differences": examples})
+    elif report.get("version"):
+        trial.show(name, report, examples)
+    click.get_current_context().exit(Exit.INTERRUPTED if interrupted else trial.EXITS[report["outcome"]])

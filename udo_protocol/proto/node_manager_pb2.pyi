@@ -139,6 +139,28 @@ class UpdateEvent(_message.Message):
     error_code: str
     def __init__(self, phase: _Optional[str] = ..., detail: _Optional[str] = ..., at_ms: _Optional[float] = ..., error_code: _Optional[str] = ...) -> None: ...
 
+class DiffRequest(_message.Message):
+    __slots__ = ("name", "version", "digest", "for_ms", "examples")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FOR_MS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    digest: str
+    for_ms: int
+    examples: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., for_ms: _Optional[int] = ..., examples: _Optional[int] = ...) -> None: ...
+
+class DiffEvent(_message.Message):
+    __slots__ = ("report_json", "examples_json")
+    REPORT_JSON_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_JSON_FIELD_NUMBER: _ClassVar[int]
+    report_json: str
+    examples_json: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, report_json: _Optional[str] = ..., examples_json: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -176,7 +198,7 @@ class ServerStatus(_message.Message):
     def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
-    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy")
+    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy", "diff", "canary")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +217,8 @@ class SlotStatus(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
     operator: str
@@ -213,7 +237,9 @@ class SlotStatus(_message.Message):
     lanes: int
     dead_letters: int
     policy: str
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ..., lanes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., policy: _Optional[str] = ...) -> None: ...
+    diff: str
+    canary: str
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ..., lanes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., policy: _Optional[str] = ..., diff: _Optional[str] = ..., canary: _Optional[str] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
     __slots__ = ("deployment", "follow", "tail_lines")

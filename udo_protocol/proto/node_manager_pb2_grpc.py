@@ -54,6 +54,11 @@ class NodeManagerStub:
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.UpdateRequest.SerializeToString,
                 response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.UpdateEvent.FromString,
                 _registered_method=True)
+        self.Diff = channel.unary_stream(
+                '/udo.v1.NodeManager/Diff',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DiffRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DiffEvent.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/udo.v1.NodeManager/Status',
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatusRequest.SerializeToString,
@@ -140,6 +145,13 @@ class NodeManagerServicer:
 
     def Update(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Diff(self, request, context):
+        """Lets a version answer beside the serving one and tells what differs; ends with the call.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -243,6 +255,11 @@ def add_NodeManagerServicer_to_server(servicer, server):
                     servicer.Update,
                     request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.UpdateRequest.FromString,
                     response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.UpdateEvent.SerializeToString,
+            ),
+            'Diff': grpc.unary_stream_rpc_method_handler(
+                    servicer.Diff,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DiffRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DiffEvent.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -413,6 +430,33 @@ class NodeManager:
             '/udo.v1.NodeManager/Update',
             udo__protocol_dot_proto_dot_node__manager__pb2.UpdateRequest.SerializeToString,
             udo__protocol_dot_proto_dot_node__manager__pb2.UpdateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diff(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/udo.v1.NodeManager/Diff',
+            udo__protocol_dot_proto_dot_node__manager__pb2.DiffRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.DiffEvent.FromString,
             options,
             channel_credentials,
             insecure,

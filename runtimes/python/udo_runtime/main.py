@@ -64,6 +64,15 @@ def _limits(overrides: dict[str, Any]) -> Limits:
 def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Any, ctx: Context, limits: Limits) -> Instance:
     reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
     arguments = (conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
+    if comparing := a.get("comparing"):
+        from udo_runtime.comparing import Comparing
+
+        os.nice(comparing["nice"])
+        with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
+            f.write(str(comparing["nice"]))
+        compare = Comparing(*arguments)
+        compare.examples = comparing["examples"]
+        return compare
     kept = a.get("policy") == DEAD_LETTER
     state = Connection(a["state_socket"], login=conn.login) if kept or a.get("keyed") else None
     if not a.get("keyed"):

@@ -42,8 +42,13 @@ class Stats:
         if self.frames + self.errors == self._published or (now < self._due and not force):
             return
         self._due, self._published = now + _EVERY_S, self.frames + self.errors
+        flat = [str(x) for pair in self.values().items() for x in pair]
+        conn.transaction([("HSET", self._key, *flat), ("PEXPIRE", self._key, _EXPIRES_MS)])
+
+    def values(self) -> dict[str, float]:
+        """The counters, and the time of a frame inside user code, of the last frames."""
         ordered = sorted(self._recent) or [0.0]
-        values: dict[str, float] = {
+        return {
             "events_in": self.events_in,
             "events_out": self.events_out,
             "frames": self.frames,
@@ -54,5 +59,3 @@ class Stats:
             "p50_ms": ordered[len(ordered) // 2] * 1000,
             "p99_ms": ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)] * 1000,
         }
-        flat = [str(x) for pair in values.items() for x in pair]
-        conn.transaction([("HSET", self._key, *flat), ("PEXPIRE", self._key, _EXPIRES_MS)])

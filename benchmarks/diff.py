@@ -1,0 +1,139 @@
+"""What a diff costs the serving version: events per second with and without one, interleaved, on the same deployment.
+
+One client keeps a window of batches under way through an operator that works per event, so that its instance is what bounds
+the throughput, as in the case that matters; the new version, of the same code, answers all of it beside. With fewer than three
+cores client, server and both instances share them: the figure is then more than the diff alone costs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.bringup import Platform, platform, wait_until
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section, count
+from udo_interface import connect
+from udo_interface.client import Client
+
+OPERATOR = "each"
+BATCH = 10_000
+SETTLE_S = 0.5
+BEGIN_S = 30.0
+
+
+class Tally:
+    """What came back: how much, and whether it was in order."""
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The listener."""
+        ids = batch.column("id").to_numpy()
+        if ids[0] != self.events or len(ids) != ids[-1] - ids[0] + 1:
+            raise InvalidRun(f"expected events from {self.events} on, got {ids[0]} to {ids[-1]}")
+        self.events += len(ids)
+
+
+def flow(client: Client, tally: Tally, sent: int, seconds: float) -> tuple[int, float]:
+    """Send for that long, then wait for the answers: events sent in all, and events a second."""
+    cards = np.zeros(BATCH, np.int64)
+    began, before = time.perf_counter(), sent
+    while time.perf_counter() - began < seconds:
+        client.send_batch(pa.RecordBatch.from_pydict({"id": np.arange(sent, sent + BATCH), "card": cards}))
+        sent += BATCH
+    client.flush()
+    if tally.events != sent:
+        raise InvalidRun(f"{sent} events were sent, {tally.events} came back")
+    return sent, (sent - before) / (time.perf_counter() - began)
+
+
+@contextmanager
+def diff(p: Platform, reports: list[dict[str, Any]]) -> Iterator[None]:
+    """A diff with version 2 while it lasts; its last report is appended."""
+    said: list[dict[str, Any]] = []
+    failed: list[Exception] = []
+    ending = threading.Event()
+
+    def run() -> None:
+        try:
+            events = p.node().diff(OPERATOR, "2", for_s=3600)
+            for event in events:
+                said.append(json.loads(event.report_json))
+                if ending.is_set():
+                    events.close()  # type: ignore[attr-defined]
+                    return
+        except Exception as e:
+            failed.append(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_until(lambda: bool(said or failed), BEGIN_S, "the diff to begin")
+    time.sleep(SETTLE_S)
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(BEGIN_S)
+    if failed or thread.is_alive():
+        raise InvalidRun(f"the diff failed: {failed or 'it did not end'}")
+    if said[-1]["different"]:
+        raise InvalidRun(f"the same code was found different: {said[-1]}")
+    reports.append(said[-1])
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """The whole suite; the seed changes nothing, events are numbered."""
+    rounds, seconds = (4, 2.0) if quick else (13, 5.0)
+    without: list[float] = []
+    during: list[float] = []
+    reports: list[dict[str, Any]] = []
+    tally, sent = Tally(), 0
+    with platform(driver) as p:
+        for version in ("1", "2"):
+            p.push(OPERATOR, version)
+        p.deploy(OPERATOR, OPERATOR)
+        with connect(OPERATOR, node=p.node_socket) as client:
+            client.add_listener(tally.add, batches=True)
+            for _ in range(rounds):
+                time.sleep(SETTLE_S)
+                sent, rate = flow(client, tally, sent, seconds)
+                without.append(rate)
+                with diff(p, reports):
+                    sent, rate = flow(client, tally, sent, seconds)
+                during.append(rate)
+    frames = sum(r["seen"] for r in reports)
+    compared = sum(r["frames"] for r in reports) / max(frames + sum(r["missed"] for r in reports), 1)
+    return {
+        "events_per_s": {"without": round(statistics.median(without[1:])), "diff": round(statistics.median(during[1:]))},
+        "diff_vs_without": round(statistics.median(d / w for d, w in zip(during[1:], without[1:], strict=True)), 3),
+        "frames_compared_share": round(compared, 3),
+        "rounds": rounds - 1,
+        "seconds": seconds,
+        "rows_per_batch": BATCH,
+        "events": sent,
+        "driver": driver,
+    }
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    r = record["events_per_s"]
+    rows = [
+        ["without a diff", count(r["without"]), "1"],
+        ["while a diff runs", count(r["diff"]), f"{record['diff_vs_without']:.3f}"],
+    ]
+    remark = (
+        f"{record['rounds']} rounds of {record['seconds']:g} s each, interleaved; batches of {record['rows_per_batch']:,} events; "
+        f"{100 * record['frames_compared_share']:.0f} % of the frames were compared."
+    )
+    return [Section("A diff beside the serving version", ("", "events/s", "ratio"), rows, remark)]

@@ -1,0 +1,215 @@
+"""Diffs: a new version answers the frames that the serving one answers, beside it, and what differs is told. It never serves.
+
+The instance compares (udo_runtime.comparing); this side starts it, holds the lease `diff` without which nothing is kept for it,
+fetches what it found, and removes every trace. Without this manager the lease ends within seconds, and the instance leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import Event, Lock
+from typing import Any
+
+import structlog
+
+from node_manager import loading
+from node_manager.instances import Instance
+from node_manager.loading import Load, Node, Wanted, log_end
+from node_manager.slots import Slot
+from udo_protocol import slot as log
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Conflict, SchemaError, ServerLost, UsageError
+from udo_protocol.limits import DEFAULT
+from udo_protocol.manifest import update_refusals
+
+_log = structlog.get_logger()
+# Without a manager that renews it, the owner stops keeping copies after this time.
+_LEASE_MS = 10_000
+_LOOK_S = 0.5
+# What has been kept when the diff ends is compared within this time, or counts as missed.
+_DRAIN_S = 10.0
+# Answers kept for the comparison: many frames, a small part of what the log may hold.
+_KEPT_BYTES = 64 << 20
+# Processor time that others want goes to them (measured: benchmarks diff).
+_NICE = 19
+# Examples handed on at once: below what a message may hold.
+_FETCHED = 100
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known by now; `examples` are JSON, each handed on once."""
+
+    report: dict[str, Any]
+    examples: list[str]
+
+
+@dataclass(eq=False)
+class Comparison:
+    """One diff of one slot."""
+
+    slot: Slot
+    wanted: Wanted
+    load: Load
+    over: Event
+    report: dict[str, Any]
+
+
+def outcome(report: dict[str, Any]) -> str:
+    """`equal`, `different`, or `nothing`: no frame was compared."""
+    if report.get("different") or report.get("died"):
+        return "different"
+    return "equal" if report.get("frames") else "nothing"
+
+
+class Comparisons:
+    """The diffs of a node, one per deployment at a time."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._running: dict[str, Comparison] = {}
+        self._lock = Lock()
+
+    def describe(self, deployment: str, number: int) -> str:
+        """What a running diff of this slot has found, in a few words; '' if there is none."""
+        running = self._running.get(deployment)
+        if running is None or running.slot.number != number:
+            return ""
+        r = running.report
+        return f"{running.wanted.reference}: {r.get('frames', 0)} frames compared, {r.get('different', 0)} different"
+
+    def end(self, deployment: str = "") -> None:
+        """End the diff of this deployment, of all by default, and wait for that."""
+        with self._lock:
+            ending = [c for name, c in self._running.items() if deployment in ("", name)]
+        for comparison in ending:
+            comparison.load.cancelled.set()
+        for comparison in ending:
+            comparison.over.wait(self._node.settings.stop_grace_s + 5)
+
+    def run(self, slot: Slot, wanted: Wanted, for_s: float, examples: int, stop: Event) -> Iterator[Found]:
+        """Compare for that long, or until `stop`; yields what is found, at the end with the outcome.
+
+        SchemaError or UsageError if the version cannot be compared, OperatorError if it does not load, Conflict while another
+        diff of the deployment runs.
+        """
+        self._require_comparable(slot, wanted)
+        asked = {"examples": examples, "nice": _NICE}
+        comparison = Comparison(slot, wanted, Load(wanted, update=False, cancelled=stop, comparing=asked), Event(), {})
+        former = self._running.get(slot.deployment)
+        if former is not None and former.load.cancelled.is_set():  # its caller has left, and it is just ending
+            former.over.wait(self._node.settings.stop_grace_s + 5)
+        with self._lock:
+            if slot.deployment in self._running:
+                raise Conflict(f"a diff of {slot.deployment!r} is already running on node {self._node.settings.node}; one at a time")
+            self._running[slot.deployment] = comparison
+        try:
+            yield from self._steps(comparison, for_s)
+        finally:
+            with self._lock:
+                del self._running[slot.deployment]
+            comparison.over.set()
+
+    def _require_comparable(self, slot: Slot, wanted: Wanted) -> None:
+        new, old = wanted.image.manifest, slot.wanted.image.manifest if slot.wanted else None
+        if new.key or (old and old.key):
+            raise UsageError(
+                f"{slot.deployment!r} is keyed by {', '.join(new.key or (old.key if old else ()))}: a diff needs a stateless operator, "
+                "whose answers follow from the events alone. Try the new version on sample events with: udo test"
+            )
+        if old and (why := update_refusals(old, new)):
+            raise SchemaError(f"{new.reference} cannot answer in the place of {old.reference}: {'; '.join(why)}")
+
+    def _steps(self, c: Comparison, for_s: float) -> Iterator[Found]:
+        try:
+            loading.run(c.load, self._node, c.slot.deployment, c.slot.number)
+            assert c.load.instance is not None
+            self._node.instances.move(c.load.instance, "shadow")
+            with contextlib.closing(self._node.servers.connect("queue")) as queue:
+                yield from self._compare(c, queue, for_s)
+        finally:
+            self._remove(c)
+
+    def _compare(self, c: Comparison, queue: Connection, for_s: float) -> Iterator[Found]:
+        instance, p = c.load.instance, c.slot.prefix
+        assert instance is not None
+        limits = c.wanted.config.limits
+        bound = min(_KEPT_BYTES, int(limits.get("retained_bytes", DEFAULT.retained_bytes)) // 4)
+        began = time.monotonic()
+        start, *_ = queue.transaction(
+            [
+                ("GET", f"{p}emitted"),
+                ("DEL", f"{p}diffed", f"{p}diffbytes"),
+                ("FCALL", "udo_pin", 1, p, instance.name, 1, _LEASE_MS),
+                ("SET", f"{p}diff", f"{bound} {instance.name}", "PX", _LEASE_MS),
+            ]
+        )
+        while not c.load.cancelled.wait(min(_LOOK_S, max(began + for_s - time.monotonic(), 0))):
+            if instance.exited.is_set() or time.monotonic() >= began + for_s:
+                break
+            if not queue.call("PEXPIRE", f"{p}diff", _LEASE_MS):
+                raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")
+            yield Found(self._report(c, queue), self._examples(c, queue))
+        end, _ = queue.transaction([("GET", f"{p}emitted"), ("DEL", f"{p}diff")])
+        lasted_s = time.monotonic() - began
+        deadline = time.monotonic() + _DRAIN_S
+        while not instance.exited.wait(0.05) and time.monotonic() < deadline:
+            pass
+        report = self._report(c, queue)
+        report["missed"] = max(log.as_int(end) - log.as_int(start) - report.get("seen", 0), 0)
+        report["lasted_s"] = round(lasted_s, 3)
+        report["died"] = self._death(c, report)
+        report["outcome"] = outcome(report)
+        while more := self._examples(c, queue):
+            yield Found(report, more)
+        yield Found({**report, "final": True}, [])
+
+    def _death(self, c: Comparison, report: dict[str, Any]) -> str:
+        """Why the comparison ended too early; '' if it did not."""
+        instance = c.load.instance
+        assert instance is not None
+        if not instance.exited.is_set():
+            return f"{c.wanted.reference} did not finish what it had to compare within {_DRAIN_S:g} s: it hangs or is too slow"
+        if report.get("ended"):
+            return ""
+        return f"the instance of {c.wanted.reference} died: {instance.exit}{log_end(instance)}"
+
+    def _report(self, c: Comparison, queue: Connection) -> dict[str, Any]:
+        assert c.load.instance is not None
+        text = queue.call("GET", f"{c.slot.prefix}compared:{c.load.instance.name}")
+        c.report = json.loads(bytes(text)) if text else dict(c.report)
+        view = c.slot.view()
+        serving = log.read_stats(queue, c.slot.prefix, view.owner.name) if view.owner else {}
+        manifest = view.wanted.image.manifest if view.wanted else None
+        c.report |= {
+            "version": c.wanted.image.manifest.version,
+            "serving_version": manifest.version if manifest else "",
+            "serving": {name: serving.get(name, 0.0) for name in ("p50_ms", "p99_ms")},
+        }
+        return dict(c.report)
+
+    def _examples(self, c: Comparison, queue: Connection) -> list[str]:
+        assert c.load.instance is not None
+        return [bytes(e).decode() for e in queue.call("LPOP", f"{c.slot.prefix}differ:{c.load.instance.name}", _FETCHED) or ()]
+
+    def _remove(self, c: Comparison) -> None:
+        if c.load.instance is not None:
+            self.remove(c.load.instance, c.slot.prefix)
+
+    def remove(self, instance: Instance, p: str) -> None:
+        """Stop a comparing instance of the slot with prefix `p`, and leave nothing on the server."""
+        try:
+            with contextlib.closing(self._node.servers.connect("queue")) as queue:
+                queue.call("DEL", f"{p}diff")
+                self._node.instances.stop(instance, min(self._node.settings.stop_grace_s, 2.0))
+                own = (f"{p}{kind}:{instance.name}" for kind in ("compared", "differ", "stats", "ready", "bell"))
+                queue.transaction(
+                    [("FCALL", "udo_pin", 1, p, instance.name, 0, 0), ("DEL", f"{p}diff", f"{p}diffed", f"{p}diffbytes", *own)]
+                )
+        except ServerLost as e:  # what was there is gone with it
+            _log.warning("server lost during a diff", slot=p, error=str(e))
+            self._node.instances.stop(instance, 0.0)

@@ -1,0 +1,245 @@
+"""Canaries with a real registry and a real node: a share of the lanes, a decision, and no event lost while they come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.node_manager.conftest import Lane, add
+from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
+from tests.registry.conftest import start
+from udo_interface import connect
+from udo_protocol.errors import Conflict, UsageError
+from udo_protocol.frame import ANSWER, ERROR
+
+# Version 2 of the tests below: b = a + 100, fails on event -1, sleeps on event -2, dies of event -3.
+TWO = """
+import os, time
+from udo_runtime import operator
+@operator
+def run(batch):
+    a = batch.column("a").to_pylist()
+    if -1 in a: raise ValueError("no negative event")
+    if -2 in a: time.sleep(0.05)
+    if -3 in a: os._exit(9)
+    return {"b": [x + 100 for x in a]}
+"""
+
+
+class Watched:
+    """An update with a canary, followed in a thread."""
+
+    def __init__(self, c: Cluster, for_s: float, *rollback_if: str, percent: float = 50, min_events: int = 1) -> None:
+        wish = {"percent": percent, "for_s": for_s, "rollback_if": list(rollback_if), "min_events": min_events}
+        self._events = c.client.update("d", "2", canary=wish)
+        self.events: list[dict[str, Any]] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for event in self._events:
+            self.events.append(event)
+
+    def sharing(self) -> Watched:
+        """Once the new version serves its share."""
+        wait_until(lambda: any(e["phase"] in ("sharing", "failed") for e in self.events), 60, "the canary to begin")
+        assert self.events[-1]["phase"] != "failed", self.events[-1]
+        return self
+
+    def end(self) -> dict[str, Any]:
+        """The last event."""
+        self._thread.join(60)
+        assert not self._thread.is_alive(), self.events
+        return self.events[-1]
+
+
+@pytest.fixture
+def two(cluster: Cluster) -> Cluster:  # noqa: F811
+    """Version 1 of t is deployed as d, version 2 is there."""
+    cluster.deploy(add(1))
+    cluster.push("2", TWO)
+    wait_until(lambda: [n["live"] for n in cluster.client.nodes()] == [True], 20, "the node to be live")
+    return cluster
+
+
+def version(lane: Lane) -> int:
+    """Which version serves this lane."""
+    return {2: 1, 101: 2}[lane.ask(1, 30)]
+
+
+def test_ten_percent_means_each_tenth_lane_and_pinned_ones_do_not_count(two: Cluster) -> None:
+    canary = Watched(two, 3600, percent=10).sharing()
+
+    served = []
+    for n in range(30):
+        reply = two.node.api.open_lane("d", f"l{n}")
+        served.append(reply.version)
+        if n % 7 == 0:
+            assert two.node.api.open_lane("d@1", f"p{n}").version == "1"
+
+    assert [i + 1 for i, v in enumerate(served) if v == "2"] == [10, 20, 30]
+    shown = [s for s in two.node.api.status().slots if s.canary]
+    assert [(s.version, s.state, s.canary) for s in shown] == [("2", "owner", "10 % of new lanes")]
+    list(two.client.rollback("d"))
+    assert canary.end()["phase"] == "rolled_back"
+
+
+def test_a_canary_that_holds_is_promoted_and_its_lanes_follow_later_updates(two: Cluster) -> None:
+    canary = Watched(two, 3, "errors>0", "p99_ms>5000").sharing()
+    lanes = [two.lane() for _ in range(4)]
+
+    assert [version(lane) for lane in lanes] == [1, 2, 1, 2]
+    assert canary.end()["phase"] == "done", canary.events
+
+    assert [version(lane) for lane in lanes] == [2, 2, 2, 2]
+    assert list(two.client.rollback("d"))[-1]["phase"] == "done"
+    wait_until(lambda: [version(lane) for lane in lanes] == [1, 1, 1, 1], 30, "the canary's lanes to follow")
+
+
+@pytest.mark.parametrize(
+    ("event", "condition", "why"),
+    [
+        (-1, "errors>0", "errors>0 holds"),
+        (-2, "p99_ms>40", "p99_ms>40 holds"),
+        (-3, "errors>0", "errors>0 holds"),
+        (None, "errors>0", "saw 0"),
+    ],
+)
+def test_a_canary_is_rolled_back_and_lanes_under_way_are_answered_on(two: Cluster, event: int | None, condition: str, why: str) -> None:
+    canary = Watched(two, 3600 if event else 0.5, condition).sharing()
+    lanes = [two.lane() for _ in range(4)]
+    its = lanes[1]
+    if event:
+        assert [version(lane) for lane in lanes] == [1, 2, 1, 2]
+        its.send([event])
+        assert its.receive(60).header.kind == (ANSWER if event == -2 else ERROR)
+
+    last = canary.end()
+
+    assert last["phase"] == "rolled_back" and why in last["detail"], last
+    wait_until(lambda: version(lanes[3]) == 1, 30, "the canary's lanes to be answered by the serving version")
+    assert [version(lane) for lane in (lanes[0], lanes[2])] == [1, 1]
+    assert [version(two.lane()) for _ in range(4)] == [1, 1, 1, 1]
+    assert two.client.deployment("d")["version"] == "1"
+
+
+def test_a_canary_that_does_not_load_leaves_every_lane_where_it_was(two: Cluster) -> None:
+    two.push("3", "import no_such_module\n")
+    steps = list(two.client.update("d", "3", canary={"percent": 100, "for_s": 60}))
+    assert steps[-1]["phase"] == "failed" and "no_such_module" in steps[-1]["detail"]
+    assert version(two.lane()) == 1
+    wait_until(lambda: [s.slot for s in two.node.api.status().slots] == [0], 20, "the canary's slot to go")
+
+
+def test_a_manager_that_is_killed_and_comes_back_goes_on_with_the_canary(two: Cluster) -> None:
+    canary = Watched(two, 3600, "errors>0").sharing()
+    lanes = [two.lane(), two.lane()]
+    assert [version(lane) for lane in lanes] == [1, 2]
+
+    two.node.kill()
+    assert [version(lane) for lane in lanes] == [1, 2]
+    two.start_node()
+
+    shares = lambda: [s.canary for s in two.node.api.status().slots if s.canary]  # noqa: E731
+    wait_until(lambda: shares() == ["50 % of new lanes"], 30, "the canary to go on")
+    assert [version(lane) for lane in lanes] == [1, 2]
+    assert sorted(version(two.lane()) for _ in range(4)) == [1, 1, 2, 2]
+    lanes[1].send([-1])
+    assert lanes[1].receive().header.kind == ERROR
+    assert canary.end()["phase"] == "rolled_back"
+
+
+def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(two: Cluster) -> None:
+    canary = Watched(two, 4, "errors>0").sharing()
+    lanes = [two.lane(), two.lane()]
+    url = two.registry.url
+    two.registry.process.terminate()
+    two.registry.process.wait(10)
+    assert [version(lane) for lane in lanes] == [1, 2]
+
+    again = start(two.data, "--listen", url.removeprefix("http://"))
+    two.registry.process = again.process
+
+    last = canary.end()
+    assert last["phase"] == "done", canary.events
+    assert [version(lane) for lane in lanes] == [2, 2]
+
+
+def test_what_belongs_to_a_canary_is_refused_while_one_runs_and_for_keyed_operators(two: Cluster) -> None:
+    canary = Watched(two, 3600).sharing()
+    with pytest.raises(Conflict, match="udo rollback d"):
+        two.client.undeploy("d")
+    list(two.client.rollback("d"))
+    assert canary.end()["phase"] == "rolled_back"
+    two.client.undeploy("d")
+    wait_until(lambda: not two.node.api.status().slots, 30, "all slots to go, the canary's too")
+    keyed = "from udo_runtime import Operator\nclass run(Operator):\n    def process(self, event, ctx): yield {'b': 1}\n"
+    for n in ("7", "8"):
+        two.push(n, f"# {n}\n{keyed}", key="a")
+    two.client.deploy("d", "t", "7")
+    wait_until(lambda: two.state() == ("answering", "7"), 30, "the keyed version to answer")
+    with pytest.raises(UsageError, match="is keyed"):
+        two.client.update("d", "8", canary={"percent": 10})
+
+
+def clients(two: Cluster, stop: threading.Event, count: int) -> Iterator[tuple[list[int], list[int]]]:
+    """One client after the other: what it sent and what came back."""
+    for n in itertools.count():
+        if stop.is_set():
+            return
+        came: list[int] = []
+        with connect("d", node=str(two.node.home / "node.sock")) as client:
+            client.add_listener(lambda answer, came=came: came.append(answer["b"]))  # type: ignore[misc]
+            sent = list(range(n * count * 1000, n * count * 1000 + count * 1000, 1000))
+            for a in sent:
+                client.send({"a": a})
+        yield sent, came
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_canaries_come_and_go_and_owners_die_under_load_and_no_event_is_lost_doubled_or_reordered(two: Cluster, seed: int) -> None:
+    stop, told, failures = threading.Event(), [], []
+
+    def load() -> None:
+        try:
+            for sent, came in clients(two, stop, 200):
+                told.append((sent, came))
+        except Exception as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    ends = []
+    try:
+        for round_number in range(4):
+            canary = Watched(two, 1.5, "errors>0" if round_number != 2 else "events>0", percent=50)
+            with contextlib.suppress(AssertionError):
+                canary.sharing()
+            if round_number == 1:
+                pid = next((s.pid for s in two.node.api.status().slots if s.canary), 0)
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+            ends.append(canary.end()["phase"])
+            if ends[-1] == "done":
+                assert list(two.client.rollback("d"))[-1]["phase"] == "done"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(120)
+    assert not failures, failures
+    assert ends[0] == "done" and ends[2] == "rolled_back" and set(ends) <= {"done", "rolled_back"}
+    # The oracle: an answer is its event plus 1 or plus 100, whoever gave it; events are 1000 apart.
+    versions = set()
+    for sent, came in told:
+        assert [b - b % 1000 for b in came] == sent
+        versions |= {b % 1000 for b in came}
+    assert versions == {1, 100} and len(told) >= 8

@@ -1,0 +1,64 @@
+"""A canary's conditions: what they mean, and what is said of a text that is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from udo_protocol.canary import Condition, Measured, verdict
+from udo_protocol.errors import UsageError
+
+GOOD = Measured(events=100, frames=10, errors=0, p50_ms=1, p99_ms=2)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "errors", "errors=0", "errors>x", "error>0", "p99_ms>-1", "p99_ms>5ms", "errors>>0", "errors>0;p50_ms>1"]
+)
+def test_what_is_no_condition_is_refused_with_what_was_expected(text: str) -> None:
+    with pytest.raises(UsageError, match="expected MEASURE>NUMBER .* events, errors, error_rate, p50_ms, p99_ms"):
+        Condition.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "measured", "holds"),
+    [
+        ("errors>0", Measured(errors=1), True),
+        ("errors > 1", Measured(errors=1), False),
+        ("errors>=1", Measured(errors=1), True),
+        ("error_rate>0.49", Measured(frames=1, errors=1), True),
+        ("error_rate>0.5", Measured(frames=1, errors=1), False),
+        ("error_rate>=0", GOOD, True),
+        ("p99_ms>1.5", GOOD, True),
+        ("p99_ms>2", GOOD, False),
+        ("p50_ms<2", GOOD, True),
+        ("p50_ms<2", Measured(), False),  # no frame: no time
+        ("p99_ms<=2", GOOD, True),
+        ("events>99", GOOD, True),
+    ],
+)
+def test_a_condition_holds_as_it_reads(text: str, measured: Measured, holds: bool) -> None:
+    assert Condition.parse(text).holds(measured, at_end=False) is holds
+
+
+def test_a_condition_is_written_as_it_was_read() -> None:
+    for text in ("events>=123456789012345", "error_rate>0.000000001", "p99_ms<=5"):
+        assert str(Condition.parse(f" {text.replace('>', ' > ') if '=' not in text else text} ")) == text
+
+
+def test_too_few_events_mean_something_only_at_the_end() -> None:
+    condition = Condition.parse("events<1000")
+    assert (condition.holds(GOOD, at_end=False), condition.holds(GOOD, at_end=True)) == (False, True)
+    assert verdict([], 101, GOOD, at_end=False) == ""
+    assert "saw 100 events, at least 101" in verdict([], 101, GOOD, at_end=True)
+    assert verdict(["errors>0", "p99_ms>5"], 1, GOOD, at_end=True) == ""
+
+
+def test_a_verdict_names_the_condition_and_what_was_measured() -> None:
+    said = verdict(["errors>0", "p99_ms>1.5"], 1, GOOD, at_end=False)
+    assert said == "p99_ms>1.5 holds (p99_ms = 2): 100 events, 0 errors, p50 1.00 ms, p99 2.00 ms"
+
+
+def test_counts_of_nodes_are_summed_and_the_highest_time_counts() -> None:
+    other = {"events": 1, "frames": 1, "errors": 2, "p50_ms": 9, "p99_ms": 1}
+    both = Measured.together([GOOD.__dict__, other])
+    assert both == Measured(events=101, frames=11, errors=2, p50_ms=9, p99_ms=2)
+    assert Measured.together([]) == Measured()

@@ -1,0 +1,246 @@
+"""Canaries over real HTTP with fake nodes: the registry decides by what nodes count, says why, and survives its own restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.registry.conftest import FakeNode, Running, fresh, image
+from udo_protocol import errors
+from udo_protocol.registry_api import Registry
+
+GOOD = {"events": 50.0, "frames": 10.0, "errors": 0.0, "p50_ms": 1.0, "p99_ms": 2.0}
+
+
+class CanaryNode(FakeNode):
+    """Takes part in canaries, too: says once that it has begun, then what it has counted at every look."""
+
+    counted: dict[str, float] | None = GOOD
+
+    def _follow(self, d: dict[str, Any], update: dict[str, Any]) -> None:
+        if update["phase"] == "canary":
+            self.percent = update["percent"]
+            said = {"version": update["version"], "digest": update["digest"], "update_id": update["id"]}
+            if (update["id"], "canary") not in self._done:
+                self._done.add((update["id"], "canary"))
+                self.client.report(self.name, d["name"], state="ready", phase="ready", **said)
+            self.told = said
+            if self.counted is not None:
+                self.tell(d["name"], self.counted)
+            return
+        super()._follow(d, update)
+
+    def tell(self, name: str, counted: dict[str, float]) -> None:
+        """What the canary has counted."""
+        self.client.report(self.name, name, state="canary", phase="observed", measured=counted, **self.told)
+
+
+def canary(for_s: float = 0.3, *rollback_if: str, percent: float = 10, min_events: int = 1) -> dict[str, Any]:
+    return {"percent": percent, "for_s": for_s, "rollback_if": list(rollback_if), "min_events": min_events}
+
+
+def phases(events: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> list[str]:
+    return [e["phase"] for e in events]
+
+
+def test_a_canary_that_holds_is_promoted_as_any_update(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with CanaryNode(client, "a") as a, CanaryNode(client, "b"):
+        events = list(client.update(name, "2", canary=canary(0.5, "errors>0", "p99_ms>5")))
+
+    told = phases(events)
+    assert told[0] == "canary" and "10 % of the new lanes for 0.5 s, rolled back if errors>0 or p99_ms>5 or fewer" in events[0]["detail"]
+    order = [p for p in told if p in ("sharing", "preparing", "promoting", "done")]
+    assert order == ["sharing", "preparing", "promoting", "done"]
+    assert told[: told.index("sharing")].count("ready") == 2 and told[told.index("preparing") :].count("ready") == 2
+    passed = events[told.index("preparing")]
+    assert passed["detail"] == "the canary passed: 100 events, 0 errors, p50 1.00 ms, p99 2.00 ms"
+    assert passed["at_ms"] - events[told.index("sharing")]["at_ms"] >= 500
+    assert a.percent == 10 and client.deployment(name)["version"] == "2"
+    assert client.deployment(name)["update"] is None
+
+
+@pytest.mark.parametrize(
+    ("counted", "condition", "why"),
+    [
+        ({**GOOD, "errors": 1.0}, "errors>0", "errors>0 holds (errors = 1)"),
+        ({**GOOD, "p99_ms": 7.5}, "p99_ms>5", "p99_ms>5 holds (p99_ms = 7.5)"),
+        ({**GOOD, "errors": 20.0}, "error_rate>=0.5", "error_rate>=0.5 holds"),
+    ],
+)
+def test_a_condition_that_holds_rolls_back_at_once_and_says_why(
+    registry: Running, deployed: tuple[Registry, str], counted: dict[str, float], condition: str, why: str
+) -> None:
+    client, name = deployed
+    with CanaryNode(client, "a"), CanaryNode(client, "b") as b:
+        b.counted = counted
+        events = list(registry.client(user="bob").update(name, "2", canary=canary(3600, condition)))
+
+    assert events[-1]["phase"] == "rolled_back" and why in events[-1]["detail"] and "1 serves all new lanes" in events[-1]["detail"]
+    assert "preparing" not in phases(events)
+    now = client.deployment(name)
+    assert (now["version"], now["previous"], now["update"]) == ("1", [], None)
+    row = client.audit(name)[0]
+    assert (row["action"], row["who"]) == ("update.rolled_back", "bob") and why in row["detail"]
+    assert all(d["update"] is None for d in client.wanted("a", wait_s=0)["deployments"] if d["name"] == name)
+
+
+@pytest.mark.parametrize("counted", [{"events": 0.0}, {**GOOD, "events": 4.0}])
+def test_a_canary_that_saw_too_few_events_is_rolled_back_whatever_its_times(
+    deployed: tuple[Registry, str], counted: dict[str, float]
+) -> None:
+    client, name = deployed
+    with CanaryNode(client, "a") as a:
+        a.counted = counted
+        events = list(client.update(name, "2", canary=canary(0.2, "p99_ms<1", min_events=5)))
+    saw = f"{counted['events']:.0f}"
+    assert events[-1]["phase"] == "rolled_back" and f"saw {saw} events, at least 5" in events[-1]["detail"]
+
+
+def test_a_node_that_never_says_what_it_counted_lets_nothing_be_promoted(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with CanaryNode(client, "a"), CanaryNode(client, "mute") as mute:
+        mute.counted = None
+        events = list(client.update(name, "2", timeout_s=3, canary=canary(0.2, min_events=0)))
+    assert events[-1]["phase"] == "rolled_back" and "mute did not say within 3 s" in events[-1]["detail"]
+
+
+def test_an_error_at_the_very_end_is_still_seen(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with CanaryNode(client, "a") as a:
+        events = client.update(name, "2", canary=canary(0.2, "errors>0"))
+        assert any(e["phase"] == "sharing" for e in events)
+        a.counted = {**GOOD, "errors": 1.0}
+        assert list(events)[-1]["phase"] == "rolled_back"
+
+
+def test_a_rollback_ends_a_canary_by_hand(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with CanaryNode(client, "a"):
+        events = client.update(name, "2", canary=canary(3600))
+        wait_until(lambda: "sharing" in phases(client.update_status(next_id(client, name))["events"]), 10, "the canary")
+        with pytest.raises(errors.Conflict, match=f"udo rollback {name}"):
+            client.undeploy(name)
+        with pytest.raises(errors.Conflict, match="already being updated"):
+            client.update(name, "2")
+        assert phases(client.rollback(name))[-1] == "rolled_back"
+        last = list(events)[-1]
+    assert last["phase"] == "rolled_back" and "ada asked for it" in last["detail"]
+    assert [r["action"] for r in client.audit(name)[:2]] == ["update.rolled_back", "rollback"]
+
+
+def next_id(client: Registry, name: str) -> str:
+    """Id of the update that runs."""
+    running = client.deployment(name)["update"]
+    assert running is not None and running["state"] == "canary" and running["to_version"] == "2"
+    return str(running["id"])
+
+
+def test_a_node_that_cannot_begin_fails_the_update(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+
+    class Broken(CanaryNode):
+        def _follow(self, d: dict[str, Any], update: dict[str, Any]) -> None:
+            said = {"version": "2", "digest": update["digest"], "update_id": update["id"]}
+            self.client.report(self.name, d["name"], state="failed", phase="failed", detail="no torch", error_code="operator", **said)
+
+    with CanaryNode(client, "a"), Broken(client, "b"):
+        last = list(client.update(name, "2", canary=canary(3600)))[-1]
+    assert (last["phase"], last["error_code"]) == ("failed", "operator") and "no torch. 1 keeps serving" in last["detail"]
+
+    client.heartbeat("mute")
+    last = list(client.update(name, "2", timeout_s=0.2, canary=canary(3600)))[-1]
+    assert last["phase"] == "failed" and "no report 'ready' from mute" in last["detail"]
+    client.leave("mute")
+
+
+def test_a_node_that_leaves_is_not_waited_for_and_one_that_comes_back_counts_again(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with CanaryNode(client, "a") as a:
+        a.counted = None
+        events = client.update(name, "2", canary=canary(3600, "errors>0"))
+        update = next_id(client, name)
+        wait_until(lambda: "sharing" in phases(client.update_status(update)["events"]), 10, "the canary")
+        client.leave("a")
+        assert [n["state"] for n in client.update_status(update)["nodes"]] == ["gone"]
+        client.heartbeat("a")
+        a.tell(name, GOOD)
+        [node] = client.update_status(update)["nodes"]
+        assert node["state"] == "ready" and {k: node["measured"][k] for k in GOOD} == GOOD
+        a.tell(name, {**GOOD, "errors": 3.0})
+        assert list(events)[-1]["phase"] == "rolled_back"
+        a.tell(name, GOOD)  # late: changes nothing
+    assert client.update_status(update)["state"] == "rolled_back"
+
+
+def test_what_cannot_be_tried_is_refused(registry: Running, tmp_path: Path, deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with pytest.raises(errors.Conflict, match="no node is live"):
+        client.update(name, "2", canary=canary())
+    keyed = fresh("keyed")
+    for version in ("1", "2"):
+        image(keyed, version, f"v = {version}", key="card").push(client, tmp_path)
+    client.deploy(keyed, keyed, "1")
+    with CanaryNode(client, "a"):
+        with pytest.raises(errors.UsageError, match="is keyed: all events of a key"):
+            client.update(keyed, "2", canary=canary())
+        with pytest.raises(errors.Conflict, match="serves @1 already"):
+            client.update(name, "1", canary=canary())
+        for wrong, why in (
+            (canary(1, "errors=0"), "expected MEASURE>NUMBER"),
+            (canary(percent=0), "canary.percent"),
+            (canary(percent=101), "canary.percent"),
+            (canary(0), "canary.for_s"),
+            ({"for_s": 1}, "canary.percent"),
+        ):
+            with pytest.raises(errors.UsageError, match=why):
+                client.update(name, "2", canary=wrong)
+    http = registry.http()
+    reply = http.post(f"/api/v1/deployments/{name}/rollback", json={"canary": canary()})
+    assert reply.status_code == 400 and "belongs to an update" in reply.json()["error"]["message"]
+    reply = http.post(
+        "/api/v1/nodes/a/report", json={"deployment": name, "version": "1", "digest": "d", "state": "canary", "measured": {"events": -1}}
+    )
+    assert reply.status_code == 400
+
+
+@pytest.mark.parametrize(("counted", "end"), [(GOOD, "done"), ({**GOOD, "errors": 1.0}, "rolled_back")])
+def test_a_canary_outlives_the_registry_and_its_watcher_reads_on(
+    start_registry: Callable[..., Running], tmp_path: Path, counted: dict[str, float], end: str
+) -> None:
+    first = start_registry()
+    url, client = first.url, first.client(timeout_s=20)
+    for version in ("1", "2"):
+        image("op", version, f"v = {version}").push(client, tmp_path)
+    client.deploy("op", "op", "1")
+    with CanaryNode(first.client(timeout_s=20), "a") as a:
+        a.counted = None
+        events = client.update("op", "2", canary=canary(3.0, "errors>0"))
+        assert next(events)["phase"] == "canary"
+        wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
+        first.process.terminate()
+        first.process.wait(10)
+        start_registry("--listen", url.removeprefix("http://"), data=first.data)
+        client.heartbeat("a")
+        a.counted = counted
+        assert list(events)[-1]["phase"] == end
+    assert client.deployment("op")["version"] == ("2" if end == "done" else "1")
+
+
+def test_progress_of_a_long_canary_is_told_now_and_then_only(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with CanaryNode(client, "a") as a:
+        a.counted = None
+        events = client.update(name, "2", canary=canary(3600))
+        wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
+        for n in range(50):
+            a.tell(name, {**GOOD, "events": float(n)})
+        client.rollback(name).close()  # type: ignore[attr-defined]
+        told = list(events)
+    assert phases(told).count("observed") <= 1
+    assert json.dumps(told)

@@ -1,0 +1,92 @@
+"""A canary's conditions and what they are judged by: text in, verdict out, no I/O. The command line and the registry share it."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from udo_protocol.errors import UsageError
+
+MEASURES = ("events", "errors", "error_rate", "p50_ms", "p99_ms")
+_SIGNS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+# Also what the registry's description says a condition looks like.
+PATTERN = r"\s*(\w+)\s*(>=|<=|>|<)\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*"
+_FORM = re.compile(PATTERN, re.ASCII)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What canaries counted: events taken, frames answered with events, errors, and ms of a frame inside the operator.
+
+    `errors` counts frames answered with an error, and deaths of an instance.
+    """
+
+    events: float = 0.0
+    frames: float = 0.0
+    errors: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+
+    @classmethod
+    def together(cls, nodes: Iterable[Mapping[str, Any]]) -> Measured:
+        """Of several nodes: counts are summed, of times the highest counts."""
+        found = [cls(**n) for n in nodes]
+        summed = {name: sum(getattr(m, name) for m in found) for name in ("events", "frames", "errors")}
+        highest = {name: max((getattr(m, name) for m in found), default=0.0) for name in ("p50_ms", "p99_ms")}
+        return cls(**summed, **highest)
+
+    @property
+    def error_rate(self) -> float:
+        """Errors among the frames, 0 to 1."""
+        return self.errors / (self.frames + self.errors) if self.errors else 0.0
+
+    def __str__(self) -> str:
+        times = f", p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms" if self.frames else ""
+        return f"{self.events:.0f} events, {self.errors:.0f} errors{times}"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`measure sign bound`, such as `p99_ms > 5`."""
+
+    measure: str
+    sign: str
+    number: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """UsageError says what was expected and what came."""
+        found = _FORM.fullmatch(text)
+        if found is None or found[1] not in MEASURES:
+            what = f"there is no measure {found[1]!r}" if found else "it is not of that form"
+            raise UsageError(f"condition {text!r:.80}: expected MEASURE>NUMBER (or >=, <, <=) with one of {', '.join(MEASURES)}; {what}")
+        return cls(found[1], found[2], found[3])
+
+    def holds(self, m: Measured, *, at_end: bool) -> bool:
+        """Whether it holds by now. Before the end too few events mean nothing yet, and without a frame times mean nothing at all."""
+        if self.measure == "events" and self.sign in ("<", "<=") and not at_end:
+            return False
+        if self.measure in ("p50_ms", "p99_ms") and not m.frames:
+            return False
+        return _SIGNS[self.sign](getattr(m, self.measure), float(self.number))
+
+    def __str__(self) -> str:
+        return f"{self.measure}{self.sign}{self.number}"
+
+
+def verdict(rollback_if: Iterable[str], min_events: int, m: Measured, *, at_end: bool) -> str:
+    """Why a canary has to be rolled back; '' if it has not, so far or at the end."""
+    for condition in map(Condition.parse, rollback_if):
+        if condition.holds(m, at_end=at_end):
+            return f"{condition} holds ({condition.measure} = {getattr(m, condition.measure):g}): {m}"
+    if at_end and m.events < min_events:
+        return f"the canary saw {m.events:.0f} events, at least {min_events} were asked for: nothing can be said of it"
+    return ""
