@@ -107,7 +107,7 @@ def counted(spark: SparkSession, call: Call, source: Path) -> list[tuple[int, in
             rows.extend(zip(found["card"].to_pylist(), found["n"].to_pylist(), strict=True))
 
         query = df.writeStream.foreachBatch(gather).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        _finish(query)
+        finish(query)
         return sorted(rows)
 
 
@@ -115,12 +115,13 @@ def rates(spark: SparkSession, call: Call, source: Path) -> tuple[list[float], s
     """Events per second of each micro-batch behind the first; and the query's id."""
     with _streaming(spark, call, source) as (df, checkpoint):
         query = df.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        _finish(query)
+        finish(query)
         done = [p for p in query.recentProgress if p["numInputRows"]]
         return [p["numInputRows"] / (p["durationMs"]["addBatch"] / 1000) for p in done[1:]], str(query.id)
 
 
-def _finish(query: Any) -> None:
+def finish(query: Any) -> None:
+    """Wait until all files are read; InvalidRun if the query failed or takes too long."""
     if not query.awaitTermination(_QUERY_TIMEOUT_S):
         query.stop()
         raise InvalidRun(f"a query did not end within {_QUERY_TIMEOUT_S} s")

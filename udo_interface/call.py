@@ -20,6 +20,7 @@ from udo_interface.deployed import Deployed, fetch
 from udo_interface.discovery import NODE_SETTING, REGISTRY_SETTING, registry_url
 from udo_interface.key_groups import by_key_group
 from udo_interface.spark_types import delivered, output_fields, require_input
+from udo_interface.store import Stored, located, require_writable
 from udo_interface.task import Keys, Task
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.schema import GROUP_COLUMN, to_ipc
@@ -40,6 +41,7 @@ class Options:
     window: int | None = None
     key: tuple[str, ...] = ()
     start: str | None = None
+    store: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.start not in (None, "empty"):
@@ -80,8 +82,11 @@ class Operator:
         if _require_key(deployed, chosen.key):
             settings.check_keyed(conf)
             df, partitions = by_key_group(df, deployed.key, deployed.input)
-            keys = Keys(partitions, _call_id(df), chosen.start == "empty", round(time.time() * 1000))
+            stored = None if chosen.store is None else _stored(chosen.store, deployed, df)
+            keys = Keys(partitions, _call_id(df), chosen.start == "empty", round(time.time() * 1000), stored)
             wanted.append(GROUP_COLUMN)
+        elif chosen.store is not None:
+            raise UsageError(f"{deployed.what} keeps no state; call it without store=")
         task = self._task(deployed, chosen, conf, delivered(fields), keys)
         schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])
         return df.select([col("`" + n.replace("`", "``") + "`") for n in wanted]).mapInArrow(task.arrow, schema)
@@ -94,6 +99,8 @@ class Operator:
         """
         conf = _active_conf()
         deployed = self._fetch(conf)
+        if self.options.store is not None:
+            raise UsageError(f"store= keeps the state of a streaming query; an RDD's ends with its job: call {self!r} without it")
         keys = Keys(0, secrets.token_hex(4)) if _require_key(deployed, self.options.key) else None
         return self._task(deployed, self.options, conf, deployed.output, keys).rows
 
@@ -130,6 +137,7 @@ def udo(
     window: int | None = None,
     key: str | Sequence[str] = (),
     start: Literal["empty"] | None = None,
+    store: str | os.PathLike[str] | None = None,
     registry: str | None = None,
 ) -> Operator:
     """The operator deployed as `name` (`name@version` or `name@sha256:...` pins a version).
@@ -139,13 +147,14 @@ def udo(
     pin: "epoch" answers a whole micro-batch (or batch job) with one version, even while an update happens.
     key: the columns a keyed operator keeps its state by; the DataFrame is repartitioned by them.
     start: "empty" lets a keyed operator join a query that has run without it.
+    store: where a keyed operator's state is kept beside the node's: a directory's path or URI, typically the query's
+        checkpointLocation + "/udo". With it the query survives the loss of the node, and may go on elsewhere.
     window: frames sent ahead of their answers, instead of the deployment's bound.
     registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
     Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
     """
-    return Operator(
-        name, _merged(Options(), {"keep": keep, "uid": uid, "pin": pin, "window": window, "key": key, "start": start}), registry
-    )
+    chosen = {"keep": keep, "uid": uid, "pin": pin, "window": window, "key": key, "start": start, "store": store}
+    return Operator(name, _merged(Options(), chosen), registry)
 
 
 def _merged(options: Options, changes: dict[str, Any]) -> Options:
@@ -171,20 +180,38 @@ def _require_key(deployed: Deployed, key: tuple[str, ...]) -> bool:
     raise UsageError(f"{deployed.what} keeps state by {', '.join(deployed.key)}; call it with key={wanted!r}, got key={list(key)!r}")
 
 
+def _stored(location: str | os.PathLike[str], deployed: Deployed, df: DataFrame) -> Stored:
+    """Where the call's state is kept; UsageError if it has none to keep, or the place cannot be written."""
+    if not df.isStreaming and not _query(df):
+        raise UsageError(
+            f"{deployed.what}: store= keeps the state of a streaming query, and a batch job's ends with it: call it without store="
+        )
+    stored = Stored(located(location), deployed.key_columns)
+    require_writable(stored.location)
+    return stored
+
+
+def _query(df: DataFrame) -> tuple[str, str] | None:
+    """The streaming query in whose foreachBatch this runs, and its batch."""
+    try:
+        local = df.sparkSession.sparkContext.getLocalProperty
+        query, batch = local("sql.streaming.queryId"), local("streaming.sql.batchId")
+    except Exception:  # Spark Connect has no context on this side
+        return None
+    return (query, batch or "") if query else None
+
+
 _foreach_batch: dict[str, tuple[str, int]] = {}  # query -> (its batch, keyed calls made in it)
 
 
 def _call_id(df: DataFrame) -> str:
     """Which call in the query this is: the same when its plan is evaluated again, and from batch to batch in foreachBatch."""
-    try:
-        local = df.sparkSession.sparkContext.getLocalProperty
-        query, batch = local("sql.streaming.queryId"), local("streaming.sql.batchId")
-    except Exception:  # Spark Connect has no context on this side
-        query = None
-    if not query:
+    inside = _query(df)
+    if inside is None:
         return secrets.token_hex(4)
+    query, batch = inside
     before, count = _foreach_batch.get(query, ("", 0))
-    _foreach_batch[query] = (batch or "", count + 1 if before == batch else 1)
+    _foreach_batch[query] = (batch, count + 1 if before == batch else 1)
     return f"foreachBatch.{_foreach_batch[query][1]}"
 
 

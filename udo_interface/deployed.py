@@ -9,6 +9,7 @@ import pyarrow as pa
 from udo_protocol.errors import UsageError
 from udo_protocol.manifest import Manifest, parse
 from udo_protocol.registry_api import Registry
+from udo_protocol.schema import type_text
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Deployed:
     input: pa.Schema
     output: pa.Schema
     key: tuple[str, ...] = ()
+
+    @property
+    def key_columns(self) -> tuple[tuple[str, str], ...]:
+        """Name and type of each key column."""
+        return tuple((n, type_text(self.input.field(n).type)) for n in self.key)
 
 
 def fetch(reference: str, url: str) -> Deployed:

@@ -171,18 +171,13 @@ class Sender:
     def push_end(self, *, void: bool = False) -> None:
         """The attempt has sent all its events; `void`: its input was cut short, it is to leave no trace."""
         assert self.stamp is not None
-        place = self._place
-        header = Header(
-            lane=self._end.lane,
-            number=self.number + 1,
-            kind=frame.END,
-            partition=place.partition,
-            session=place.session,
-            groups=self.stamp.groups,
-            void=void,
-            **self._marks,
-        )
-        self.push(frame.encode(header), control=True)
+        self.push_control(frame.END, groups=self.stamp.groups, void=void)
+
+    def push_control(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: Any) -> None:
+        """Send a frame that is not made of events, with these header fields."""
+        place, header = self._place, {**self._marks, **fields}
+        marked = Header(lane=self._end.lane, number=self.number + 1, kind=kind, partition=place.partition, session=place.session, **header)
+        self.push(frame.encode(marked, batch), control=True)
 
     def settle(self) -> None:
         """Read the outcome of the last push; waits while the log is full."""
@@ -236,19 +231,24 @@ class Collector:
 
     def wait(self, wait_ms: int = LOOK_MS) -> list[pa.RecordBatch]:
         """As `poll`, but sleeps up to `wait_ms` for the next answer, which must be due."""
+        return [self._answer(f) for f in self.frames(wait_ms)]
+
+    def frames(self, wait_ms: int = LOOK_MS) -> list[Frame]:
+        """As `wait`, not yet looked at; each is to be given to `check`."""
         frames = self._end.collect(wait_ms)
         if frames:
             self._patience.progress()
         else:
             self._patience.look()
             self._patience.check(f"the answer to frame {self.number + 1}")
-        return [self._answer(f) for f in frames]
+        return frames
 
     def due(self) -> None:
         """From now on an answer is awaited: an idle time before does not count."""
         self._patience.progress()
 
-    def _answer(self, answer: Frame) -> pa.RecordBatch:
+    def check(self, answer: Frame) -> Header:
+        """Its header, if it is the next answer and a proper one; else the error that it stands for."""
         header = answer.header
         self.number += 1
         if header.number != self.number:
@@ -261,6 +261,10 @@ class Collector:
             raise Stale(f"{self._place}: a newer attempt at this epoch was processed; the answers of this one do not count")
         if header.kind != frame.ANSWER:
             raise OperatorError(f"{self._place} did not process frame {self.number}: an earlier frame of this attempt failed")
+        return header
+
+    def _answer(self, answer: Frame) -> pa.RecordBatch:
+        header = self.check(answer)
         schema = self._schemas.get(header.schema)
         if schema is self._expected or answer.body is None:
             return answer.batch(self._expected)

@@ -18,8 +18,10 @@ from pyspark.sql import Row
 from udo_interface.columns import Picker, kept
 from udo_interface.discovery import node_address
 from udo_interface.key_groups import groups_of
-from udo_interface.lane import Asked, Place, exchange
+from udo_interface.lane import Asked, Collector, Place, Sender, exchange
 from udo_interface.opening import Keyed, Request, conversation
+from udo_interface.store import Store, Stored
+from udo_interface.store_lane import StoreLane
 from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import OperatorError, SchemaError, UsageError
 from udo_protocol.schema import GROUP_COLUMN, from_ipc
@@ -37,6 +39,7 @@ class Keys:
     call: str
     start_empty: bool = False
     planned_ms: int = 0  # since 1970; runs of a query are ordered by it
+    stored: Stored | None = None  # a second store of its state
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,17 @@ class Task:
         given = items if first is None else itertools.chain([first], items)
         request = self.request()
         with conversation(node_address(self.node), request, sent, from_ipc(self.output)) as (sender, collector, place):
-            for asked, answer in exchange(sender, collector, given, place.window_frames, interleave=interleave):
+            for asked, answer in self._answers(sender, collector, given, place, interleave):
                 yield asked, answer, place
+
+    def _answers(
+        self, sender: Sender, collector: Collector, given: Iterator[tuple[pa.RecordBatch, Any]], place: Place, interleave: bool
+    ) -> Iterator[tuple[Asked, pa.RecordBatch]]:
+        answers = exchange(sender, collector, given, place.window_frames, interleave=interleave)
+        if self.keyed is None or self.keyed.stored is None:
+            return answers
+        store = Store(self.keyed.stored, self.deployment, place.session)
+        return StoreLane(store, sender, collector, place, self.keyed.partitions, self.keyed.planned_ms).around(answers)
 
     def request(self) -> Request:
         """The lane request of the task this runs in: session and epoch as Spark's local properties tell them."""

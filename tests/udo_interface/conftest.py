@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,16 @@ class Platform:
         pid = next(s.pid for s in connect_node(self.node).status().servers if s.role == "queue")
         os.kill(pid, signal.SIGKILL)
 
+    def lose_node(self) -> None:
+        """Stop the node manager and both servers, remove all their files, start anew with nothing."""
+        self.manager.terminate()
+        self.manager.wait(30)
+        connect_node(self.node).close()
+        shutil.rmtree(self.home / "node")
+        self.start_node()
+        for name in (d["name"] for d in self.api.deployments()):
+            wait_until(lambda n=name: self.state(n) == "answering", START_TIMEOUT_S, f"{name} to answer")  # type: ignore[misc]
+
     def stop(self) -> None:
         """Stop both and wait."""
         for p in reversed(self._processes):
@@ -143,6 +154,17 @@ def platform() -> Iterator[Platform]:
     except Unavailable as e:
         require("queue server", str(e))
     with tempfile.TemporaryDirectory(prefix="udo-") as home:  # short: socket paths are bounded
+        started = Platform(Path(home))
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+@pytest.fixture(scope="module")
+def lossy() -> Iterator[Platform]:
+    """A platform of the module's own, whose node may be lost."""
+    with tempfile.TemporaryDirectory(prefix="udo-") as home:
         started = Platform(Path(home))
         try:
             yield started

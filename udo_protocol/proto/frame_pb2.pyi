@@ -16,6 +16,8 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR: _ClassVar[Kind]
     SKIPPED: _ClassVar[Kind]
     STALE: _ClassVar[Kind]
+    RESTORE: _ClassVar[Kind]
+    STATE: _ClassVar[Kind]
 KIND_UNSPECIFIED: Kind
 DATA: Kind
 END: Kind
@@ -23,6 +25,8 @@ ANSWER: Kind
 ERROR: Kind
 SKIPPED: Kind
 STALE: Kind
+RESTORE: Kind
+STATE: Kind
 
 class Label(_message.Message):
     __slots__ = ("run", "epoch", "attempt")
@@ -53,7 +57,7 @@ class Failure(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., event: _Optional[str] = ..., retry: _Optional[bool] = ..., operator: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class FrameHeader(_message.Message):
-    __slots__ = ("lane", "number", "kind", "rows", "schema", "label", "partition", "session", "trace", "version", "groups", "failure", "void", "start_empty", "job", "strict")
+    __slots__ = ("lane", "number", "kind", "rows", "schema", "label", "partition", "session", "trace", "version", "groups", "failure", "void", "start_empty", "job", "strict", "epochs", "behind", "full", "offset", "highest_us", "state_version")
     LANE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +74,12 @@ class FrameHeader(_message.Message):
     START_EMPTY_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     STRICT_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_US_FIELD_NUMBER: _ClassVar[int]
+    STATE_VERSION_FIELD_NUMBER: _ClassVar[int]
     lane: str
     number: int
     kind: Kind
@@ -86,4 +96,10 @@ class FrameHeader(_message.Message):
     start_empty: bool
     job: bool
     strict: bool
-    def __init__(self, lane: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., partition: _Optional[int] = ..., session: _Optional[str] = ..., trace: _Optional[bytes] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., void: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., job: _Optional[bool] = ..., strict: _Optional[bool] = ...) -> None: ...
+    epochs: _containers.RepeatedScalarFieldContainer[int]
+    behind: bool
+    full: bool
+    offset: int
+    highest_us: int
+    state_version: int
+    def __init__(self, lane: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., partition: _Optional[int] = ..., session: _Optional[str] = ..., trace: _Optional[bytes] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., void: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., job: _Optional[bool] = ..., strict: _Optional[bool] = ..., epochs: _Optional[_Iterable[int]] = ..., behind: _Optional[bool] = ..., full: _Optional[bool] = ..., offset: _Optional[int] = ..., highest_us: _Optional[int] = ..., state_version: _Optional[int] = ...) -> None: ...

@@ -149,5 +149,7 @@ def restored(
 
 def record(session: Session) -> str:
     """What `sessions` holds of a session; `at`: seconds since 1970."""
-    known = {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size}
+    known: dict[str, Any] = {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size}
+    if session.restoring is not None:
+        known["restoring"] = [(n, *label) for n, label in session.restoring.items()]
     return json.dumps({**known, "at": round(time.time(), 3), "failed": sorted(session.failed)})

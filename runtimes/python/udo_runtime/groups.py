@@ -27,6 +27,8 @@ PACKED_TIMERS = b"\x90"  # as it stands outside of a group
 # In a key's state: when it expires.
 EXPIRES = "\0expires"
 _EMPTY = b"\x80"
+# In place of an attempt: the group came from a store.
+RESTORED = -1
 _V = TypeVar("_V")
 
 
@@ -418,6 +420,33 @@ class Group:
         group.undo, group._values = _with_keys(undo), _with_keys(values)
         group.size = sum(len(k) + len(v) for k, v in values.items())
         return group
+
+    # -- a second store ----------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Nothing, of no attempt: what follows comes from a store."""
+        self.live, self._opened = {}, []
+        self._apply(dict.fromkeys(self.values))
+        self.label, self.partition, self.ended, self.undo, self.candidate = None, -1, False, {}, None
+        self.touched = True
+
+    def fill(self, values: Mapping[bytes, bytes], version: int = 0) -> None:
+        """A part of the stored values of this state version, by packed key; migrated if it is a former one."""
+        delta: Delta = dict(_with_keys(values))
+        if (versions := self.versions) is not None and version != versions.version:
+            delta = {k: v if v is None or k == TIMERS else migrated(versions, k, v, version) for k, v in delta.items()}
+        self._apply(delta)
+
+    def restored(self, epoch: int) -> None:
+        """All is there: the values that `epoch` left; any run is newer, and what was before that epoch is not known."""
+        self.label, self.ended, self.touched = Label(0, epoch, RESTORED), True, True
+
+    def packed(self, *, changes: bool) -> dict[bytes, bytes | None]:
+        """An ENDed group's values by packed key; with `changes` only those that its epoch changed, None: gone."""
+        values = self.values
+        if not changes:
+            return {_pack(k): v for k, v in values.items()}
+        return {_pack(k): new for k, old in self.undo.items() if (new := values.get(k)) != old}
 
 
 def migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:

@@ -109,6 +109,11 @@ class KeyedProcessor:
         # The value of one column, or a tuple of several.
         self._key: Callable[[dict[str, Any]], Any] = operator.itemgetter(*keyed.columns)
 
+    @property
+    def state_version(self) -> int:
+        """Of the state that the operator reads and writes."""
+        return self._keyed.state_version
+
     def events(self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch | None:
         """Answer a DATA frame whose events lie in the key groups `numbers`; None: STALE, nothing has changed."""
         label, partition = label_of(header), header.partition

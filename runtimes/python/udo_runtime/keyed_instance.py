@@ -16,11 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.dead_letters import KeyedName, Letter
-from udo_protocol.errors import Fenced, ProtocolError, StateLost, TwoProducers
-from udo_protocol.frame import DATA, END, SKIPPED, STALE, Failure, Frame, Header, decode, encode
+from udo_protocol.errors import Fenced, ProtocolError, Stale, StateLost, TwoProducers
+from udo_protocol.frame import ANSWER, DATA, END, RESTORE, SKIPPED, STALE, STATE, Failure, Frame, Header, decode, encode
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.slot import failed_lanes
 from udo_protocol.slot_reader import Emit, Read
+from udo_runtime import restoring
 from udo_runtime.bad_events import Bad, joined
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
@@ -202,12 +203,16 @@ class KeyedInstance(Instance):
         if (header.partition, *label) in session.failed:
             return (header.lane, encode(self._reply(header, SKIPPED))), False
         try:
+            if header.kind in (RESTORE, STATE):
+                return self._stored(session, frame), False
             if header.kind not in (DATA, END):
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
             answer = self._end(session, header) if header.kind == END else self._events(session, frame)
         except ProcessingError as e:
             session.fail(label, header.partition)
             return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event)), False
+        except Stale:
+            return (header.lane, encode(self._reply(header, STALE))), False
         except (ProtocolError, StateLost, TwoProducers) as e:
             session.fail(label, header.partition)
             return self._error(header, Failure(code=e.code, message=str(e))), False
@@ -253,6 +258,12 @@ class KeyedInstance(Instance):
             raise ProtocolError("a keyed operator was sent events without their key groups; call it with key=")
         events, numbers = conform(batch, self._input), batch.column(GROUP_COLUMN)
         return self._timed(batch.num_rows, lambda: self.keyed.events(session, frame.header, events, numbers))
+
+    def _stored(self, session: Session, frame: Frame) -> Answer:
+        reply = self._reply(frame.header, ANSWER)
+        reply.state_version = self.keyed.state_version
+        rows = restoring.answer(session, frame, reply, self._limits.frame_bytes)
+        return frame.header.lane, encode(reply, rows)
 
     def _session(self, name: str) -> Session:
         found = self._sessions.get(name)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
-from udo_runtime.groups import Group, Label, unpack
+from udo_runtime.groups import RESTORED, Group, Label, pack, unpack
 from udo_runtime.versions import Versions
 
 # Partition p's highest event time lies in group -(p + 1), under this key.
@@ -34,6 +34,8 @@ class Session:
         # Attempts that met an error, as (partition, *label). Durable: a frame behind the error must not complete the epoch,
         # also not for the next instance.
         self.failed: set[tuple[int, ...]] = set()
+        # Groups under way from a store, and whose RESTORE it is; None: nothing ever came from one (restoring.py). Durable.
+        self.restoring: dict[int, Label] | None = None
         self._watermark: tuple[int, int | None] = (-1, None)
         # States of open keys, whatever their group: what the groups hold in `live`, or less.
         self.states: dict[Any, dict[str, Any]] = {}
@@ -41,9 +43,17 @@ class Session:
     def _epoch(self) -> int:
         return max((g.label.epoch for g in self.groups.values() if g.label), default=-1)
 
-    def renew(self, last_ended: int | None, run: int, failed: Iterable[Iterable[int]] = (), **_: Any) -> None:
+    def renew(
+        self,
+        last_ended: int | None,
+        run: int,
+        failed: Iterable[Iterable[int]] = (),
+        restoring: Iterable[Sequence[int]] | None = None,
+        **_: Any,
+    ) -> None:
         """Be what a checkpoint's record and the groups say: a follower's, whatever it did on trial."""
         self.last_ended, self.run, self.failed = last_ended, run, {tuple(f) for f in failed}
+        self.restoring = None if restoring is None else {n: Label(*label) for n, *label in restoring}
         self.epoch, self._watermark, self.changed = self._epoch(), (-1, None), False
         self.states.clear()
 
@@ -52,13 +62,17 @@ class Session:
         self.failed.add((partition, *label))
         self.changed |= bool(self.groups)
 
+    def overtaken(self, label: Label) -> bool:
+        """Whether a newer run, or a later epoch of this one, has been seen."""
+        return label.run < self.run or (label.run == self.run and label.epoch < self.epoch)
+
     def admit(self, label: Label, *, start_empty: bool = False) -> bool:
         """Whether frames of this label may be processed; False: STALE. StateLost if epochs are missing.
 
         STALE are those of an older run, and those of an epoch of this run that another one has followed: the watermark of
         their epoch is not known any more, and Spark wants no answers of them.
         """
-        if label.run < self.run or (label.run == self.run and label.epoch < self.epoch):
+        if self.overtaken(label):
             return False
         if self.last_ended is None:
             if label.epoch > 0 and not start_empty:
@@ -79,6 +93,8 @@ class Session:
     def touch(self, numbers: Iterable[int], label: Label, partition: int) -> bool:
         """Touch these groups; False if any holds a newer label (then the frame is STALE and must change nothing)."""
         groups = self.groups
+        if self.restoring is not None:
+            self._require(numbers, label)
         wanted = [groups.get(n) or groups.setdefault(n, self.group(n)) for n in numbers]
         if any(g.label != label and _stale(g.label, label) for g in wanted):
             return False
@@ -93,6 +109,22 @@ class Session:
     def group(self, number: int) -> Group:
         """A new one; time groups are the platform's own and of no version."""
         return Group(self._versions if number >= 0 else None)
+
+    def _require(self, numbers: Iterable[int], label: Label) -> None:
+        """What came from a store is all there is: a group without state is lost, not new."""
+        for n in numbers:
+            group = self.groups.get(n)
+            mine = None if group is None else group.label
+            if n >= 0 and mine is None:
+                raise StateLost(
+                    f"session {self.name} was restored from a store, and key group {n} of it was not: expected its state up to epoch "
+                    f"{label.epoch - 1} for epoch {label.epoch}. Call the operator with the same store= as before"
+                )
+            if mine is not None and mine.attempt == RESTORED and label.epoch <= mine.epoch:
+                raise StateLost(
+                    f"key group {n} of session {self.name} was restored as epoch {mine.epoch} left it, and epoch {label.epoch} is to be "
+                    f"processed: its state before epoch {mine.epoch} is not here. Call the operator with the same store= as before"
+                )
 
     def open(self, keys: Sequence[Any], numbers: Sequence[int]) -> None:
         """Open keys, each in its group; these were touched before. Then all are in `states`."""
@@ -151,6 +183,25 @@ class Session:
             seen = [t for n, g in self.groups.items() if n < 0 and (t := _before(g, epoch)) is not None]
             self._watermark = (epoch, max(seen) - delay_us if seen else None)
         return self._watermark[1]
+
+    def highest_us(self, epoch: int, partition: int) -> int | None:
+        """Highest event time up to this epoch, as far as the partition can know it: of all before, and of its own."""
+        own = self.groups.get(time_group(partition))
+        raw = own and own.values.get(_HIGHEST)
+        seen = [t for n, g in self.groups.items() if n < 0 and (t := _before(g, epoch)) is not None]
+        return max([*seen, unpack(raw)["t"]] if raw else seen, default=None)
+
+    def restore_time(self, highest_us: int, epoch: int, partition: int) -> None:
+        """The highest event time before `epoch` comes from a store, in the time group of the partition that brings it."""
+        self._watermark = (-1, None)
+        number = time_group(partition)
+        group = self.groups.setdefault(number, self.group(number))
+        if group.label is not None and group.label.epoch >= epoch:  # an earlier attempt has brought it
+            return
+        here = _before(group, epoch)
+        group.clear()
+        group.fill({pack(_HIGHEST): pack({"t": highest_us if here is None else max(here, highest_us)})})
+        group.restored(epoch - 1)
 
 
 def _stale(mine: Label | None, label: Label) -> bool:

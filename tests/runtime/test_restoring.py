@@ -1,0 +1,255 @@
+"""RESTORE and STATE on a real instance and real servers: what a lane with a state store asks, brings and takes away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from udo_runtime.groups import Group
+from udo_runtime.restoring import answer
+from udo_runtime.session import Session
+
+from tests.conftest import Servers
+from tests.runtime.conftest import P, Process
+from tests.runtime.test_keyed import COUNT, COUNTS, EVENTS, GROUPS, TIMERS, Attempt, counter, group_of
+from udo_protocol.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label, encode
+from udo_protocol.stored import ROWS, Row, rows
+
+Start = Callable[..., Process]
+ALL = range(GROUPS)
+
+
+class Storing(Attempt):
+    """An attempt whose lane has a store."""
+
+    def _ask(self, kind: Any, batch: Any = None, **fields: Any) -> Frame:
+        self._push(encode(self._next(kind, **fields), batch))
+        return self.frames()[-1]
+
+    def lacking(self, groups: Sequence[int] = ALL) -> list[tuple[int, int]]:
+        """Groups that lack state, and the epoch of what is here of them."""
+        found = self._ask(RESTORE, groups=groups).header
+        assert found.kind == ANSWER, found.failure.message
+        return list(zip(found.groups, found.epochs, strict=True))
+
+    def restore(self, values: Sequence[Row], complete: Sequence[int] = ALL, **fields: Any) -> Frame:
+        return self._ask(RESTORE, rows(values), groups=complete, **fields)
+
+    def state(self, groups: Sequence[int] = ALL, *, full: bool = False, offset: int = 0) -> Frame:
+        return self._ask(STATE, groups=groups, full=full, offset=offset)
+
+    def taken(self, groups: Sequence[int] = ALL, *, full: bool = False) -> list[Row]:
+        """What STATE answers of these groups, asked for as often as it takes."""
+        left, offset, found = list(groups), 0, []
+        while left:
+            answer = self.state(left, full=full, offset=offset)
+            assert answer.header.kind == ANSWER, answer.header.kind
+            found += [(r["group"], r["key"], r["value"]) for r in answer.batch(ROWS).to_pylist()]
+            left, offset = left[len(answer.header.groups) :], answer.header.offset
+        return found
+
+
+def values_of(found: Sequence[Row]) -> dict[bytes, bytes | None]:
+    return {key: value for _, key, value in found}
+
+
+def epoch(servers: Servers, number: int, keys: Sequence[str], attempt: int = 0, **more: Any) -> tuple[list[tuple[str, int]], Storing]:
+    """An epoch of one partition, up to its END."""
+    made = Storing(servers, number, attempt or 10 * number + 1, **more)
+    return made.run(keys), made
+
+
+def test_what_an_epoch_changed_and_all_there_is_are_taken_after_end(start: Start, servers: Servers) -> None:
+    counter(start, TIMERS, "op:Quiet", time_column="t")
+    _, first = epoch(servers, 0, ["a", "x"])
+    all_of_first = first.taken()
+    assert {g for g, _, _ in all_of_first} == {group_of("a"), group_of("x")}
+    assert first.taken(full=True) == all_of_first
+    second = Storing(servers, 1, 11)
+    assert second.run(["b"], 20) == []
+    third = Storing(servers, 2, 21)
+    assert third.run(["b"], 20) == [("a", 1)]  # a's timer; x has expired
+    changed = values_of(third.taken())
+    assert changed[b"\xa1a"] is None
+    assert changed[b"\xa1x"] is None
+    assert changed.keys() > {b"\xa1b", b"\x90"}
+    assert values_of(third.taken(full=True)).keys() == {b"\xa1b", b"\x90"}
+    assert third.state().header.highest_us == (1577836800 + 20) * 1_000_000
+
+
+def test_a_large_state_is_taken_in_several_frames_also_when_the_instance_is_replaced_between_them(start: Start, servers: Servers) -> None:
+    def large() -> Process:
+        return start(COUNT, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]}, frame_bytes=3000)
+
+    first = large()
+    keys = [f"key-{i:03}" for i in range(400)]
+    _, made = epoch(servers, 0, keys)
+    begun = made.state(ALL, full=True)
+    assert 0 < begun.header.offset < 400
+    first.process.kill()
+    first.process.wait()
+    large()
+    left, offset = list(ALL)[len(begun.header.groups) :], begun.header.offset
+    rest: list[Row] = []
+    while left:
+        answer = made.state(left, full=True, offset=offset)
+        rest += [(r["group"], r["key"], r["value"]) for r in answer.batch(ROWS).to_pylist()]
+        left, offset = left[len(answer.header.groups) :], answer.header.offset
+    found = [(r["group"], r["key"], r["value"]) for r in begun.batch(ROWS).to_pylist()] + rest
+    assert len(found) == 400
+    assert {key[1:].decode() for _, key, _ in found} == set(keys)
+
+
+def test_state_of_an_attempt_that_a_newer_one_has_followed_is_stale(start: Start, servers: Servers) -> None:
+    counter(start)
+    _, old = epoch(servers, 0, ["a"], 1)
+    newer = Storing(servers, 0, 2)
+    assert newer.run(["a"]) == [("a", 1)]
+    assert old.state().header.kind == STALE
+    unfinished = Storing(servers, 1, 3)
+    unfinished.send(["a"])
+    unfinished.frames()
+    assert newer.state().header.kind == STALE
+    assert unfinished.state().header.kind == STALE  # it has not ENDed
+
+
+def test_what_was_taken_can_be_brought_to_an_instance_that_has_nothing(start: Start, servers: Servers) -> None:
+    """Another session stands for another node."""
+    process = counter(start, TIMERS, "op:Quiet", time_column="t")
+    _, first = epoch(servers, 0, ["a", "b"])
+    stored, highest = first.taken(full=True), first.state().header.highest_us
+    there = Storing(servers, 1, 1, session="there")
+    assert there.lacking() == [(n, -1) for n in ALL]
+    assert there.restore(stored, highest_us=highest).header.kind == ANSWER
+    assert there.lacking() == []
+    assert there.run(["c"], 11) == []
+    process.process.kill()  # what was restored is durable with END
+    process.process.wait()
+    counter(start, TIMERS, "op:Quiet", time_column="t")
+    last = Storing(servers, 2, 2, session="there")
+    assert last.lacking() == []
+    assert sorted(last.run(["c"], 30)) == [("a", 1), ("b", 1)]
+
+
+def test_a_group_in_parts_counts_when_it_is_whole_also_over_a_crash_and_a_newer_attempt(start: Start, servers: Servers) -> None:
+    """A part of an attempt that died must not be completed by the rest of another one's."""
+    process = counter(start)
+    keys = ["a", "e", "i"]  # all of one group
+    assert len({group_of(k) for k in keys}) == 1
+    _, first = epoch(servers, 0, keys)
+    stored = first.taken(full=True)
+    dead = Storing(servers, 1, 1, session="there")
+    dead.restore([(stored[0][0], b"\xa1z", stored[0][2])], [])  # a key that the newer attempt does not know
+    half = Storing(servers, 1, 2, session="there")
+    half.restore(stored[:1], [])
+    assert len(half.lacking()) == GROUPS
+    assert dead.restore(stored[1:]).header.kind == STALE
+    Storing(servers, 0, 1, session="other").run(["q"])  # its checkpoint covers the half
+    process.process.kill()
+    process.process.wait()
+    counter(start)
+    assert half.restore(stored[1:]).header.kind == ANSWER
+    assert half.lacking() == []
+    assert half.run(["a", "e", "i", "z"]) == [("a", 2), ("e", 2), ("i", 2), ("z", 1)]
+
+
+def test_lanes_restore_at_the_same_time_and_one_that_brings_nothing_is_an_error_not_empty(start: Start, servers: Servers) -> None:
+    counter(start)
+    _, first = epoch(servers, 0, ["a", "b", "c", "d"])
+    stored = first.taken(full=True)
+    one, two, three = (Storing(servers, 1, 1 + p, p, session="there") for p in range(3))
+    mine = {p: [n for n in ALL if n % 3 == p] for p in range(3)}
+    for p, lane in enumerate((one, two)):
+        assert [n for n, _ in lane.lacking(mine[p])] == mine[p]
+    for p, lane in enumerate((one, two)):
+        lane.restore([r for r in stored if r[0] in mine[p]], mine[p])
+    for p, lane in enumerate((one, two)):
+        own = [k for k in "abcd" if group_of(k) in mine[p]]
+        lane.send(own)
+        lane.end(mine[p])
+        assert lane.answers() == [(k, 2) for k in own]
+    three.send([k for k in "abcd" if group_of(k) in mine[2]])
+    failed = three.frames()[-1].header
+    assert (failed.kind, failed.failure.code) == (ERROR, "state_lost")
+    assert "restored from a store, and key group" in failed.failure.message
+
+
+def test_older_state_gives_way_to_the_stores_as_a_whole(start: Start, servers: Servers) -> None:
+    """The query has gone on elsewhere and comes back."""
+    counter(start, TIMERS, "op:Quiet", time_column="t")
+    epoch(servers, 0, ["a", "b"])
+    elsewhere = Storing(servers, 7, 1, session="elsewhere", start_empty=True)
+    elsewhere.run(["b", "b"], 100)
+    stored, highest = elsewhere.taken(full=True), elsewhere.state().header.highest_us
+    back = Storing(servers, 8, 2, run=2)
+    assert back.lacking() == [(n, -1) for n in ALL]
+    back.restore(stored, highest_us=highest)
+    assert back.run(["c"], 100) == []
+    assert Storing(servers, 9, 3, run=2).run(["c"], 120) == []
+    assert Storing(servers, 10, 4, run=2).run(["c"], 130) == [("b", 2), ("c", 3)]  # nothing of a: the store has none
+    assert Storing(servers, 1, 9)._ask(RESTORE, groups=ALL).header.kind == STALE  # of the former run
+
+
+def test_a_restored_epoch_cannot_be_replayed_without_its_own_past_and_can_with_it(start: Start, servers: Servers) -> None:
+    counter(start)
+    past: dict[int, list[Row]] = {}
+    for e in range(2):
+        _, made = epoch(servers, e, ["a"])
+        past[e] = made.taken(full=True)
+    Storing(servers, 2, 1, session="there").restore(past[1])
+    again = Storing(servers, 1, 1, run=2, session="there")
+    again.send(["a"])
+    assert "its state before epoch 1 is not here" in again.frames()[-1].header.failure.message
+    again = Storing(servers, 1, 2, run=3, session="there")
+    assert again.lacking() == [(n, -1) for n in ALL]
+    again.restore(past[0])
+    assert again.run(["a"]) == [("a", 2)]
+    assert Storing(servers, 2, 3, run=3, session="there").run(["a"]) == [("a", 3)]
+
+
+def test_a_group_that_a_limit_kept_out_of_an_epoch_says_of_which_one_it_is(start: Start, servers: Servers) -> None:
+    counter(start)
+    epoch(servers, 0, ["a", "b"])
+    limited = Storing(servers, 1, 2)
+    limited.send(["a"])
+    limited.end([group_of("a")])
+    limited.frames()
+    after = Storing(servers, 2, 3)
+    assert after.lacking() == [(n, 0) for n in ALL if n != group_of("a")]
+    assert after.run(["a", "b"]) == [("a", 3), ("b", 2)]
+
+
+def test_state_of_a_former_version_is_migrated_and_of_another_one_refused(start: Start, servers: Servers) -> None:
+    counter(start)
+    _, first = epoch(servers, 0, ["a"])
+    stored = first.taken(full=True)
+    source = COUNT + "    def migrate(self, old, from_version): return {'n': old['n'] + 100 * from_version}\n"
+    counter(start, source, state_version=3, migrates_from=[0, 2])
+    failed = Storing(servers, 1, 1, session="other").restore(stored, state_version=1).header
+    assert (failed.kind, failed.failure.code) == (ERROR, "state_lost")
+    assert "the operator reads 0, 2, 3" in failed.failure.message
+    there = Storing(servers, 1, 1, session="there")
+    there.restore(stored, state_version=2)
+    assert there.run(["a"]) == [("a", 202)]
+    assert there.state().header.state_version == 3
+
+
+def test_restored_state_lies_on_the_state_server_after_the_next_end(start: Start, servers: Servers) -> None:
+    counter(start)
+    _, first = epoch(servers, 0, ["a"])
+    there = Storing(servers, 1, 1, session="there")
+    there.restore(first.taken(full=True))
+    there.run([])
+    state = servers.state()
+    assert state.call("EXISTS", f"{P}g:there:{group_of('a')}") + state.call("EXISTS", f"{P}d:there:{group_of('a')}") == 1
+
+
+def test_imported_state_serves_where_a_store_has_none() -> None:
+    imported = {n: Group.imported(4, True, {b"\xa1a": b"\x81\xa1n\x03"}, {}) for n in ALL}
+    session = Session("q", imported)
+    session.last_ended = 4
+    reply = Header()
+    label = Label(run=1, epoch=5, attempt=1)
+    assert answer(session, Frame(Header(kind=RESTORE, label=label, groups=ALL)), reply, 1 << 20) is None
+    assert list(zip(reply.groups, reply.epochs, strict=True)) == [(n, 4) for n in ALL]
+    assert reply.behind

@@ -1,0 +1,274 @@
+"""A stateful query with a store goes on after the node has lost everything, or elsewhere, as if nothing had happened."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.udo_interface.conftest import Platform
+from tests.udo_interface.test_keyed import Stream, key_of
+from udo_interface import udo
+from udo_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TIMED = """
+import datetime as dt
+from udo_runtime import Operator
+class Timed(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        ctx.timer(event["t"] + dt.timedelta(seconds=7))
+        if n % 3 == 0:
+            ctx.expire(event["t"] + dt.timedelta(seconds=5))
+        yield {"id": event["id"], "k": event["k"], "n": n}
+    def on_timer(self, key, at, ctx):
+        yield {"id": -int(at.timestamp()), "k": key, "n": ctx.state.get("n", 0)}
+"""
+MANIFEST: dict[str, Any] = {
+    "entry": "op:Timed",
+    "key": "k",
+    "input": {"id": "int64", "k": "string", "t": "timestamp[us, tz=UTC]"},
+    "output": {"id": "int64", "k": "string", "n": "int64"},
+    "event_time": {"column": "t", "delay_s": 2},
+}
+BEGIN = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
+
+
+class Timed(Stream):
+    """Each file's events are 4 seconds later; some keys pause. Its answers are compared to those of another query."""
+
+    def add(self, rows: int = 30) -> None:
+        first = self.files * 1000
+        ids = [i for i in range(first, first + rows) if i % 5 != self.files % 5]
+        at = [BEGIN + dt.timedelta(seconds=4 * self.files + i % 3) for i in ids]
+        table = pa.table({"id": ids, "k": list(map(key_of, ids)), "t": pa.array(at, pa.timestamp("us", "UTC"))})
+        pq.write_table(table, self.directory / "draft")
+        os.utime(self.directory / "draft", (1_700_000_000 + self.files,) * 2)
+        (self.directory / "draft").rename(self.input / f"{self.files:06}.parquet")
+        self.files += 1
+
+    def source(self) -> DataFrame:
+        schema = "id long, k string, t timestamp"
+        return self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.input))
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "ckpt"
+
+    def session(self) -> Path:
+        """The query's directory in the store."""
+        [found] = (self.checkpoint / "udo").glob("*/*")
+        return found
+
+    def lose_commit(self) -> None:
+        """Spark is as it was before it committed the last epoch."""
+        for name in (f"{self.files - 1}", f".{self.files - 1}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    def answers(self) -> dict[int, list[tuple[int, str, int]]]:
+        return {e: sorted(rows) for e, rows in self.rows.items()}
+
+
+@contextmanager
+def on(spark: SparkSession, platform: Platform, partitions: int = 2) -> Iterator[None]:
+    """Calls and tasks find this platform."""
+    wanted = {"spark.udo.registry": platform.url, "spark.udo.node": platform.node, "spark.sql.shuffle.partitions": str(partitions)}
+    before = {k: spark.conf.get(k) for k in wanted}
+    for k, v in wanted.items():
+        spark.conf.set(k, v)
+    try:
+        yield
+    finally:
+        for k, v in before.items():
+            spark.conf.set(k, v or "")
+
+
+@pytest.fixture(scope="module")
+def timed(lossy: Platform) -> str:
+    return lossy.operator(TIMED, **MANIFEST)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, timed: str, lossy: Platform, tmp_path: Path) -> Iterator[Timed]:
+    """With its store beside the checkpoint."""
+    with on(spark, lossy):
+        yield Timed(spark, tmp_path / "stream", timed, store=str(tmp_path / "stream" / "ckpt" / "udo"))
+
+
+def uninterrupted(stream: Timed, spark: SparkSession, tmp_path: Path) -> dict[int, list[tuple[int, str, int]]]:
+    """The answers of a query over the same files without a store, to which nothing happens."""
+    other = Timed(spark, tmp_path / "oracle", stream._operator)
+    for _ in range(stream.files):
+        other.add()
+    other.run()
+    answers = other.answers()
+    assert sum(i < 0 for rows in answers.values() for i, _, _ in rows) > 10, "timers were to fire"
+    return answers
+
+
+def test_after_both_servers_and_their_data_are_gone_the_query_goes_on_with_equal_answers(
+    stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also twice, in the middle of a chain of deltas, behind a full file, and when old files have been removed."""
+    for files in (3, 2, 8):
+        for _ in range(files):
+            stream.add()
+        stream.run()
+        lossy.lose_node()
+    stream.add()
+    stream.run()
+    assert sorted(int(d.name) for d in stream.session().iterdir()) == [10, 11, 12, 13]
+    assert stream.answers() == uninterrupted(stream, spark, tmp_path)
+
+
+def test_the_query_goes_on_in_a_fresh_platform_elsewhere_with_another_number_of_partitions(
+    spark: SparkSession, timed: str, tmp_path: Path
+) -> None:
+    stream = Timed(spark, tmp_path / "stream", timed, store=str(tmp_path / "stream" / "ckpt" / "udo"))
+    for partitions in (2, 5, 3):
+        with tempfile.TemporaryDirectory(prefix="udo-") as home:
+            elsewhere = Platform(Path(home))
+            try:
+                elsewhere.push(TIMED, name=timed, **MANIFEST)
+                elsewhere.deploy(timed)
+                with on(spark, elsewhere, partitions):
+                    for _ in range(3):
+                        stream.add()
+                    stream.run()
+                    if partitions == 3:
+                        assert stream.answers() == uninterrupted(stream, spark, tmp_path)
+            finally:
+                elsewhere.stop()
+    partitions_of = {int(d.name): {f.name.split("-")[0].split("of")[1] for f in d.iterdir()} for d in stream.session().iterdir()}
+    assert partitions_of == {e: {str((2, 5, 3)[e // 3])} for e in range(9)}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_crash_between_end_and_the_stores_write_counts_once(
+    stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path, lost: bool
+) -> None:
+    for _ in range(2):
+        stream.add()
+    stream.run()
+    stream.add()
+    (stream.session() / "2").touch()  # where a directory is to be: the node has ENDed the epoch, its file cannot be written
+    with pytest.raises(PySparkException, match="cannot be written.*Epoch 2 is not complete without it"):
+        stream.run()
+    (stream.session() / "2").unlink()
+    assert set(stream.rows) == {0, 1}
+    if lost:
+        lossy.lose_node()
+    stream.add()
+    stream.run()
+    assert stream.answers() == uninterrupted(stream, spark, tmp_path)
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_crash_between_the_stores_write_and_sparks_commit_counts_once(
+    stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path, lost: bool, partitions: int
+) -> None:
+    for _ in range(3):
+        stream.add()
+    stream.run()
+    stream.lose_commit()
+    if lost:
+        lossy.lose_node()
+    with on(spark, lossy, partitions):
+        stream.add()
+        stream.run()
+        lossy.lose_node()  # what the replayed epoch has written is good, too
+        stream.add()
+        stream.run()
+    assert stream.answers() == uninterrupted(stream, spark, tmp_path)
+
+
+def test_a_missing_file_is_an_error_that_names_it_not_an_empty_start(stream: Timed, lossy: Platform) -> None:
+    for _ in range(3):
+        stream.add()
+    stream.run()
+    lossy.lose_node()
+    shutil.rmtree(stream.session() / "1")
+    stream.add()
+    with pytest.raises(PySparkException, match="/1: no file holds key group .* after epoch 1, and the query continues with epoch 3"):
+        stream.run()
+
+
+def test_a_limit_and_an_epoch_evaluated_twice_leave_a_store_that_can_be_restored(
+    stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path
+) -> None:
+    def looked_at(df: DataFrame, epoch: int) -> None:
+        assert not df.isEmpty()
+        stream.rows[epoch] = [tuple(r) for r in df.collect()]  # type: ignore[misc]
+
+    for _ in range(3):
+        stream.add()
+    stream.run(each=looked_at)
+    lossy.lose_node()
+    stream.add()
+    stream.run(each=looked_at)
+    assert stream.answers() == uninterrupted(stream, spark, tmp_path)
+
+
+def test_a_store_given_to_a_query_that_has_run_without_one_begins_with_all_its_state(
+    stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path
+) -> None:
+    store = stream._options.pop("store")
+    for _ in range(3):
+        stream.add()
+    stream.run()
+    stream._options["store"] = store
+    stream.add()
+    stream.run()
+    lossy.lose_node()
+    stream.add()
+    stream.run()
+    assert stream.answers() == uninterrupted(stream, spark, tmp_path)
+
+
+def test_an_operator_called_inside_foreach_batch_has_a_store_too(
+    stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path
+) -> None:
+    def each(df: DataFrame, epoch: int) -> None:
+        scored = udo(stream._operator)(df, key="k", store=stream._options["store"])
+        stream.rows[epoch] = [tuple(r) for r in scored.collect()]  # type: ignore[misc]
+
+    for _ in range(2):
+        stream.add()
+        query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(stream.checkpoint)).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        lossy.lose_node()
+    for _ in range(3):
+        stream.add()
+    stream.run()  # as a part of the plan: the same session
+    assert stream.answers() == uninterrupted(stream, spark, tmp_path)
+
+
+def test_a_store_is_refused_where_there_is_no_state_to_keep(stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.createDataFrame([(1, "a", BEGIN)], "id long, k string, t timestamp")
+    keyed, place = udo(stream._operator, key="k"), str(tmp_path / "store")
+    with pytest.raises(UsageError, match="keeps the state of a streaming query, and a batch job's ends with it"):
+        keyed(df, store=place)
+    with pytest.raises(UsageError, match="an RDD's ends with its job"):
+        _ = udo(stream._operator, key="k", store=place).map_partitions
+    with pytest.raises(UsageError, match="keeps no state; call it without store="):
+        udo(lossy.operator())(df, store=place)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be used"):
+        keyed(stream.source(), store=str(tmp_path / "file" / "store"))

@@ -1,0 +1,200 @@
+"""The files of a state store: which of them make up the state before an epoch, and what happens when one is missing or broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udo_interface.key_groups import groups_of
+from udo_interface.store import File, Store, Stored, chains, located, newest_at, parsed, require_writable, superseded
+from udo_protocol.errors import StateLost, UsageError
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.stored import Row, rows
+
+KEY = (("k", "string"),)
+State = dict[int, dict[bytes, bytes]]
+ABOUT = {"operator": "t", "version": "1", "highest_us": None}
+
+
+def store(tmp_path: Path, **more: Any) -> Store:
+    return Store(Stored(str(tmp_path / "udo"), KEY, **more), "count", "query/1")
+
+
+def write(
+    s: Store,
+    epoch: int,
+    changes: State,
+    *,
+    partition: int = 0,
+    partitions: int = 1,
+    run: int = 1,
+    attempt: int = 1,
+    version: int = 0,
+    full: bool = False,
+    **about: Any,
+) -> Path:
+    file = File(epoch, partition, partitions, run, attempt, version, full)
+    of_file: list[Row] = [(n, k, v) for n in sorted(file.groups) for k, v in changes.get(n, {}).items()]
+    s.write(file, [rows(of_file)], {**ABOUT, **about})
+    return Path(s.directory) / file.name
+
+
+def test_a_files_name_says_which_attempt_it_is_of_and_drafts_are_no_files() -> None:
+    file = File(12, 3, 8, 1_700_000_000_000, 77, 2, True)
+    assert parsed(f"/some/where/{file.name}") == file
+    assert file.groups == set(groups_of(3, 8))
+    for other in (f"{file.name}.1a2b.draft", "12/note.txt", "x/0of1-1-1-v0.full.arrow", "12/0of1-1-1.full.arrow"):
+        assert parsed(other) is None
+
+
+def test_deltas_lie_over_the_newest_full_file_and_null_removes(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    write(s, 0, {5: {b"a": b"1", b"b": b"1"}, 6: {b"c": b"1"}}, full=True)
+    write(s, 1, {5: {b"a": b"2"}, 6: {b"c": None}}, highest_us=7)  # type: ignore[dict-item]
+    write(s, 2, {5: {b"b": b"3"}}, highest_us=5)
+    assert s.values(s.files(), [5, 6], 3) == ({5: {b"a": b"2", b"b": b"3"}, 6: {}}, 0)
+    assert s.values(s.files(), [5], 2) == ({5: {b"a": b"2", b"b": b"1"}}, 0)
+    assert (s.highest_us(s.files(), 3), s.highest_us(s.files(), 2), s.highest_us(s.files(), 1)) == (5, 7, None)
+
+
+class History:
+    """A query's life: epochs of changes, each maybe processed by several runs of other numbers of partitions, all but one in part."""
+
+    def __init__(self, s: Store, draw: Callable[..., Any]) -> None:
+        self.states: list[State] = [{}]
+        run = 0
+        for epoch in range(draw(st.integers(1, 7))):
+            groups = draw(st.lists(st.integers(0, KEY_GROUPS - 1), max_size=5))
+            changes: State = {n: {draw(st.binary(min_size=1, max_size=1)): draw(st.binary(max_size=2))} for n in groups}
+            after = {n: {**self.states[-1].get(n, {}), **changes.get(n, {})} for n in range(KEY_GROUPS)}
+            for complete in [*draw(st.lists(st.just(False), max_size=2)), True]:
+                run += 1
+                partitions = draw(st.integers(1, 4))
+                for p in range(partitions):
+                    for attempt in range(draw(st.integers(int(complete), 2))):
+                        full = epoch == 0 or draw(st.booleans())
+                        write(s, epoch, after if full else changes, partition=p, partitions=partitions, run=run, attempt=attempt, full=full)
+            self.states.append(after)
+
+
+@given(st.data())
+def test_whatever_runs_and_attempts_left_behind_the_state_before_each_epoch_is_found(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    s = store(tmp_path_factory.mktemp("store"))
+    history = History(s, data.draw)
+    files = s.files()
+    for epoch in range(1, len(history.states)):
+        assert s.values(files, range(KEY_GROUPS), epoch)[0] == history.states[epoch]
+    last = len(history.states) - 1
+    s.prune(last)  # as the task of the last epoch but one does
+    for epoch in range(max(last - 1, 1), last + 1):
+        assert s.values(s.files(), range(KEY_GROUPS), epoch)[0] == history.states[epoch]
+
+
+@given(st.data())
+def test_without_a_needed_file_the_state_is_lost_never_older_or_empty(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    s = store(tmp_path_factory.mktemp("store"))
+    history = History(s, data.draw)
+    last = len(history.states) - 1
+    gone = data.draw(st.sampled_from(s.files()))
+    rest = [f for f in s.files() if f != gone]
+    try:
+        found, _ = s.values(rest, range(KEY_GROUPS), last)
+    except StateLost as e:
+        assert f"continues with epoch {last}" in str(e)
+    else:
+        assert found == history.states[last]  # another attempt's file says the same, or a later full one does
+
+
+def test_a_gap_names_the_place_the_group_and_both_epochs(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    write(s, 0, {}, full=True)
+    write(s, 2, {})
+    with pytest.raises(StateLost, match=r"query%2F1/1: no file holds key group 0 and others after epoch 1.*epoch 3: expected.*epoch 2"):
+        s.values(s.files(), range(KEY_GROUPS), 3)
+    with pytest.raises(StateLost, match="found no files"):
+        chains([], [1], 1, "x")
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    path = write(s, 0, {5: {b"a": b"treasure"}}, full=True)
+    whole = path.read_bytes()
+
+    def refused(match: str) -> None:
+        with pytest.raises(StateLost, match=match) as e:
+            s.values(s.files(), [5], 1)
+        assert str(path) in str(e.value)
+        assert "epoch 0 did, and the query continues with epoch 1" in str(e.value)
+
+    path.write_bytes(whole[:-10])
+    refused("cannot be read")
+    path.write_bytes(b"")
+    refused("cannot be read")
+    path.write_bytes(whole.replace(b"treasure", b"treasurf"))
+    refused("checksum is wrong")
+    path.write_bytes(whole)
+    assert s.values(s.files(), [5], 1)[0] == {5: {b"a": b"treasure"}}
+    other = Store(Stored(s.stored.location, (("id", "int64"),)), "count", "query/1")
+    with pytest.raises(StateLost, match="its state is kept by"):
+        other.values(other.files(), [5], 1)
+
+
+def test_a_file_can_be_read_without_this_project(tmp_path: Path) -> None:
+    path = write(store(tmp_path), 4, {5: {b"a": b"1"}}, run=3, attempt=9)
+    with pa.ipc.open_file(path) as reader:
+        assert reader.read_all().to_pylist() == [{"group": 5, "key": b"a", "value": b"1"}]
+        about = json.loads(reader.schema.metadata[b"udo"])
+    assert (about["format"], about["epoch"], about["key"], about["groups"]) == (1, 4, [["k", "string"]], list(range(KEY_GROUPS)))
+
+
+def test_state_of_several_versions_is_refused_only_where_it_is_needed(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    write(s, 0, {5: {b"a": b"1"}}, full=True)
+    write(s, 1, {5: {b"a": b"2"}}, version=1)
+    with pytest.raises(StateLost, match="several state versions"):
+        s.values(s.files(), [5], 2)
+    write(s, 2, {5: {b"a": b"3"}}, version=1, full=True)
+    assert s.values(s.files(), [5], 3) == ({5: {b"a": b"3"}}, 1)
+
+
+def test_nothing_is_removed_while_a_chain_has_a_gap() -> None:
+    files = [File(e, 0, 1, 1, 1, 0, e % 3 == 0) for e in range(9)]
+    assert superseded(files, 8) == [0, 1, 2, 3, 4, 5]
+    assert superseded([f for f in files if f.epoch != 7], 8) == []
+
+
+def test_of_two_runs_the_later_counts_group_by_group() -> None:
+    old, new = File(3, 0, 1, 100, 9, 0, False), File(3, 1, 2, 200, 1, 0, False)
+    found = newest_at([new, old], 3)
+    assert {n for n, f in found.items() if f is new} == set(groups_of(1, 2))
+    assert found.keys() == set(range(KEY_GROUPS))
+
+
+def test_locations_are_made_absolute_and_sparks_schemes_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert located("ckpt/udo") == str(tmp_path / "ckpt" / "udo")
+    assert located(tmp_path / "x") == str(tmp_path / "x")
+    assert located(f"file:{tmp_path}/x") == located(f"file://{tmp_path}/x") == f"{tmp_path}/x"
+    assert located("s3a://bucket/ckpt") == "s3://bucket/ckpt"
+    with pytest.raises(UsageError, match="expects a directory's path or URI"):
+        located("")
+
+
+def test_a_place_that_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for location in (str(tmp_path / "file" / "below"), "nosuchscheme://x/y"):
+        with pytest.raises(UsageError, match="cannot be used"):
+            require_writable(location)
+    require_writable(str(tmp_path / "new" / "directory"))
+    assert list((tmp_path / "new" / "directory").iterdir()) == []

@@ -1,0 +1,249 @@
+"""Lanes with a state store against a real node: what they bring back, whatever of it the node still has, had, or half has."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from udo_interface.key_groups import groups_of
+from udo_interface.lane import exchange
+from udo_interface.opening import Keyed, Request, conversation
+from udo_interface.store import Store, Stored
+from udo_interface.store_lane import StoreLane
+from udo_protocol.errors import Stale, StateLost
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.schema import GROUP_COLUMN
+
+if TYPE_CHECKING:
+    from tests.udo_interface.conftest import Platform
+
+COUNT = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"k": event["k"], "n": n, "watermark": ctx.watermark}
+"""
+MANIFEST: dict[str, Any] = {
+    "entry": "op:Count",
+    "key": "k",
+    "input": {"k": "int64", "t": "timestamp[us]"},
+    "output": {"k": "int64", "n": "int64", "watermark": "timestamp[us, tz=UTC]"},
+    "event_time": {"column": "t"},
+}
+SENT = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us")), (GROUP_COLUMN, pa.int32())])
+ANSWERS = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("watermark", pa.timestamp("us", "UTC"))])
+BEGIN = dt.datetime(2026, 1, 1)
+# Two keys to each group, all of them in each epoch.
+KEYS = range(2 * KEY_GROUPS)
+
+
+class Query:
+    """One session of one deployment. An attempt's events are later the lower its partition is."""
+
+    def __init__(self, platform: Platform, operator: str, session: str, directory: Path) -> None:
+        self.platform, self.operator, self.session = platform, operator, session
+        self.stored = Stored(str(directory), (("k", "int64"),), full_every=3)
+        self.partitions, self.run = 2, 1
+        self._attempts = 0
+
+    @contextmanager
+    def lane(self, epoch: int, partition: int) -> Iterator[StoreLane]:
+        """A new attempt at a partition's epoch."""
+        self._attempts += 1
+        keyed = Keyed(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), started_ms=self.run)
+        request = Request(self.operator, self.session, partition, self._attempts, epoch, keyed=keyed)
+        with conversation(self.platform.node, request, SENT, ANSWERS) as (sender, collector, place):
+            store = Store(self.stored, self.operator, self.session)
+            yield StoreLane(store, sender, collector, place, self.partitions, self.run)
+
+    def events(self, epoch: int, partition: int) -> Iterator[tuple[pa.RecordBatch, None]]:
+        groups = set(groups_of(partition, self.partitions))
+        keys = [k for k in KEYS if k % KEY_GROUPS in groups]
+        first = min(p for p in range(self.partitions) if groups_of(p, self.partitions))
+        at = BEGIN + dt.timedelta(seconds=100 * epoch - (partition - first))
+        columns = [
+            pa.array(keys, pa.int64()),
+            pa.array([at] * len(keys), SENT.field(1).type),
+            pa.array([k % KEY_GROUPS for k in keys], pa.int32()),
+        ]
+        if keys:
+            yield pa.record_batch(columns, schema=SENT), None
+
+    def exchange(self, lane: StoreLane, epoch: int, partition: int) -> None:
+        """Every key's count and the watermark are those of a query to which nothing ever happened."""
+        answers = exchange(lane.sender, lane.collector, self.events(epoch, partition), 4)
+        watermark = BEGIN.replace(tzinfo=dt.UTC) + dt.timedelta(seconds=100 * (epoch - 1)) if epoch else None
+        wanted = {(k, epoch + 1, watermark) for b, _ in self.events(epoch, partition) for k in b.column(0).to_pylist()}
+        found = [(r["k"], r["n"], r["watermark"]) for _, answer in lane.around(answers) for r in answer.to_pylist()]
+        assert set(found) == wanted
+        assert len(found) == len(wanted)
+
+    def attempt(self, epoch: int, partition: int) -> None:
+        """A whole attempt, as a task makes it."""
+        with self.lane(epoch, partition) as lane:
+            self.exchange(lane, epoch, partition)
+
+    def epochs(self, first: int, last: int) -> None:
+        for epoch in range(first, last + 1):
+            for partition in range(self.partitions):
+                self.attempt(epoch, partition)
+
+    def restart(self, platform: Platform | None = None, partitions: int = 2) -> None:
+        """A new run of the query, maybe elsewhere."""
+        self.platform, self.partitions, self.run = platform or self.platform, partitions, self.run + 1
+
+
+@pytest.fixture(scope="module")
+def count(lossy: Platform) -> str:
+    return lossy.operator(COUNT, **MANIFEST)
+
+
+@pytest.fixture
+def query(lossy: Platform, count: str, tmp_path: Path, request: pytest.FixtureRequest) -> Query:
+    return Query(lossy, count, request.node.name, tmp_path)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_node_lost_within_an_epoch_gets_back_what_its_ended_and_its_unended_lanes_had(query: Query, order: tuple[int, int]) -> None:
+    """Spark runs the ended task no more: its part of the epoch is in the store alone, and with it the highest event time."""
+    query.epochs(0, 4)
+    query.attempt(5, order[0])
+    query.platform.lose_node()
+    query.attempt(5, order[1])
+    for partition in (1, 0):
+        query.attempt(6, partition)
+    query.epochs(7, 7)
+
+
+def test_lanes_that_restore_side_by_side_do_not_disturb_each_other(query: Query) -> None:
+    query.epochs(0, 1)
+    query.platform.lose_node()
+    query.restart(partitions=3)
+    with ExitStack() as stack:
+        lanes = [stack.enter_context(query.lane(2, p)) for p in range(3)]
+        for lane in lanes:
+            lane.restore()
+        for p in (2, 0, 1):
+            query.exchange(lanes[p], 2, p)
+    query.epochs(3, 3)
+
+
+def test_an_attempt_that_dies_while_it_restores_is_followed_by_one_that_begins_anew(query: Query) -> None:
+    query.epochs(0, 1)
+    query.platform.lose_node()
+    with query.lane(2, 0) as lane:
+        lane.place = replace(lane.place, frame_bytes=2000)  # many frames
+        asked = lane._ask
+        lane._ask = lambda *a, **f: asked(*a, **f) if lane.sender.number < 3 else pytest.fail("dies here")  # type: ignore[method-assign]
+        with pytest.raises(pytest.fail.Exception, match="dies here"):
+            lane.restore()
+    with query.lane(2, 0) as lane:
+        lane.place = replace(lane.place, frame_bytes=2000)
+        query.exchange(lane, 2, 0)
+    query.attempt(2, 1)
+    query.epochs(3, 3)
+
+
+def test_a_node_that_has_older_state_of_the_session_takes_the_stores(query: Query, platform: Platform) -> None:
+    """Also where the older state is an epoch that was left in the middle and completed elsewhere."""
+    first = query.platform
+    platform.push(COUNT, name=query.operator + "-moved", **MANIFEST)
+    platform.deploy(query.operator + "-moved")
+    first.push(COUNT, name=query.operator + "-moved", **MANIFEST)
+    first.deploy(query.operator + "-moved")
+    query.operator += "-moved"
+    query.epochs(0, 1)
+    query.attempt(2, 0)
+    with query.lane(2, 1) as lane:  # ends, and dies before its file is written
+        for _ in exchange(lane.sender, lane.collector, query.events(2, 1), 4):
+            pass
+    with query.lane(2, 1) as lane:  # dies in the middle
+        for batch, _ in query.events(2, 1):
+            for _, pieces in lane.sender.encode(batch):
+                lane.sender.push(pieces)
+        lane.sender.settle()
+        assert len(lane.collector.wait()) == 1
+    query.restart(platform)
+    query.epochs(2, 2)
+    query.restart(first)
+    query.epochs(3, 3)
+    query.restart(platform, partitions=4)
+    query.epochs(4, 8)
+    query.restart(first)
+    query.epochs(9, 9)
+
+
+def test_a_checkpoint_from_before_goes_on_from_the_state_of_its_time(query: Query) -> None:
+    """Checkpoint and store were copied back from a backup; the node is ahead of both."""
+    query.epochs(0, 3)
+    query.restart()
+    query.epochs(2, 4)
+
+
+def test_more_partitions_than_key_groups_have_lanes_that_hold_nothing(query: Query) -> None:
+    query.epochs(0, 1)
+    query.platform.lose_node()
+    query.restart(partitions=200)
+    empty = [p for p in range(200) if not groups_of(p, 200)]
+    for partition in empty[:3]:  # first of all
+        query.attempt(2, partition)
+    for partition in range(200):
+        if partition not in empty:
+            query.attempt(2, partition)
+    query.restart()
+    query.platform.lose_node()
+    query.epochs(3, 3)
+
+
+def test_a_lane_that_a_limit_kept_out_of_an_epoch_goes_on_and_writes_all_it_has(query: Query) -> None:
+    query.epochs(0, 1)
+    query.attempt(2, 0)  # the other one is not asked for
+    with query.lane(3, 1) as lane:
+        lane.restore()
+        [_, end] = exchange(lane.sender, lane.collector, query.events(3, 1), 4)
+        lane.save()
+    query.attempt(3, 0)
+    here = {f.partition: f.full for f in lane.store.files(3)}
+    assert here == {0: True, 1: True}  # 3 is a multiple of full_every
+    query.attempt(4, 0)
+    with query.lane(5, 1) as lane:
+        lane.restore()
+        list(exchange(lane.sender, lane.collector, query.events(5, 1), 4))
+        lane.save()
+    assert {f.partition: f.full for f in lane.store.files(5)} == {1: True}
+
+
+def test_a_partition_without_a_file_of_the_last_epoch_is_lost_when_the_node_is(query: Query) -> None:
+    query.epochs(0, 1)
+    query.attempt(2, 0)
+    query.platform.lose_node()
+    query.attempt(3, 0)
+    with query.lane(3, 1) as lane, pytest.raises(StateLost, match="/2: no file holds key group .* after epoch 2.*continues with epoch 3"):
+        lane.restore()
+
+
+def test_an_attempt_that_a_newer_one_has_overtaken_writes_nothing(query: Query) -> None:
+    query.epochs(0, 0)
+    with query.lane(1, 0) as old:
+        old.restore()
+        list(exchange(old.sender, old.collector, query.events(1, 0), 4))
+        query.attempt(1, 0)
+        with pytest.raises(Stale):
+            old.save()
+        assert [f.attempt for f in old.store.files(1)] == [old._stamp.attempt + 1]
+
+
+def test_without_its_store_a_restored_session_is_not_started_empty(query: Query) -> None:
+    query.epochs(0, 1)
+    query.platform.lose_node()
+    query.attempt(2, 0)
+    with query.lane(2, 1) as lane, pytest.raises(StateLost, match="Call the operator with the same store= as before"):
+        list(exchange(lane.sender, lane.collector, query.events(2, 1), 4))

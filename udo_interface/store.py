@@ -1,0 +1,305 @@
+"""A query's state in files, beside its checkpoint or wherever pyarrow.fs reaches: one file per partition and epoch.
+
+    <location>/<deployment>/<session>/<epoch>/<partition>of<partitions>-<run>-<attempt>-v<state version>.<full|delta>.arrow
+
+A file is complete under its name or not there. The state before epoch e is, for each key group, its newest full file below e and
+the deltas of every epoch from there to e - 1; of several files of one epoch the newest (run, attempt) counts, since all are of
+ENDed attempts, which come to the same. A gap is an error, never an empty start. docs/state.md, "A second store".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import secrets
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+import pyarrow as pa
+
+from udo_interface.key_groups import groups_of
+from udo_protocol.errors import StateLost, Unavailable, UsageError
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.stored import ROWS
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+FORMAT = 1
+# Every so many epochs a full file instead of a delta: bounds what is read after a loss and what is kept.
+FULL_EVERY = 10
+# Spark's names of a scheme that pyarrow has another one for.
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+# There a file appears as a whole when it is closed, and renaming is copying.
+_OBJECT_STORES = {"s3", "gcs", "abfs"}
+_META = b"udo"
+_NAME = re.compile(r"(\d+)of(\d+)-(\d+)-(\d+)-v(\d+)\.(full|delta)\.arrow")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a call keeps its state, and by which key columns (name, type); travels to the tasks."""
+
+    location: str
+    key: tuple[tuple[str, str], ...]
+    full_every: int = FULL_EVERY
+
+
+@dataclass(frozen=True)
+class File:
+    """What a file's name says: an ENDed attempt of a partition. `run` is when its plan was made, ms since 1970."""
+
+    epoch: int
+    partition: int
+    partitions: int
+    run: int
+    attempt: int
+    state_version: int
+    full: bool
+
+    @property
+    def name(self) -> str:
+        """Below the session's directory."""
+        kind = "full" if self.full else "delta"
+        return f"{self.epoch}/{self.partition}of{self.partitions}-{self.run}-{self.attempt}-v{self.state_version}.{kind}.arrow"
+
+    @property
+    def groups(self) -> frozenset[int]:
+        """The key groups whose state it holds."""
+        return _groups(self.partition, self.partitions)
+
+
+@functools.lru_cache(maxsize=4096)
+def _groups(partition: int, partitions: int) -> frozenset[int]:
+    return frozenset(groups_of(partition, partitions))
+
+
+def parsed(path: str) -> File | None:
+    """The file of this path; None for anything else (a draft, somebody's note)."""
+    directory, _, name = path.rpartition("/")
+    epoch, found = directory.rpartition("/")[2], _NAME.fullmatch(name)
+    if found is None or not epoch.isdigit():
+        return None
+    partition, partitions, run, attempt, state_version = map(int, found.groups()[:5])
+    return File(int(epoch), partition, partitions, run, attempt, state_version, found[6] == "full")
+
+
+def newest_at(files: Iterable[File], epoch: int) -> dict[int, File]:
+    """For each key group the file that holds what `epoch` made of it."""
+    found: dict[int, File] = {}
+    for f in sorted((f for f in files if f.epoch == epoch), key=lambda f: (f.run, f.attempt)):
+        found.update(dict.fromkeys(f.groups, f))
+    return found
+
+
+def chains(files: Sequence[File], groups: Iterable[int], epoch: int, where: str) -> dict[int, list[File]]:
+    """For each group the files that make up its state before `epoch`, a full one first. StateLost names the first one missing."""
+    found: dict[int, list[File]] = {n: [] for n in groups}
+    open_ones, at = set(found), epoch - 1
+    while open_ones:
+        newest = newest_at(files, at)
+        if missing := sorted(open_ones - newest.keys()):
+            reaches = f"files of epochs {min(f.epoch for f in files)} to {max(f.epoch for f in files)}" if files else "no files"
+            raise StateLost(
+                f"{where}/{at}: no file holds key group {missing[0]}{' and others' * (len(missing) > 1)} after epoch {at}, and the query "
+                f"continues with epoch {epoch}: expected its state up to epoch {epoch - 1}, found {reaches} below that one. Bring the "
+                "missing files back, or, if the operator is new in this query and the store empty, call it with start='empty'"
+            )
+        for n in list(open_ones):
+            found[n].insert(0, newest[n])
+            if newest[n].full:
+                open_ones.remove(n)
+        at -= 1
+    return found
+
+
+def superseded(files: Sequence[File], epoch: int) -> list[int]:
+    """Epochs whose files the states before `epoch` and after it do without; none while a chain has a gap."""
+    try:
+        kept = chains(files, range(KEY_GROUPS), epoch, "")
+    except StateLost:
+        return []
+    oldest = min(chain[0].epoch for chain in kept.values())
+    return sorted({f.epoch for f in files if f.epoch < oldest})
+
+
+def located(location: str | os.PathLike[str]) -> str:
+    """The location as tasks are to use it: a URI, or an absolute path."""
+    text = os.fspath(location)
+    if not isinstance(text, str) or not text.strip():
+        raise UsageError(f"store= expects a directory's path or URI, such as the query's checkpointLocation + '/udo', got {location!r}")
+    scheme, separator, rest = text.partition("://")
+    if text.startswith("file:"):
+        return urlsplit(text).path
+    return f"{_SCHEMES.get(scheme, scheme)}://{rest}" if separator else os.path.abspath(os.path.expanduser(text))
+
+
+@functools.lru_cache(maxsize=16)
+def _reached(location: str) -> tuple[fs.FileSystem, str]:
+    from pyarrow import fs  # only here: tasks without a store do not wait for it
+
+    if "://" not in location:
+        return fs.LocalFileSystem(), location
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(location)
+    return found
+
+
+def require_writable(location: str) -> None:
+    """UsageError unless files can be written, read and removed there."""
+    try:
+        files, directory = _reached(location)
+        probe = f"{directory}/.probe-{secrets.token_hex(4)}"
+        _put(files, probe, b"udo")
+        with files.open_input_stream(probe) as f:
+            f.read()
+        files.delete_file(probe)
+    except (OSError, pa.ArrowException) as e:
+        raise UsageError(
+            f"store={location!r} cannot be used: {e}. Expected a directory that the driver and the executors may write to: a path, or a "
+            "URI that pyarrow.fs.FileSystem.from_uri takes"
+        ) from e
+
+
+def _put(files: fs.FileSystem, path: str, data: bytes | pa.Buffer) -> None:
+    """All or nothing under that name."""
+    draft = path
+    if files.type_name not in _OBJECT_STORES:
+        files.create_dir(path.rpartition("/")[0])
+        draft = f"{path}.{secrets.token_hex(4)}.draft"
+    with files.open_output_stream(draft) as f:
+        f.write(data)
+    if draft != path:
+        files.move(draft, path)
+
+
+def _checksum(batches: Iterable[pa.RecordBatch]) -> int:
+    """CRC-32 over groups, keys and values; Arrow files have none of their own."""
+    crc = 0
+    for batch in batches:
+        for column in batch.columns if batch.num_rows else ():
+            _, numbers, *data = column.buffers()
+            numbers = numbers[: 4 * (len(column) + len(data))]
+            crc = zlib.crc32(numbers, crc ^ column.null_count)
+            for d in data:
+                crc = zlib.crc32(d[: struct.unpack("<i", numbers[-4:])[0]], crc)
+    return crc
+
+
+@dataclass
+class Store:
+    """One session's files."""
+
+    stored: Stored
+    deployment: str
+    session: str
+    directory: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._files, base = _reached(self.stored.location)
+        self.directory = f"{base.rstrip('/')}/{quote(self.deployment, safe='')}/{quote(self.session, safe='')}"
+
+    def files(self, epoch: int | None = None) -> list[File]:
+        """All there are, or those of one epoch."""
+        from pyarrow.fs import FileSelector
+
+        below = self.directory if epoch is None else f"{self.directory}/{epoch}"
+        found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=epoch is None))
+        return [f for info in found if (f := parsed(info.path)) is not None]
+
+    def write(self, file: File, batches: Sequence[pa.RecordBatch], about: dict[str, Any]) -> int:
+        """Put a file in its place; its bytes. `about` goes into its metadata beside what the name says."""
+        described = {
+            "format": FORMAT,
+            "deployment": self.deployment,
+            "session": self.session,
+            "key": [list(column) for column in self.stored.key],
+            "groups": sorted(file.groups),
+            "epoch": file.epoch,
+            "partition": file.partition,
+            "partitions": file.partitions,
+            "state_version": file.state_version,
+            "checksum": _checksum(batches),
+            **about,
+        }
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, ROWS.with_metadata({_META: json.dumps(described)})) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        data = sink.getvalue()
+        path = f"{self.directory}/{file.name}"
+        try:
+            _put(self._files, path, data)
+        except OSError as e:
+            raise Unavailable(f"{path} cannot be written: {e}. Epoch {file.epoch} is not complete without it: run it again") from e
+        return len(data)
+
+    def values(self, files: Sequence[File], groups: Iterable[int], epoch: int) -> tuple[dict[int, dict[bytes, bytes]], int | None]:
+        """State of these groups before `epoch`, packed, and its state version (None: no file was needed). Raises StateLost."""
+        kept = chains(files, groups, epoch, self.directory)
+        holding: dict[File, set[int]] = {}
+        for n, chain in kept.items():
+            for file in chain:
+                holding.setdefault(file, set()).add(n)
+        versions = {f.state_version: f.name for f in holding}
+        if len(versions) > 1:
+            raise StateLost(f"{self.directory}: the state before epoch {epoch} lies in several state versions: {versions}")
+        values: dict[int, dict[bytes, bytes]] = {n: {} for n in kept}
+        for file in sorted(holding, key=lambda f: f.epoch):
+            batches = self._read(file, epoch)
+            for n, key, value in (row for b in batches for row in zip(*(c.to_pylist() for c in b.columns), strict=True)):
+                if n in holding[file]:
+                    if value is None:
+                        values[n].pop(key, None)
+                    else:
+                        values[n][key] = value
+        return values, next(iter(versions), None)
+
+    def highest_us(self, files: Sequence[File], epoch: int) -> int | None:
+        """Highest event time before `epoch`: each file knows that of all earlier epochs and of its own partition."""
+        seen, covered = [], set[int]()
+        for at in sorted({f.epoch for f in files if f.epoch < epoch}, reverse=True):
+            for file in set(newest_at(files, at).values()):
+                covered |= file.groups
+                with self._opened(file, epoch) as (about, _):
+                    seen.append(about["highest_us"])
+            if len(covered) == KEY_GROUPS:
+                break
+        return max((t for t in seen if t is not None), default=None)
+
+    def prune(self, epoch: int) -> None:
+        """Remove what the states after `epoch` - 2 and later do without; best effort, since the next time does it as well."""
+        with contextlib.suppress(OSError):
+            for old in superseded(self.files(), epoch - 1):
+                self._files.delete_dir(f"{self.directory}/{old}")
+
+    def _read(self, file: File, epoch: int) -> list[pa.RecordBatch]:
+        with self._opened(file, epoch) as (about, reader):
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            if _checksum(batches) != about["checksum"]:
+                raise pa.ArrowInvalid("its checksum is wrong")
+            return batches
+
+    @contextlib.contextmanager
+    def _opened(self, file: File, epoch: int) -> Iterator[tuple[dict[str, Any], Any]]:
+        path = f"{self.directory}/{file.name}"
+        try:
+            with self._files.open_input_file(path) as source, pa.ipc.open_file(source) as reader:
+                about = json.loads((reader.schema.metadata or {}).get(_META, b"null"))
+                if about is None or not reader.schema.equals(ROWS):
+                    raise pa.ArrowInvalid("it is no file of a state store")
+                if about["format"] != FORMAT:
+                    raise pa.ArrowInvalid(f"it has format {about['format']}, this version reads {FORMAT}")
+                if (key := tuple(map(tuple, about["key"]))) != self.stored.key:
+                    raise pa.ArrowInvalid(f"its state is kept by {key}, the operator's by {self.stored.key}")
+                yield about, reader
+        except (OSError, pa.ArrowException, ValueError, KeyError) as e:
+            raise StateLost(
+                f"{path} cannot be read: {e}. It holds what epoch {file.epoch} did, and the query continues with epoch {epoch}"
+            ) from e
