@@ -20,9 +20,10 @@ from node_manager import loading
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, log_end
 from node_manager.slots import Slot
+from udo_protocol import following
 from udo_protocol import slot as log
 from udo_protocol.connection import Connection
-from udo_protocol.errors import Conflict, SchemaError, ServerLost, UsageError
+from udo_protocol.errors import Conflict, SchemaError, ServerLost
 from udo_protocol.limits import DEFAULT
 from udo_protocol.manifest import update_refusals
 
@@ -94,12 +95,14 @@ class Comparisons:
     def run(self, slot: Slot, wanted: Wanted, for_s: float, examples: int, stop: Event) -> Iterator[Found]:
         """Compare for that long, or until `stop`; yields what is found, at the end with the outcome.
 
-        SchemaError or UsageError if the version cannot be compared, OperatorError if it does not load, Conflict while another
+        SchemaError if the version cannot be compared, OperatorError if it does not load, Conflict while another
         diff of the deployment runs.
         """
         self._require_comparable(slot, wanted)
         asked = {"examples": examples, "nice": _NICE}
-        comparison = Comparison(slot, wanted, Load(wanted, update=False, cancelled=stop, comparing=asked), Event(), {})
+        serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
+        load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)
+        comparison = Comparison(slot, wanted, load, Event(), {})
         former = self._running.get(slot.deployment)
         if former is not None and former.load.cancelled.is_set():  # its caller has left, and it is just ending
             former.over.wait(self._node.settings.stop_grace_s + 5)
@@ -116,11 +119,6 @@ class Comparisons:
 
     def _require_comparable(self, slot: Slot, wanted: Wanted) -> None:
         new, old = wanted.image.manifest, slot.wanted.image.manifest if slot.wanted else None
-        if new.key or (old and old.key):
-            raise UsageError(
-                f"{slot.deployment!r} is keyed by {', '.join(new.key or (old.key if old else ()))}: a diff needs a stateless operator, "
-                "whose answers follow from the events alone. Try the new version on sample events with: udo test"
-            )
         if old and (why := update_refusals(old, new)):
             raise SchemaError(f"{new.reference} cannot answer in the place of {old.reference}: {'; '.join(why)}")
 
@@ -210,6 +208,8 @@ class Comparisons:
                 queue.transaction(
                     [("FCALL", "udo_pin", 1, p, instance.name, 0, 0), ("DEL", f"{p}diff", f"{p}diffed", f"{p}diffbytes", *own)]
                 )
+            with contextlib.closing(self._node.servers.connect("state")) as state:
+                following.end(state, p, instance.name)
         except ServerLost as e:  # what was there is gone with it
             _log.warning("server lost during a diff", slot=p, error=str(e))
             self._node.instances.stop(instance, 0.0)

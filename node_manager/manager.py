@@ -358,6 +358,8 @@ class Manager:
         deployment = self.find(name)
         assert deployment.slot is not None
         wanted = self._wanted(deployment, version, digest, deployment.config if config is None else config)
+        if wanted.image.manifest.key:  # one follower at a time
+            self.comparisons.end(name)
         self._await(
             deployment.slot.prepare(wanted, check=check),
             wanted.ready_timeout_s,

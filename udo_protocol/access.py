@@ -20,9 +20,10 @@ _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire ti
     hset hdel hgetall incrby decrby sadd smembers"""
 # `` is the prefix itself, which a function is called with.
 _COMPARING_WRITES = ("", "pins", "diffed", "diffbytes", "schema:*")
-_COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "diff")
-_COMPARING_COMMANDS = "info multi exec fcall get set mget exists del pexpire time lrange lindex lpop rpush blpop hset hdel decrby"
+_COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "diff", "failed")
+_COMPARING_COMMANDS = "info multi exec fcall get set mget exists del pexpire time lrange lindex lpop rpush blpop hset hdel decrby smembers"
 _STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*", "follower", "journal:*", "kept:*", "dead", "pending", "replay", "")
+_FOLLOW_WRITES = ("follower", "journal:*", "")
 _STATE_READS = ("owner", "cut", "kept")
 _STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lpop lrange hget hset hdel
     hgetall hkeys hmget hstrlen exists rename"""
@@ -60,6 +61,12 @@ def state(prefix: str) -> list[str]:
     """On the state server, an instance of a keyed operator."""
     p = _literal(prefix)
     return _rules(_STATE_COMMANDS, [p + k for k in _STATE_WRITES], [p + k for k in _STATE_READS])
+
+
+def following(prefix: str) -> list[str]:
+    """On the state server, an instance that follows the owner and never becomes one: it is told, and changes nothing."""
+    p = _literal(prefix)
+    return _rules(_STATE_COMMANDS, [p + k for k in _FOLLOW_WRITES], [p + k for k in (*_STATE_READS, *_STATE_WRITES) if k])
 
 
 def letters(prefix: str) -> list[str]:

@@ -15,7 +15,7 @@ from node_manager import access
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.connection import Connection
-from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, UsageError
+from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError
 from udo_protocol.proto import node_manager_pb2 as pb
 
 Open = Callable[..., Lane]
@@ -188,7 +188,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_starts(daemon: Daemo
     for digest, error, why in (
         (other, SchemaError, "column 'b'"),
         (broken, OperatorError, "no_such_module"),
-        (put_image(daemon.home, keyed, version="4", key=("a",)), UsageError, "is keyed by a"),
+        (put_image(daemon.home, keyed, version="4", key=("a",)), SchemaError, "key: the state is kept by nothing"),
     ):
         with pytest.raises(error, match=why):
             list(daemon.api.diff("d", "", digest, for_s=1))

@@ -1,8 +1,8 @@
 """An instance that answers the same frames as the owner and compares: it never writes an answer and never becomes owner.
 
 The owner's emits leave copies of their answers in `diffed` while `diff` names this instance; a pin keeps the frames they
-answer in the log. What is lost because this instance is slower is counted, never waited for. A keyed operator needs the state
-from before each frame: a subclass would override `_new_answer` and begin at a checkpoint.
+answer in the log. What is lost because this instance is slower is counted, never waited for. For keyed operators see
+comparing_keyed.py.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Comparing(Instance):
                 break
             self.found.missed += read.first - seq
             frames = read.frames[: last - read.first + 1]
-            for data in frames:
-                self._look_at(data, served)
+            for at, data in enumerate(frames, read.first):
+                self._look_at(at, data, served)
             self.found.seen += len(frames)
             seq = read.first + len(frames)
         self.found.missed += last + 1 - seq
@@ -126,11 +126,15 @@ class Comparing(Instance):
         """Leave once the diff is over and what it kept is compared; renew what is leased."""
         if not self._on(diff) and not self._conn.call("EXISTS", self._key("diffed")):
             self.stopping = True
-        self._reader.pin(max(cursor, 1), _PIN_MS)
+        self._reader.pin(self._needed_from(cursor), _PIN_MS)
         if time.monotonic() >= self._report_due:
             self._report_due = time.monotonic() + _LOOK_S
             self._publish(self._conn)
         self._housekeeping()
+
+    def _needed_from(self, cursor: int) -> int:
+        """The first frame that may be read again."""
+        return max(cursor, 1)
 
     def _publish(self, conn: Connection) -> None:
         self.found.columns, self.found.served_by = dict(self._columns), dict(self._versions)
@@ -144,7 +148,7 @@ class Comparing(Instance):
             self._told = []
         conn.transaction(commands)
 
-    def _look_at(self, data: bytes | bytearray, served: dict[tuple[str, int], Frame]) -> None:
+    def _look_at(self, seq: int, data: bytes | bytearray, served: dict[tuple[str, int], Frame]) -> None:
         try:
             frame = decode(data)
         except ProtocolError:

@@ -76,18 +76,29 @@ class Follower:
 
     def sync(self) -> int | None:
         """Adopt the checkpoints made since, and drop what was on trial: the sequence number covered. None if there are none."""
-        entries = following.told(self._state, self._prefix, self._name)
-        if not entries:
-            return None
-        self.take_back()
-        for entry in entries:
+        checkpoints = self.told()
+        for _, entries in checkpoints:
+            self.adopt(entries)
+        return checkpoints[-1][0] if checkpoints else None
+
+    def told(self) -> list[tuple[int, list[list[Any]]]]:
+        """The checkpoints made since, oldest first: what each covers, and its entries."""
+        found: list[tuple[int, list[list[Any]]]] = [(0, [])]
+        for entry in following.told(self._state, self._prefix, self._name):
             fields = unpack(entry)
-            if len(fields) == 5:
-                self._adopt(*fields)
-            else:
-                covered, records, dropped = fields
-                self._close(records, dropped)
-        return int(covered)
+            found[-1][1].append(fields)
+            if len(fields) == 3:
+                found[-1] = (int(fields[0]), found[-1][1])
+                found.append((0, []))
+        return found[:-1]
+
+    def adopt(self, entries: list[list[Any]]) -> None:
+        """The state is what this checkpoint made of it; what was on trial is dropped."""
+        self.take_back()
+        for fields in entries[:-1]:
+            self._adopt(*fields)
+        _, records, dropped = entries[-1]
+        self._close(records, dropped)
 
     def _adopt(self, name: str, number: int, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
         session = self.sessions.get(name)

@@ -64,16 +64,18 @@ def _limits(overrides: dict[str, Any]) -> Limits:
 def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Any, ctx: Context, limits: Limits) -> Instance:
     reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
     arguments = (conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
-    if comparing := a.get("comparing"):
-        from udo_runtime.comparing import Comparing
-
+    comparing = a.get("comparing")
+    if comparing:
         os.nice(comparing["nice"])
         with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
             f.write(str(comparing["nice"]))
+    if comparing and not a.get("keyed"):
+        from udo_runtime.comparing import Comparing
+
         compare = Comparing(*arguments)
         compare.examples = comparing["examples"]
         return compare
-    kept = a.get("policy") == DEAD_LETTER
+    kept = a.get("policy") == DEAD_LETTER and not comparing
     state = Connection(a["state_socket"], login=conn.login) if kept or a.get("keyed") else None
     if not a.get("keyed"):
         stateless = Instance(*arguments)
@@ -88,7 +90,14 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
     from udo_runtime.ledger import Ledger
     from udo_runtime.versions import Versions
 
-    instance = KeyedInstance(*arguments)
+    instance: KeyedInstance
+    if comparing:
+        from udo_runtime.comparing_keyed import ComparingKeyed
+
+        instance = ComparingKeyed(*arguments)
+        instance.examples = comparing["examples"]
+    else:
+        instance = KeyedInstance(*arguments)
     keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
     instance.keyed = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
     instance.keyed.policy = instance.policy(dead_letter=kept)

@@ -1,0 +1,84 @@
+"""A diff of a keyed operator: every micro-batch is answered from the state that the serving version had before it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from node_manager import access
+from tests.conftest import wait_until
+from tests.keyed import Attempt
+from tests.node_manager.conftest import Daemon, put_image
+from tests.node_manager.test_diff import Running
+from tests.node_manager.test_state import COUNT, KEYED
+
+# Counts as the first version does, but twice for key 3, and fails on key 13.
+ODD = COUNT.replace("+ 1\n", "+ 1 + (event['a'] == 3)\n        if event['a'] == 13: raise ValueError('unlucky')\n")
+MIGRATED = COUNT.replace('"n"', '"m"') + "    def migrate(self, old, from_version): return {'m': old['n']}\n"
+
+
+@pytest.fixture
+def daemon(home_daemon: Daemon) -> Iterator[Daemon]:
+    """A node manager with a keyed deployment `d`; a diff leaves nothing on either server."""
+    home_daemon.start("--session-idle-s", "0")
+    home_daemon.deploy(COUNT, **KEYED)
+    yield home_daemon
+    for role in ("queue", "state"):
+        with contextlib.closing(access.connect(home_daemon.home, role)) as conn:
+            kinds = {bytes(k).split(b":")[3].decode("latin-1") for k in conn.call("KEYS", "udo:d:0:*")}
+            assert not kinds & {"diff", "diffed", "diffbytes", "compared", "differ", "pins", "follower", "journal"}
+
+
+def run(daemon: Daemon, epoch: int, keys: list[int]) -> list[int]:
+    return Attempt(daemon.api, "d", "q", epoch, epoch + 1).run(keys)
+
+
+def test_equal_code_is_equal_over_epochs_also_in_the_middle_of_one(daemon: Daemon) -> None:
+    run(daemon, 0, [1, 2, 3])
+    begun = Attempt(daemon.api, "d", "q", 1, 2)
+    begun.send([1, 1])
+    begun.answers()
+    diff = Running(daemon, put_image(daemon.home, COUNT + "# another text\n", version="2", **KEYED), for_s=4).begun()
+    begun.send([1, 2])
+    begun.end()
+    assert begun.answers()[-2:] == [4, 2]
+    begun.close()
+    for epoch in range(2, 12):
+        run(daemon, epoch, [1, 2, 3, epoch])
+    report = diff.seen(22).end()
+    assert (report["outcome"], report["different"], report["missed"]) == ("equal", 0, 0)
+    assert report["frames"] == 22  # 11 of events, 11 ENDs
+
+
+def test_each_epoch_differs_by_what_the_new_version_makes_of_it_alone(daemon: Daemon) -> None:
+    run(daemon, 0, [1, 3])
+    diff = Running(daemon, put_image(daemon.home, ODD, version="2", **KEYED), for_s=4).begun()
+    assert run(daemon, 1, [1, 3]) == [2, 2]
+    assert run(daemon, 2, [1, 3, 3]) == [3, 3, 4]
+    assert run(daemon, 3, [13, 1]) == [1, 4]
+    report = diff.seen(6).end()
+    told = [(e["event"], e["served"], e["new"]) for e in diff.examples if e["columns"]]
+    assert told == [({"a": 3}, {"b": 2}, {"b": 3}), ({"a": 3}, {"b": 3}, {"b": 4}), ({"a": 3}, {"b": 4}, {"b": 6})]
+    assert report["errors_new"] == 1 and "unlucky" in report["first_error"]["traceback"]
+    assert run(daemon, 4, [1, 3]) == [5, 5]
+
+
+def test_another_form_of_state_is_migrated_for_the_diff(daemon: Daemon) -> None:
+    run(daemon, 0, [1, 2])
+    new = put_image(daemon.home, MIGRATED, version="2", **KEYED, state_version=1, migrates_from=[0])
+    diff = Running(daemon, new, for_s=3).begun()
+    run(daemon, 1, [1, 2, 2])
+    report = diff.seen(2).end()
+    assert (report["outcome"], report["frames"]) == ("equal", 2)
+    assert run(daemon, 2, [1]) == [3]
+
+
+def test_an_update_ends_the_diff_and_goes_on(daemon: Daemon) -> None:
+    run(daemon, 0, [1])
+    digest = put_image(daemon.home, COUNT + "# 2\n", version="2", **KEYED)
+    diff = Running(daemon, digest, for_s=60).begun()
+    assert [e.phase for e in daemon.api.update("d", "2", digest)][-1] == "done"
+    wait_until(lambda: bool(diff.reports[-1].get("final")) or diff.error is not None, 30, "the diff to end")
+    assert run(daemon, 1, [1]) == [2]
