@@ -137,6 +137,7 @@ class Manager:
         self._deployments: dict[str, Deployment] = {}
         self._lock = RLock()
         self._lock_fd = -1
+        self._stopping = False
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -227,6 +228,7 @@ class Manager:
         with self._lock:
             slots = self._slots()
             self._deployments.clear()
+            self._stopping = True
         for done in [slot.stop(drop=False) for slot in slots]:
             with contextlib.suppress(FutureTimeout):
                 done.result(self.settings.stop_grace_s + 15)
@@ -278,6 +280,8 @@ class Manager:
         image = self.images.get(operator, version, digest)
         Config.parse(config)
         with self._lock:
+            if self._stopping:  # a slot made now would outlive it
+                raise Unavailable(f"node {self.settings.node} is stopping")
             deployment = self._deployments.get(name)
             if deployment is None:
                 deployment = Deployment(name, operator, image.manifest.version, image.digest, config, source)
