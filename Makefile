@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 UV_VERSION := 0.13.8
 
-.PHONY: help setup demo test lint journeys parts interpreters lock proto bench clean
+.PHONY: help setup demo test lint journeys nodes spark others interpreters lock proto bench clean
 
 help:
 	@echo "make demo [DRIVER=docker] | test | lint | lock | proto | bench NAME=throughput | clean"
@@ -30,9 +30,9 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
-# The suite mostly waits for processes, so two halves of it run at once, then the other interpreters beside what is left.
+# The suite mostly waits for processes, so two parts of it run at once, and the other interpreters beside the last one.
 test: setup lint
-	$(MAKE) -j2 journeys parts interpreters
+	$(MAKE) -j2 others journeys nodes spark interpreters
 
 lint: setup
 	$(BIN)/ruff check
@@ -40,14 +40,14 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Whole journeys by the command line and containers, and everything else. (One half or a single test: python -m pytest tests/cli)
-JOURNEYS := tests/attacks tests/cli tests/docs tests/node_manager/test_docker.py tests/node_manager/test_drivers.py
+# The command line from end to end and attacks, the node manager, Spark, everything else. (A single file: python -m pytest FILE)
+journeys nodes spark others: setup
+	$(BIN)/python -m pytest $(ARGS) $(TESTS)
 
-journeys: setup
-	$(BIN)/python -m pytest $(ARGS) $(JOURNEYS)
-
-parts: setup
-	$(BIN)/python -m pytest $(ARGS) $(JOURNEYS:%=--ignore=%) tests
+journeys: TESTS := tests/attacks tests/cli
+nodes: TESTS := tests/node_manager
+spark: TESTS := tests/udo_interface
+others: TESTS := $(foreach d,attacks cli node_manager udo_interface,--ignore=tests/$(d)) tests
 
 # The parts that differ between interpreters, on every other one present; the rest by resolution (tests/packaging).
 interpreters: setup
