@@ -32,7 +32,7 @@ demo: setup
 
 # The suite mostly waits for processes, so two parts of it run at once, and the other interpreters beside the last one.
 test: setup lint
-	$(MAKE) -j2 others journeys nodes spark interpreters
+	$(MAKE) -j2 -k others journeys nodes spark interpreters
 
 lint: setup
 	$(BIN)/ruff check
