@@ -11,7 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
 # Protocol, runtime, registry and command line: what imports C extensions or leans on the standard library.
-TESTS = ["tests/protocol", "tests/runtime", "tests/registry/test_content.py", "tests/registry/test_updates.py", "tests/cli/test_packing.py"]
+TESTS = [
+    "tests/protocol",
+    *(f"tests/runtime/test_{name}.py" for name in ("groups", "instance", "keyed", "bad_events")),
+    "tests/registry/test_content.py",
+    "tests/registry/test_updates.py",
+    "tests/cli/test_packing.py",
+]
 UV = str(Path(sys.executable).parent / "uv")
 
 
