@@ -110,7 +110,7 @@ class Slot:
     def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
         """Load `wanted` as a shadow. SchemaError if running queries could not go on with it, unless that was decided elsewhere."""
         load = Load(wanted, update=True, follow=True)
-        self._post(lambda: self._prepare(load, check))
+        self._post(lambda: self._or_tell(load.done, lambda: self._prepare(load, check)))
         return load.done
 
     def promote(self) -> Future[Instance]:
@@ -130,7 +130,7 @@ class Slot:
         first, and only `work` lies between the two. Conflict while an update is under way.
         """
         done: Future[None] = Future()
-        self._post(lambda: self._change_state(work, done))
+        self._post(lambda: self._or_tell(done, lambda: self._change_state(work, done)))
         return done
 
     def server_restarted(self, role: Role) -> None:
@@ -373,9 +373,17 @@ class Slot:
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
+    def _or_tell(self, done: Future[Any], step: Callable[[], None]) -> None:
+        """Who waits for `done` learns that the step could not be taken, as when a server has just been lost."""
+        try:
+            step()
+        except UdoError as e:
+            self._disconnect()
+            done.set_exception(e)
+
     def _prepare(self, load: Load, check: bool) -> None:
         new, old = load.wanted.image.manifest, self._wanted.image.manifest if self._wanted else None
-        back = bool(new.key) and rewinding.possible(self._conn("state"), self.prefix, load.wanted.image.digest)
+        back = check and bool(new.key) and rewinding.possible(self._conn("state"), self.prefix, load.wanted.image.digest)
         refusals = call_misfits if back else update_refusals
         if check and old and (why := refusals(old, new)):
             load.done.set_exception(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 from udo_runtime.groups import Group, pack, unpack
 
+from tests.conftest import wait_until
 from tests.keyed import GROUPS, Attempt
-from tests.node_manager.conftest import Daemon
+from tests.node_manager.conftest import Daemon, put_image
 from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, UsageError
 from udo_protocol.proto import node_manager_pb2 as pb
 
@@ -183,3 +186,14 @@ def test_unknown_sessions_and_stateless_deployments_are_named(daemon: Daemon, at
     daemon.deploy("def f(batch): return {'b': batch.column('a')}", name="s", entry="op:f", version="9")
     with pytest.raises(UsageError, match="keeps no state"):
         list(daemon.api.export_state("s", "query-1"))
+
+
+def test_an_update_asked_for_while_the_state_server_is_away_ends_and_says_how(daemon: Daemon) -> None:
+    digest = put_image(daemon.home, COUNT + "# 2\n", version="2", **KEYED)
+    for _ in range(2):
+        [server] = [s for s in daemon.api.status().servers if s.role == "state"]
+        os.kill(server.pid, signal.SIGKILL)
+        last = list(daemon.api.update("d", "2", digest, timeout_s=60))[-1]
+        assert last.phase in ("done", "failed")
+        assert last.phase == "done" or last.detail
+        wait_until(lambda pid=server.pid: all(s.pid != pid for s in daemon.api.status().servers), 30, "another state server")  # type: ignore[misc]
