@@ -61,8 +61,9 @@ def command(
 ) -> None:
     """Let VERSION answer for deployment NAME: no event is lost, doubled or reordered.
 
-    It is refused before anything starts when its schemas do not fit running queries (exit code 4); a version that does
-    not become ready leaves the old one answering. Progress goes to stderr.
+    It is refused before anything starts when its schemas do not fit running queries, or when it does not read or migrate
+    the state they have (exit code 4); a version that does not become ready, or whose migrate() raises, leaves the old one
+    answering. Progress goes to stderr.
 
     With --canary it serves a share of the new lanes first (stateless operators). The registry promotes it when the time is
     over, or rolls it back as soon as a condition holds (exit code 8), also if this command has ended; `udo rollback NAME` ends

@@ -68,12 +68,8 @@ class Durable:
             writes += self._removal(name, numbers)
         migrated = 0
         for session in sessions:
+            session.settle()
             for number, group in session.groups.items():
-                try:
-                    group.settle()
-                except TypeError:  # state that cannot be stored: the attempt is not to END, now or after a restart
-                    assert group.label is not None, "only an attempt opens keys"
-                    session.fail(group.label, group.partition)
                 renew = group.former and migrated < _MIGRATE_BYTES
                 if renew:
                     group.migrate_all()

@@ -70,6 +70,9 @@ class Follower:
                 metas[n] = bytes(meta)
                 groups[n] = Group.restore(meta, base, deltas, self._versions if n >= 0 else None)
                 groups[n].follow()
+        self._know(name, text, groups)
+
+    def _know(self, name: str, text: bytes, groups: dict[int, Group]) -> None:
         self._records[name] = json.loads(text)
         self.sessions[name] = Session(name, groups, self._versions)
         self.sessions[name].renew(**self._records[name])
@@ -197,9 +200,7 @@ class Rewinder(Follower):
             metas[n] = meta
             groups[n] = Group.restore(meta, base, deltas[: abs(int(count))], self._versions if n >= 0 else None)
             groups[n].follow()
-        self._records[name] = json.loads(text)
-        self.sessions[name] = Session(name, groups, self._versions)
-        self.sessions[name].renew(**self._records[name])
+        self._know(name, text, groups)
 
     def sync(self) -> int | None:
         return None

@@ -139,6 +139,15 @@ class Session:
             group.open_all(of_group)
             self.states.update(zip(of_group, map(group.live.__getitem__, of_group), strict=True))
 
+    def settle(self) -> None:
+        """Pack what is open in all groups. State that cannot be stored fails its attempt: it is not to END, now or after a restart."""
+        for group in self.groups.values():
+            try:
+                group.settle()
+            except TypeError:
+                assert group.label is not None, "only an attempt opens keys"
+                self.fail(group.label, group.partition)
+
     def close(self, numbers: Iterable[int]) -> None:
         """Pack what is open in these groups."""
         self.states.clear()
