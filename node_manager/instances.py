@@ -135,6 +135,7 @@ class Instances:
             "UDO_INSTANCE": name,
             "UDO_QUEUE_SOCKET": self._socket(inside, "queue"),
             "UDO_PASSWORD_FILE": _PASSWORD,
+            **({} if cold else {"UDO_WARM": "1"}),
         }
         argv: tuple[str, ...] = ()
         if not inside.runtime:

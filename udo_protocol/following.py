@@ -24,9 +24,14 @@ def begin(state: Connection, prefix: str, name: str) -> None:
 
 def renew(state: Connection, prefix: str, name: str) -> None:
     """Keep the lease; Fenced if it ran out or somebody else follows: entries may be missing."""
-    follower = state.call("GET", f"{prefix}follower")
-    if follower is None or bytes(follower).decode() != name or not state.call("PEXPIRE", f"{prefix}follower", LEASE_MS):
+    if not follows(state, prefix, name) or not state.call("PEXPIRE", f"{prefix}follower", LEASE_MS):
         raise Fenced(f"{name} does not follow {prefix} any more: its lease ran out, or a newer instance follows")
+
+
+def follows(state: Connection, prefix: str, name: str) -> bool:
+    """Whether `name` has followed until now, and so was told of everything."""
+    follower = state.call("GET", f"{prefix}follower")
+    return follower is not None and bytes(follower).decode() == name
 
 
 def end(state: Connection, prefix: str, name: str) -> None:

@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 
 from udo_protocol import following
 from udo_protocol.checkpoints import load_checkpoint
-from udo_protocol.connection import Connection
-from udo_protocol.errors import Fenced, StateLost
+from udo_protocol.connection import Arg, Connection
+from udo_protocol.errors import StateLost
 from udo_protocol.rewinding import kept
 from udo_runtime.groups import Group, pack, unpack
 from udo_runtime.session import Session
 from udo_runtime.versions import Versions
+
+# A follower reads so much state at once.
+_READ_BYTES = 1 << 20
 
 
 class Written(NamedTuple):
@@ -61,15 +64,17 @@ class Follower:
 
     def _load(self, name: str, text: bytes) -> None:
         p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
-        for n in map(int, self._state.call("HKEYS", f"{p}m:{name}")):
+        numbers = [int(n) for n in self._state.call("HKEYS", f"{p}m:{name}")]
+        # A part at a time: the owner writes meanwhile, and is not to wait.
+        some = max(_READ_BYTES * len(numbers) // max(json.loads(text)["bytes"], 1), 1)
+        for part in (numbers[i : i + some] for i in range(0, len(numbers), some)):
             self.keep_lease()
-            # A group at a time: the owner writes meanwhile, and is not to wait.
-            read = [("HGET", f"{p}m:{name}", n), ("GET", f"{p}g:{name}:{n}"), ("LRANGE", f"{p}d:{name}:{n}", 0, -1)]
-            meta, base, deltas = self._state.transaction(read)
-            if meta is not None:  # else it was dropped meanwhile; the journal says so
-                metas[n] = bytes(meta)
-                groups[n] = Group.restore(meta, base, deltas, self._versions if n >= 0 else None)
-                groups[n].follow()
+            found = iter(self._state.transaction([c for n in part for c in _pieces(p, name, n)]))
+            for n, meta, base, deltas in zip(part, found, found, found, strict=True):
+                if meta is not None:  # else it was dropped meanwhile; the journal says so
+                    metas[n] = bytes(meta)
+                    groups[n] = Group.restore(meta, base, deltas, self._versions if n >= 0 else None)
+                    groups[n].follow()
         self._know(name, text, groups)
 
     def _know(self, name: str, text: bytes, groups: dict[int, Group]) -> None:
@@ -153,12 +158,8 @@ class Follower:
             following.renew(self._state, self._prefix, self._name)
 
     def complete(self) -> bool:
-        """Whether nothing was left untold, asked when no checkpoint can come any more."""
-        try:
-            following.renew(self._state, self._prefix, self._name)
-        except Fenced:
-            return False
-        return True
+        """Whether nothing was left untold, asked when no checkpoint can come any more: in the gap, so nothing is written to disk."""
+        return following.follows(self._state, self._prefix, self._name)
 
     def promoted(self) -> None:
         """From here on what is done is for good."""
@@ -170,6 +171,12 @@ class Follower:
     def end(self) -> None:
         """Nothing more is to be told. A write to disk: after the first answers, before the first checkpoint."""
         following.end(self._state, self._prefix, self._name)
+
+
+def _pieces(prefix: str, name: str, number: int) -> list[tuple[Arg, ...]]:
+    """What reads a group: meta, base, deltas."""
+    at = f"{name}:{number}"
+    return [("HGET", f"{prefix}m:{name}", number), ("GET", f"{prefix}g:{at}"), ("LRANGE", f"{prefix}d:{at}", 0, -1)]
 
 
 class Rewinder(Follower):

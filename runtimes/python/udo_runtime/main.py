@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from udo_protocol.connection import Connection, Login
@@ -56,6 +57,14 @@ def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
             raise Unavailable("no heartbeat of the node manager: a warm instance stops itself")
 
 
+def _preload() -> None:
+    """What only keyed operators need, while there is time. Not in a cold instance: its operator may bring a MessagePack of its own."""
+    for module in ("comparing_keyed", "durable", "keyed", "ledger"):
+        import_module(f"udo_runtime.{module}")
+    gc.collect()
+    gc.freeze()
+
+
 def _limits(overrides: dict[str, Any]) -> Limits:
     known = {f.name for f in fields(Limits)}
     return replace(DEFAULT, **{k: v for k, v in overrides.items() if k in known})
@@ -83,7 +92,7 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
             stateless.letters = Letters(state, a["prefix"], a["token"], conn.run_id, limits)
         return stateless
     assert state is not None
-    # Only here: a stateless operator may bring a MessagePack of its own, which the runtime's state could not work with.
+    # Only here: a stateless operator's cold instance may have a MessagePack that the runtime's state could not work with.
     from udo_runtime.durable import Durable
     from udo_runtime.keyed import Keyed, KeyedProcessor
     from udo_runtime.keyed_instance import KeyedInstance
@@ -166,6 +175,8 @@ def main() -> int:
     try:
         instance = os.environ["UDO_INSTANCE"]
         conn = Connection(os.environ["UDO_QUEUE_SOCKET"], login=_login(instance))
+        if os.environ.get("UDO_WARM"):
+            _preload()
         return _serve(conn, _assignment(conn, instance))
     except Unavailable as e:
         log.warning("%s", e)
