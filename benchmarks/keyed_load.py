@@ -34,7 +34,7 @@ def group_of(card: int) -> int:
 
 @dataclass
 class KeyedLoad:
-    """One session's epochs, from one partition. `at` and `batches`: answers to the timed events, in order of arrival."""
+    """One session's epochs, from one partition. `at`, `batches`, `epochs`: the answers to the timed events, in order of arrival."""
 
     address: str
     deployment: str
@@ -43,6 +43,7 @@ class KeyedLoad:
     rate: int
     at: list[float] = field(default_factory=list)
     batches: list[pa.RecordBatch] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
     sent: int = 0
     _epoch: int = 0
 
@@ -68,6 +69,7 @@ class KeyedLoad:
                 if answer.num_rows:
                     self.at.append(time.perf_counter())
                     self.batches.append(answer)
+                    self.epochs.append(self._epoch)
 
     def _timed(self, rng: np.random.Generator, hot: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         rows = round(self.rate * FRAME_S)
@@ -95,6 +97,10 @@ class KeyedLoad:
     def arrivals(self) -> npt.NDArray[np.float64]:
         """When each came (perf_counter)."""
         return np.repeat(np.array(self.at), [b.num_rows for b in self.batches])
+
+    def ends(self) -> npt.NDArray[np.int64]:
+        """Which answers are the last ones of their epochs."""
+        return np.flatnonzero(np.diff(np.repeat(self.epochs, [b.num_rows for b in self.batches])))
 
     def require_counts(self) -> None:
         """InvalidRun unless every answer says how often its card had been seen."""

@@ -91,20 +91,32 @@ def warm_waits(p: Platform, served: set[int]) -> bool:
         return False
 
 
-def switches(made: list[Update], at: npt.NDArray[np.float64], versions: npt.NDArray[np.int64]) -> dict[str, list[float]]:
-    """Per update in ms: request to the first answer of the new version, and the time without any answer at the switch."""
+def switches(
+    made: list[Update], at: npt.NDArray[np.float64], versions: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> dict[str, list[float]]:
+    """Per update in ms: request to the first answer of the new version, and the time without any answer at the switch.
+
+    A keyed stream pauses at the `ends` of its epochs, while they are written to disk: these pauses are told apart, and so are
+    the switches that did not fall on one.
+    """
     changes = np.flatnonzero(np.diff(versions))
     if len(changes) != len(made):
         raise InvalidRun(f"the answers change their version {len(changes)} times, expected {len(made)}, once per update")
-    found: dict[str, list[float]] = {"request_to_answer_ms": [], "gap_ms": [], "preparation_ms": [], "pause_ms": []}
+    names = ("request_to_answer_ms", "gap_ms", "gap_within_epoch_ms", "preparation_ms", "pause_ms", "epoch_end_pause_ms")
+    found: dict[str, list[float]] = {name: [] for name in names}
+    beside = np.ones(len(ends), bool)
     for update, i in zip(made, changes, strict=True):
         if versions[i + 1] != int(update.version):
             raise InvalidRun(f"expected answers of version {update.version} after its update, got {versions[i + 1]}")
         found["request_to_answer_ms"].append((at[i + 1] - update.asked) * 1000)
         found["preparation_ms"].append((update.ready - update.asked) * 1000)
         found["gap_ms"].append((at[i + 1] - at[i]) * 1000)
+        if i not in ends:
+            found["gap_within_epoch_ms"].append(found["gap_ms"][-1])
+        beside &= (at[ends] < update.asked - SETTLE_S) | (at[ends] > update.done + SETTLE_S)
         around = at[(at >= update.asked) & (at <= update.done + SETTLE_S)]
         found["pause_ms"].append(float(np.diff(around).max()) * 1000)
+    found["epoch_end_pause_ms"] = list((at[ends + 1] - at[ends])[beside] * 1000)
     return found
 
 
@@ -181,7 +193,8 @@ def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | 
         made, arrivals, sent = load(p, count)
     sequence = check_sequence(arrivals.column("id"), sent.events)
     sequence.require_clean(f"{count} updates")
-    return _figures(made, arrivals.at(), arrivals.column("version"), sequence, sent.events, 0, driver)
+    found = switches(made, arrivals.at(), arrivals.column("version"), np.array([], np.int64))
+    return _figures(found, sequence, sent.events, 0, driver)
 
 
 def _with_state(driver: str, count: int, state_mb: int, seed: int) -> dict[str, Any]:
@@ -193,26 +206,15 @@ def _with_state(driver: str, count: int, state_mb: int, seed: int) -> dict[str, 
     sequence = check_sequence(stream.column("id"), stream.sent)
     sequence.require_clean(f"{count} updates")
     stream.require_counts()
-    return _figures(made, stream.arrivals(), stream.column("version"), sequence, stream.sent, state_mb, driver)
+    found = switches(made, stream.arrivals(), stream.column("version"), stream.ends())
+    return _figures(found, sequence, stream.sent, state_mb, driver)
 
 
-def _figures(
-    made: list[Update],
-    at: npt.NDArray[np.float64],
-    versions: npt.NDArray[np.int64],
-    sequence: Sequence,
-    events: int,
-    state_mb: int,
-    driver: str,
-) -> dict[str, Any]:
-    found = switches(made, at, versions)
+def _figures(found: dict[str, list[float]], sequence: Sequence, events: int, state_mb: int, driver: str) -> dict[str, Any]:
     return {
-        "updates": len(made),
+        "updates": len(found["gap_ms"]),
         "state_mb": state_mb,
-        "preparation_ms": quantiles(found["preparation_ms"]),
-        "request_to_answer_ms": quantiles(found["request_to_answer_ms"]),
-        "gap_ms": quantiles(found["gap_ms"]),
-        "pause_ms": quantiles(found["pause_ms"]),
+        **{name: quantiles(values) for name, values in found.items() if values},
         "lost": sequence.lost,
         "duplicated": sequence.duplicated,
         "reordered": sequence.reordered,
@@ -240,11 +242,13 @@ def sections(record: dict[str, Any]) -> list[Section]:
         "preparation_ms": "request to ready (shadow loaded)",
         "request_to_answer_ms": "request to first answer of the new version",
         "gap_ms": "gap at the switch: last old to first new answer",
+        "gap_within_epoch_ms": "the same, of the switches that did not fall on an epoch's end",
+        "epoch_end_pause_ms": "pause at an epoch's end, no update near",
         "pause_ms": "longest pause between answers from request to settled",
     }
     found = []
     for r in (record, *record.get("more", ())):
-        rows = [[text, *(f"{r[key][q]:.1f}" for q in ("p50", "p99", "max"))] for key, text in names.items()]
+        rows = [[text, *(f"{r[key][q]:.1f}" for q in ("p50", "p99", "max"))] for key, text in names.items() if key in r]
         state = f"{r['state_mb']:,} MB of state" if r["state_mb"] else "stateless"
         remark = (
             f"{r['updates']} updates under {r['rate']:,} events/s, warm pool, {state}: {r['events']:,} events, "

@@ -11,6 +11,8 @@ from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
 from udo_protocol.slot import as_int
 from udo_protocol.slot_reader import Emit
 
+# What a follower of that name is to be told of a write.
+Journal = Callable[[str], Sequence[bytes]]
 # A write is tried again when a follower came or went meanwhile: that happens once in an update.
 _TRIES = 5
 
@@ -35,12 +37,12 @@ def checkpoint(
     covers: Checkpoint,
     emitted: int,
     writes: Sequence[Sequence[Arg]],
-    journal: Callable[[], Sequence[bytes]] = tuple,
+    journal: Journal = lambda follower: (),
     wait_ms: int = 10_000,
 ) -> Emit:
     """Make `writes` (commands on the slot's keys) and what they cover durable in one step; AHEAD beyond emitted + riding.
 
-    `journal` tells a follower, if there is one, what was written (following.py). Fenced by WATCH: sound here, since nothing is
+    `journal` is what a follower, if there is one, is told of it (following.py). Fenced by WATCH: sound here, since nothing is
     sent behind the transaction before its outcome is known, and payload may be large. Returns when it is on disk (WAITAOF on
     the same connection); ServerLost if that takes longer than `wait_ms`.
     """
@@ -70,7 +72,7 @@ def _write_as_owner(
     commands: Sequence[Sequence[Arg]],
     what: str,
     wait_ms: int,
-    journal: Callable[[], Sequence[bytes]] = tuple,
+    journal: Journal = lambda follower: (),
 ) -> None:
     for _ in range(_TRIES):
         state.send([("WATCH", f"{prefix}owner", f"{prefix}follower"), ("MGET", f"{prefix}owner", f"{prefix}follower")])
@@ -79,7 +81,8 @@ def _write_as_owner(
         if as_int(owner) != token:
             state.call("UNWATCH")
             raise Fenced(f"token {token} is not the owner of {prefix} any more, {as_int(owner)} is")
-        told = [] if follower is None else following.tell(prefix, bytes(follower).decode(), journal())
+        name = "" if follower is None else bytes(follower).decode()
+        told = following.tell(prefix, name, journal(name)) if name else []
         steps = [*commands, *told]
         state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
         replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]

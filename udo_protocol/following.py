@@ -34,9 +34,14 @@ def follows(state: Connection, prefix: str, name: str) -> bool:
     return follower is not None and bytes(follower).decode() == name
 
 
+def ending(prefix: str, name: str) -> Sequence[Arg]:
+    """The command after which nothing more is told to `name`; whoever follows now is not disturbed."""
+    return ("FCALL", "udo_unfollow", 1, prefix, name)
+
+
 def end(state: Connection, prefix: str, name: str) -> None:
-    """Nothing more is to be told to `name`; whoever follows now is not disturbed."""
-    state.call("FCALL", "udo_unfollow", 1, prefix, name)
+    """Nothing more is to be told to `name`."""
+    state.call(*ending(prefix, name))
 
 
 def tell(prefix: str, name: str, entries: Sequence[bytes]) -> list[Sequence[Arg]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from udo_protocol.checkpoints import Checkpoint, checkpoint, cut, load_checkpoint
@@ -59,9 +58,13 @@ class Durable:
         riding: Sequence[Any] = (),
         *,
         beside: Sequence[Sequence[Arg]] = (),
+        former: Follower | None = None,
     ) -> None:
-        """One checkpoint covering `seq`, with the commands `beside` in the same step; Fenced if another instance owns the slot."""
-        writes: list[Sequence[Arg]] = list(beside)
+        """One checkpoint covering `seq`, with the commands `beside` in the same step; Fenced if another instance owns the slot.
+
+        `former`: this instance as it followed the owner before it; with this checkpoint it follows no more.
+        """
+        writes: list[Sequence[Arg]] = [*beside, *([former.ending()] if former else [])]
         written: list[Written] = []
         records: dict[str, str] = {}
         for name, numbers in dropped.items():
@@ -80,7 +83,10 @@ class Durable:
                 records[session.name] = record(session)
                 writes.append(("HSET", f"{self._prefix}sessions", session.name, records[session.name]))
         covers = Checkpoint(seq, self._incarnation, riding)
-        entries = partial(journal_entries, seq, written, records, dropped)
+
+        def entries(follower: str) -> Sequence[bytes]:
+            return () if former and former.name == follower else journal_entries(seq, written, records, dropped)
+
         if checkpoint(self._state, self._prefix, self._token, covers, emitted, writes, entries) is not Emit.STORED:
             raise ProtocolError(f"a checkpoint of {self._prefix} at {seq} is ahead of the answers emitted ({emitted})")
         for w in written:

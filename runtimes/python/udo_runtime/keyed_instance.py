@@ -179,11 +179,9 @@ class KeyedInstance(Instance):
         self._emitted = first + len(answers) - 1
 
     def _checkpoint(self, seq: int, riding: Sequence[tuple[str, bytes]]) -> None:
-        if self._followed is not None:
-            self._followed.end()
-            self._followed = None
         sessions = list(self._sessions.values())
-        self.durable.save(sessions, self._dropped, seq, self._emitted, riding, beside=self.ledger.writes())
+        self.durable.save(sessions, self._dropped, seq, self._emitted, riding, beside=self.ledger.writes(), former=self._followed)
+        self._followed = None
         self.ledger.saved()
         self._dropped, self._uncovered = {}, 0
 

@@ -11,6 +11,7 @@ from udo_protocol.limits import DEFAULT
 from udo_protocol.recording_file import Recording
 from udo_runtime.api import Context
 from udo_runtime.durable import Durable, restored
+from udo_runtime.following import Follower
 from udo_runtime.keyed import Keyed, KeyedProcessor
 from udo_runtime.keyed_instance import KeyedInstance
 from udo_runtime.ledger import Ledger
@@ -46,6 +47,7 @@ class _Recorded(Durable):
         riding: Sequence[Any] = (),
         *,
         beside: Sequence[Sequence[Arg]] = (),
+        former: Follower | None = None,
     ) -> None:
         for name in dropped:
             self._sessions.pop(name, None)
