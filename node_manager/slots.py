@@ -22,7 +22,7 @@ from node_manager.deaths import Deaths
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, given_up, log_end
 from node_manager.servers import Role
-from udo_protocol import dead_letters, keys, rewinding, slot, slot_reader
+from udo_protocol import dead_letters, following, keys, rewinding, slot, slot_reader
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
 from udo_protocol.frame import Failure
@@ -411,6 +411,8 @@ class Slot:
         self._shadow = None
         try:
             self._cancel(lambda load: not load.update)  # the new version replaces a crashed owner too
+            if wanted.image.manifest.key:
+                following.await_turn(self._conn("queue"), self.prefix)
             self._own(instance, wanted)
         except Fenced:
             # The owner was replaced after a crash since the shadow was prepared; a fresh shadow has a newer token.

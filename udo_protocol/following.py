@@ -7,6 +7,7 @@ entries hold whole values, so that applying one twice does no harm.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from udo_protocol.connection import Arg, Connection
@@ -15,6 +16,9 @@ from udo_protocol.errors import Fenced
 # A follower that is gone costs the owner a journal for so long; renewed after a third of it.
 LEASE_MS = 30_000
 _ALL = 1 << 30
+# An epoch that ends stops the slot's answers until it is on disk; a promotion waits so long for that to be over. Together with it
+# the two would make one long gap.
+_TURN_MS, _LOOK_MS = 100, 2
 
 
 def begin(state: Connection, prefix: str, name: str) -> None:
@@ -42,6 +46,21 @@ def ending(prefix: str, name: str) -> Sequence[Arg]:
 def end(state: Connection, prefix: str, name: str) -> None:
     """Nothing more is to be told to `name`."""
     state.call(*ending(prefix, name))
+
+
+def turning(queue: Connection, prefix: str, *, on: bool) -> None:
+    """A follower has seen the end of an epoch (for a short while only: there may be no next one), or the next one begin."""
+    if on:
+        queue.call("SET", f"{prefix}turning", 1, "PX", _TURN_MS)
+    else:
+        queue.call("DEL", f"{prefix}turning")
+
+
+def await_turn(queue: Connection, prefix: str) -> None:
+    """Return when no epoch is just ending, after 0.1 s at the latest."""
+    until = time.monotonic() + _TURN_MS / 1000
+    while queue.call("EXISTS", f"{prefix}turning") and time.monotonic() < until:
+        time.sleep(_LOOK_MS / 1000)
 
 
 def tell(prefix: str, name: str, entries: Sequence[bytes]) -> list[Sequence[Arg]]:

@@ -6,13 +6,14 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from threading import Thread
 
 import pytest
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_keyed import COUNTS, EVENTS, TIMERS, Attempt
-from udo_protocol import checkpoints, slot
+from udo_protocol import checkpoints, following, slot
 from udo_protocol.connection import Connection
 
 Start = Callable[..., Process]
@@ -82,6 +83,37 @@ def test_an_attempt_that_was_taken_back_meanwhile_counts_once(start: Start, serv
     promote(servers, follower)
     assert Attempt(servers, 1, 4).run(["a"]) == [("a", 2)]
     assert Attempt(servers, 2, 5).run(["a", "z"]) == [("a", 3), ("z", 1)]
+
+
+def test_a_follower_says_when_an_epoch_ends_and_when_the_next_one_has_begun(start: Start, servers: Servers) -> None:
+    queue = servers.queue()
+    counter(start)
+    counter(start, follow=True)
+
+    def turning() -> bool:
+        return bool(queue.call("EXISTS", f"{P}turning"))
+
+    for epoch in range(3):
+        attempt = Attempt(servers, epoch, epoch)
+        attempt.send(["a"])
+        attempt.answers()
+        wait_until(lambda: not turning(), 10, "the epoch to have begun")
+        attempt.end()
+        wait_until(turning, 10, "the epoch to end")
+    wait_until(lambda: not turning(), 10, "the follower to be silent: no other epoch comes")
+
+
+def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Servers) -> None:
+    queue = servers.queue()
+    following.await_turn(queue, P)
+    queue.call("SET", f"{P}turning", 1)
+    following.await_turn(queue, P)
+    assert queue.call("EXISTS", f"{P}turning") == 1
+    waiting = Thread(target=following.await_turn, args=(servers.queue(), P))
+    waiting.start()
+    following.turning(queue, P, on=False)
+    waiting.join(10)
+    assert not waiting.is_alive()
 
 
 def test_a_new_follower_takes_the_place_of_one_before_it(start: Start, servers: Servers) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from udo_protocol import following
 from udo_protocol.dead_letters import KeyedName, Letter
 from udo_protocol.errors import Fenced, ProtocolError, Stale, StateLost, TwoProducers
 from udo_protocol.frame import ANSWER, DATA, END, RESTORE, SKIPPED, STALE, STATE, Failure, Frame, Header, decode, encode
@@ -90,7 +91,11 @@ class KeyedInstance(Instance):
     def _follow(self, follower: Follower, cursor: int, started: float) -> int:
         """Keep up with the owner until promoted; from where to go on."""
         ready, failed = False, set(self._failed)
+        turning = said = False
         while True:
+            if turning != said:
+                following.turning(self._conn, self._reader.prefix, on=turning)
+                said = turning
             follower.keep_lease()
             read = self._reader.read(cursor)
             if read.owner > self._reader.token:
@@ -99,6 +104,7 @@ class KeyedInstance(Instance):
             if covered is not None:
                 cursor = self._restart(covered, follower.sessions) + 1
                 failed = set(self._failed)
+                turning = not self.keyed.commit_frame
                 continue
             if read.first > cursor and isinstance(follower, Rewinder):
                 raise StateLost(f"the input since the update is not in the log any more (from frame {cursor}): it is too late to go back")
@@ -106,7 +112,7 @@ class KeyedInstance(Instance):
                 break
             if read.frames and not self.keyed.commit_frame:  # else each has its checkpoint, and a second try would differ
                 for seq, data in enumerate(read.frames, read.first):
-                    self._keyed_answer(seq, data)
+                    _, turning = self._keyed_answer(seq, data)
                     self._uncovered += len(data)
                 cursor = read.first + len(read.frames)
                 continue
