@@ -37,7 +37,7 @@ from udo_runtime.session import Session
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
 _CHECKPOINT_SHARE = 4
 # How often a follower looks for new frames and checkpoints; a promotion wakes it at once.
-_FOLLOW_MS = 5
+_FOLLOW_MS = 2
 
 
 class KeyedInstance(Instance):
