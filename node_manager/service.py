@@ -16,8 +16,9 @@ from node_manager import dead_service, logs, record_service, recording, state_se
 from node_manager.dead_letters import DeadLetters
 from node_manager.manager import Manager
 from node_manager.servers import Role
-from node_manager.slots import COUNTED, View
+from node_manager.slots import View
 from node_manager.state import States
+from node_manager.watching import COUNTED
 from node_manager.wire import stream, unary
 from udo_protocol import slot
 from udo_protocol.connection import Connection

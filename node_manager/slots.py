@@ -1,7 +1,7 @@
 """One slot of a deployment: keeps an owner answering, replaces it when it dies or hangs, prepares and promotes updates.
 
-All decisions are taken by the slot's own thread, one message after the other; what takes time (loading, stopping) runs
-beside it and reports back as a message. Idle, the thread sleeps until its next look at the queue.
+All decisions are taken by the slot's own thread (worker.py), one step after the other; what takes time (loading, stopping) runs
+beside it and reports back as a step. Idle, the thread sleeps until its next look at the queue.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any
-
-import structlog
 
 from node_manager import deaths, going_back, loading
 from node_manager.deaths import Deaths
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, given_up, log_end
 from node_manager.servers import Role
+from node_manager.watching import Watch
+from node_manager.worker import Worker
 from udo_protocol import dead_letters, following, keys, rewinding, slot, slot_reader
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
@@ -29,14 +28,10 @@ from udo_protocol.frame import Failure
 from udo_protocol.lifecycle import INSTANCE
 from udo_protocol.manifest import call_misfits, update_refusals
 
-_log = structlog.get_logger()
 # A load that fails so often in a row after the slot has served is no passing trouble: callers are told.
 LOADS_BEFORE_STATUS = 3
 _RELOAD_FIRST_S, _RELOAD_MOST_S = 1.0, 60.0
 _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
-# What instances count; sums over a slot's instances only grow.
-COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries")
-
 
 StateWork = Callable[[Connection, Connection, int], None]
 
@@ -57,17 +52,15 @@ class View:
     totals: dict[str, float]
 
 
-class Slot:
-    """See the module. Public methods may be called from any thread."""
+class Slot(Worker):
+    """See the module. The methods up to `wanted` may be called from any thread."""
 
     def __init__(self, node: Node, deployment: str, number: int, pinned: str = "", on_idle: Callable[[Slot], None] | None = None) -> None:
+        super().__init__(f"slot-{deployment}-{number}", node.servers, deployment=deployment, slot=number)
         self.node, self.deployment, self.number, self.pinned = node, deployment, number, pinned
         self.prefix = keys.prefix(deployment, number)
         self.used_at = time.monotonic()
         self._on_idle = on_idle
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
-        self._conns: dict[str, Connection] = {}
         self._changed = Condition()
         self._wanted: Wanted | None = None
         self._owner: Instance | None = None
@@ -82,46 +75,40 @@ class Slot:
         self._owner_since = 0.0
         self._deaths = Deaths()
         self._hung: Instance | None = None
-        self._head: tuple[int, float] = (-1, 0.0)  # (emitted, since when a frame waits behind it)
-        self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
-        self._events_per_s = 0.0
-        self._totals: dict[str, float] = {}
-        self._beside: set[Thread] = set()
-        self._stopped = False
-        self._log = _log.bind(deployment=deployment, slot=number)
-        self._thread = Thread(target=self._run, name=f"slot-{deployment}-{number}", daemon=True)
-        self._thread.start()
+        self._watch = Watch(self.prefix)
+        self.at("look", _LOOK_LEAST_S, self._look)
+        self.start()
 
     # -- asked from outside ------------------------------------------------------------------------------------------
 
-    def _post(self, step: Callable[[], None]) -> None:
-        if self._stopped:
+    def _ask(self, step: Callable[[], None]) -> None:
+        if self.stopped:
             raise Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}")
-        self._inbox.put(step)
+        self.post(step)
 
     def serve(self, wanted: Wanted) -> None:
         """Start serving; a slot that already serves something else changes over as in an update."""
-        self._post(lambda: self._serve(wanted))
+        self._ask(lambda: self._serve(wanted))
 
     def adopt(self, owner: Instance, wanted: Wanted) -> None:
         """Go on with the owner a former manager left."""
-        self._post(lambda: self._adopt(owner, wanted))
+        self._ask(lambda: self._adopt(owner, wanted))
 
     def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
         """Load `wanted` as a shadow. SchemaError if running queries could not go on with it, unless that was decided elsewhere."""
         load = Load(wanted, update=True, follow=True)
-        self._post(lambda: self._or_tell(load.done, lambda: self._prepare(load, check)))
+        self._ask(lambda: self._or_tell(load.done, lambda: self._prepare(load, check)))
         return load.done
 
     def promote(self) -> Future[Instance]:
         """Make the prepared shadow the owner. Conflict if there is none."""
         done: Future[Instance] = Future()
-        self._post(lambda: self._promote_shadow(done))
+        self._ask(lambda: self._promote_shadow(done))
         return done
 
     def discard(self) -> None:
         """Give up a prepared update."""
-        self._post(self._discard)
+        self._ask(self._discard)
 
     def change_state(self, work: StateWork) -> Future[None]:
         """Run `work(state, queue, token)` while `token`, and so no instance, owns the slot; done when a fresh owner serves.
@@ -130,20 +117,20 @@ class Slot:
         first, and only `work` lies between the two. Conflict while an update is under way.
         """
         done: Future[None] = Future()
-        self._post(lambda: self._or_tell(done, lambda: self._change_state(work, done)))
+        self._ask(lambda: self._or_tell(done, lambda: self._change_state(work, done)))
         return done
 
     def server_restarted(self, role: Role) -> None:
         """The queue server was lost: its log, answers and owner are gone, and the instances with it. The state server is as it was."""
-        self._inbox.put(self._start_over if role == "queue" else self._disconnect)
+        self.post(self._start_over if role == "queue" else self.disconnect)
 
     def stop(self, *, drop: bool, letters_to: str = "") -> Future[None]:
         """Stop all instances; with `drop` remove every key of the slot too, except for dead letters that go to the slot `letters_to`."""
         done: Future[None] = Future()
-        if self._stopped:
+        if self.stopped:
             done.set_result(None)
         else:
-            self._inbox.put(lambda: self._stop(drop, letters_to, done))
+            self.post(lambda: self._stop(drop, letters_to, done))
         return done
 
     def wait_serving(self, timeout_s: float) -> Instance | None:
@@ -159,7 +146,7 @@ class Slot:
                     raise by_code(self._error.code, str(self._error))
                 if self._owner is not None or self._served:
                     return self._owner
-                if self._stopped:
+                if self.stopped:
                     raise Unavailable(f"deployment {self.deployment} is being removed from node {self.node.settings.node}")
                 if not self._changed.wait(deadline - time.monotonic()):
                     what = self._wanted.reference if self._wanted else self.deployment
@@ -180,8 +167,8 @@ class Slot:
             owner,
             self._restarts,
             last,
-            self._events_per_s,
-            dict(self._totals),
+            self._watch.events_per_s,
+            dict(self._watch.totals),
         )
 
     @property
@@ -191,47 +178,10 @@ class Slot:
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        self._at("look", _LOOK_LEAST_S, self._look)
-        while not self._stopped:
-            wake = min(when for when, _ in self._timers.values())
-            try:
-                step = self._inbox.get(timeout=max(0.0, wake - time.monotonic()))
-            except Empty:
-                name = min(self._timers, key=lambda n: self._timers[n][0])
-                step = self._timers.pop(name)[1]
-            try:
-                step()
-            except ServerLost as e:
-                self._log.warning("server lost", error=str(e))
-                self._disconnect()
-            except Exception:
-                self._log.exception("step failed")
-            if "look" not in self._timers:
-                self._at("look", self._look_s(), self._look)
-        with contextlib.suppress(Empty):
-            while True:  # whoever asked meanwhile learns that it is over
-                self._inbox.get_nowait()()
-        self._disconnect()
-
-    def _at(self, name: str, after_s: float, step: Callable[[], None]) -> None:
-        self._timers[name] = (time.monotonic() + after_s, step)
-
-    def _go_beside(self, work: Callable[[], None]) -> None:
-        self._beside = {t for t in self._beside if t.is_alive()}
-        thread = Thread(target=work, name=f"beside-{self.deployment}-{self.number}", daemon=True)
-        self._beside.add(thread)
-        thread.start()
-
-    def _conn(self, role: Any) -> Connection:
-        if role not in self._conns:
-            self._conns[role] = self.node.servers.connect(role)
-        return self._conns[role]
-
-    def _disconnect(self) -> None:
-        for conn in self._conns.values():
-            conn.close()
-        self._conns.clear()
+    def after_step(self) -> None:
+        """It looks again before long."""
+        if "look" not in self._timers:
+            self.at("look", self._look_s(), self._look)
 
     def _tell(self) -> None:
         with self._changed:
@@ -273,11 +223,11 @@ class Slot:
             self._start(Load(self._wanted, update=False))
 
     def _start(self, load: Load) -> None:
-        if self._stopped:
+        if self.stopped:
             load.done.set_exception(Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}"))
             return
         self._loads.append(load)
-        self._go_beside(lambda: self._load(load))
+        self.beside(lambda: self._load(load))
 
     def _load(self, load: Load) -> None:
         """Beside the thread: an instance, its operator, its report."""
@@ -289,7 +239,7 @@ class Slot:
         except Exception as e:
             self._log.exception("load failed")
             error = OperatorError(f"{load.wanted.reference} could not be started on node {self.node.settings.node}: {e}")
-        self._inbox.put(lambda: self._loaded(load, error))
+        self.post(lambda: self._loaded(load, error))
 
     def _loaded(self, load: Load, error: UdoError | None) -> None:
         self._loads.remove(load)
@@ -301,7 +251,7 @@ class Slot:
                 self._take_over(load, instance)
                 return
             except UdoError as e:  # a server was lost, or a newer owner came first
-                self._disconnect()
+                self.disconnect()
                 error = e
         assert error is not None, "a load without an instance has failed"
         if instance is not None:
@@ -326,16 +276,16 @@ class Slot:
     def _not_loaded(self, error: UdoError) -> None:
         self._load_failures += 1
         passing = isinstance(error, (ServerLost, Fenced)) or (self._served and self._load_failures < LOADS_BEFORE_STATUS)
-        self._at("replace", min(_RELOAD_FIRST_S * 2 ** (self._load_failures - 1), _RELOAD_MOST_S), self._replace)
+        self.at("replace", min(_RELOAD_FIRST_S * 2 ** (self._load_failures - 1), _RELOAD_MOST_S), self._replace)
         if not passing:
             self._error = error
             self._has_status = True
-            slot.set_status(self._conn("queue"), self.prefix, {"code": error.code, "message": str(error), "traceback": ""})
+            slot.set_status(self.conn("queue"), self.prefix, {"code": error.code, "message": str(error), "traceback": ""})
             self._tell()
 
     def _own(self, instance: Instance, wanted: Wanted) -> None:
         """Change the token: from here on this instance answers."""
-        state, queue = self._conn("state"), self._conn("queue")
+        state, queue = self.conn("state"), self.conn("queue")
         between = going_back.step(state, queue, self.prefix, instance, wanted, self._wanted, self.node.settings.rollback_window_s)
         slot.promote(state, queue, self.prefix, instance.token, between)
         self._watch_kept()
@@ -345,7 +295,7 @@ class Slot:
         self.node.instances.move(instance, "owner")
         self._tell()
         if self._has_status:
-            slot.set_status(self._conn("queue"), self.prefix, None)
+            slot.set_status(self.conn("queue"), self.prefix, None)
             self._has_status = False
         self._log.info("owner", operator=wanted.reference, instance=instance.name, token=instance.token)
         if former is not None:
@@ -354,9 +304,9 @@ class Slot:
     def _watch_kept(self) -> None:
         """What is kept for a rollback is given up in time."""
         if self._wanted is not None and self._wanted.image.manifest.key:
-            left = going_back.remaining_s(self._conn("state"), self.prefix)
+            left = going_back.remaining_s(self.conn("state"), self.prefix)
             if left is not None:
-                self._at("kept", left, lambda: rewinding.forget(self._conn("state"), self._conn("queue"), self.prefix))
+                self.at("kept", left, lambda: rewinding.forget(self.conn("state"), self.conn("queue"), self.prefix))
 
     def _retire(self, instance: Instance, *, kill: bool = False) -> None:
         """Let it finish and go, beside the thread."""
@@ -364,7 +314,7 @@ class Slot:
         if "leaving" in INSTANCE[instance.life.state]:
             self.node.instances.move(instance, "leaving")
         grace_s = 0.0 if kill else self.node.settings.stop_grace_s
-        self._go_beside(lambda: self.node.instances.stop(instance, grace_s))
+        self.beside(lambda: self.node.instances.stop(instance, grace_s))
 
     def _cancel(self, which: Callable[[Load], bool]) -> None:
         for load in self._loads:
@@ -378,12 +328,12 @@ class Slot:
         try:
             step()
         except UdoError as e:
-            self._disconnect()
+            self.disconnect()
             done.set_exception(e)
 
     def _prepare(self, load: Load, check: bool) -> None:
         new, old = load.wanted.image.manifest, self._wanted.image.manifest if self._wanted else None
-        back = check and bool(new.key) and rewinding.possible(self._conn("state"), self.prefix, load.wanted.image.digest)
+        back = check and bool(new.key) and rewinding.possible(self.conn("state"), self.prefix, load.wanted.image.digest)
         refusals = call_misfits if back else update_refusals
         if check and old and (why := refusals(old, new)):
             load.done.set_exception(
@@ -412,7 +362,7 @@ class Slot:
         try:
             self._cancel(lambda load: not load.update)  # the new version replaces a crashed owner too
             if wanted.image.manifest.key:
-                following.await_turn(self._conn("queue"), self.prefix)
+                following.await_turn(self.conn("queue"), self.prefix)
             self._own(instance, wanted)
         except Fenced:
             # The owner was replaced after a crash since the shadow was prepared; a fresh shadow has a newer token.
@@ -422,9 +372,9 @@ class Slot:
             self._start(again)
             return
         except UdoError as e:
-            self._disconnect()
+            self.disconnect()
             self._retire(instance)
-            self._at("replace", deaths.RESTART_FIRST_S, self._replace)
+            self.at("replace", deaths.RESTART_FIRST_S, self._replace)
             done.set_exception(e)
             return
         done.set_result(instance)
@@ -433,7 +383,7 @@ class Slot:
         if (error := loaded.exception()) is not None:
             done.set_exception(error)
         else:
-            self._inbox.put(lambda: self._promote_shadow(done))
+            self.post(lambda: self._promote_shadow(done))
 
     # -- state changed from outside ----------------------------------------------------------------------------------
 
@@ -441,14 +391,14 @@ class Slot:
         if self._shadow is not None or any(load.update for load in self._loads):
             done.set_exception(Conflict(f"an update of {self.deployment} is under way; change its state when that is done"))
             return
-        token = slot.next_token(self._conn("state"), self.prefix)
+        token = slot.next_token(self.conn("state"), self.prefix)
         if self._owner is None or self._wanted is None:  # whoever is loading has an older token: it is loaded again
             self._own_for(work, token, done)
             if not done.done():
                 done.set_result(None)
             return
         load = Load(self._wanted, update=True)
-        load.done.add_done_callback(lambda loaded: self._inbox.put(lambda: self._change_over(loaded, work, token, done)))
+        load.done.add_done_callback(lambda loaded: self.post(lambda: self._change_over(loaded, work, token, done)))
         self._start(load)
 
     def _change_over(self, loaded: Future[Instance], work: StateWork, token: int, done: Future[None]) -> None:
@@ -468,19 +418,19 @@ class Slot:
 
     def _own_for(self, work: StateWork, token: int, done: Future[None]) -> None:
         try:
-            slot.promote(self._conn("state"), self._conn("queue"), self.prefix, token)
-            work(self._conn("state"), self._conn("queue"), token)
+            slot.promote(self.conn("state"), self.conn("queue"), self.prefix, token)
+            work(self.conn("state"), self.conn("queue"), token)
         except Fenced:
             done.set_exception(Conflict(f"the instance of {self.deployment} was replaced meanwhile; nothing was changed, try again"))
         except Exception as e:
-            self._disconnect()
+            self.disconnect()
             done.set_exception(e)
 
     # -- deaths ------------------------------------------------------------------------------------------------------
 
     def _on_exit(self, instance: Instance) -> None:
         """From a thread of the driver."""
-        self._inbox.put(lambda: self._exited(instance))
+        self.post(lambda: self._exited(instance))
 
     def _exited(self, instance: Instance) -> None:
         if instance is self._owner:
@@ -497,14 +447,14 @@ class Slot:
     def _end(self, instance: Instance) -> None:
         self.node.instances.move(instance, "failed")
         text = log_end(instance)
-        self._go_beside(lambda: self.node.instances.remove(instance))
+        self.beside(lambda: self.node.instances.remove(instance))
         self._last_log = text
 
     def _owner_died(self, instance: Instance) -> None:
         self._restarts += 1
         self._last_error = f"instance {instance.name} of {_reference(instance)} died: {instance.exit}"
-        self._at("replace", deaths.RESTART_FIRST_S, self._replace)  # also if the server is lost in the next steps
-        stats = slot.slot_stats(self._conn("queue"), self.prefix)
+        self.at("replace", deaths.RESTART_FIRST_S, self._replace)  # also if the server is lost in the next steps
+        stats = slot.slot_stats(self.conn("queue"), self.prefix)
         hung, self._hung = instance is self._hung, None
         lived_s = time.monotonic() - self._owner_since
         verdict = self._deaths.died(emitted=stats.emitted, waiting_frames=stats.depth_frames, lived_s=lived_s, hung=hung)
@@ -512,7 +462,7 @@ class Slot:
         self._log.error("owner died", instance=instance.name, how=str(instance.exit), waiting_frames=stats.depth_frames, in_a_row=in_a_row)
         if verdict.fail_head:
             self._fail_head(instance, "" if hung else f"{self._deaths.on_head} instances in a row died on this frame; the last one: ")
-        self._at("replace", verdict.delay_s, self._replace)
+        self.at("replace", verdict.delay_s, self._replace)
 
     def _fail_head(self, instance: Instance, how: str) -> None:
         reference = _reference(instance)
@@ -521,16 +471,16 @@ class Slot:
             code=OperatorError.code, message=message, traceback=self._last_log.strip(), operator=reference, instance=instance.name
         )
         keyed = self._wanted is not None and bool(self._wanted.image.manifest.key)
-        slot_reader.fail_head(self._conn("state"), self._conn("queue"), self.prefix, failure, instance.record["version"], keyed=keyed)
+        slot_reader.fail_head(self.conn("state"), self.conn("queue"), self.prefix, failure, instance.record["version"], keyed=keyed)
 
     def _start_over(self) -> None:
-        self._disconnect()
+        self.disconnect()
         self._cancel(lambda load: True)
         lost = [i for i in (self._owner, self._shadow and self._shadow[0]) if i]
         self._owner = self._shadow = None
         self._deaths.forget()
         for instance in lost:
-            self._go_beside(lambda i=instance: self.node.instances.stop(i, 1.0))  # type: ignore[misc]
+            self.beside(lambda i=instance: self.node.instances.stop(i, 1.0))  # type: ignore[misc]
         self._restarts += bool(lost)
         if self._wanted is not None:
             self._start(Load(self._wanted, update=False))
@@ -543,32 +493,24 @@ class Slot:
 
     def _look(self) -> None:
         """Has the owner stopped answering? Has a pinned version nobody left to serve? How many events pass?"""
-        stats = slot.slot_stats(self._conn("queue"), self.prefix)
-        now = time.monotonic()
+        stats = slot.slot_stats(self.conn("queue"), self.prefix)
         if stats.lanes or stats.depth_frames:
-            self.used_at = now
-        if self._on_idle and now - self.used_at > self.node.settings.pinned_idle_s:
+            self.used_at = time.monotonic()
+        if self._on_idle and time.monotonic() - self.used_at > self.node.settings.pinned_idle_s:
             self._on_idle(self)
         owner, wanted = self._owner, self._wanted
         if owner is None or wanted is None:
-            self._head = (-1, now)
+            self._watch.no_owner()
             return
-        if not stats.depth_frames or stats.emitted != self._head[0] or self._head[1] < self._owner_since:
-            self._head = (stats.emitted, now)
-        elif now - self._head[1] > wanted.answer_timeout_s and owner.handle is not None:
+        if self._watch.stuck_s(stats, self._owner_since) > wanted.answer_timeout_s and owner.handle is not None:
             self._hung = owner
             reason = f"killed: it did not answer a frame within {wanted.answer_timeout_s:g} s (limits.answer_timeout_s)"
             self.node.instances.driver.kill(owner.handle, reason)
-        events = slot.read_stats(self._conn("queue"), self.prefix, owner.name).get("events_in", 0.0) + self._totals.get("events_in", 0.0)
-        self._events_per_s = max(0.0, events - self._events[1]) / max(now - self._events[0], 1e-3)
-        self._events = (now, events)
+        self._watch.rate(self.conn("queue"), owner)
 
     def _count(self, instance: Instance) -> None:
-        """Keep what an instance that leaves has counted, so that the slot's counters only grow."""
         with contextlib.suppress(ServerLost):
-            stats = slot.read_stats(self._conn("queue"), self.prefix, instance.name)
-            for name in COUNTED:
-                self._totals[name] = self._totals.get(name, 0.0) + stats.get(name, 0.0)
+            self._watch.count(self.conn("queue"), instance)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -579,19 +521,14 @@ class Slot:
         owner, self._owner = self._owner, None
         if owner is not None:
             self._retire(owner)
-        grace_s = self.node.settings.stop_grace_s + 6
-        deadline = time.monotonic() + grace_s
-        while self._loads and time.monotonic() < deadline:  # they see that they are cancelled and retire what they started
-            with contextlib.suppress(Empty):
-                self._inbox.get(timeout=0.1)()
-        for thread in list(self._beside):
-            thread.join(max(0.0, deadline - time.monotonic()))
+        # Loads see that they are cancelled and retire what they started.
+        self.step_until(time.monotonic() + self.node.settings.stop_grace_s + 6, lambda: not self._loads)
         if drop:
             with contextlib.suppress(UdoError):
                 if letters_to:
-                    dead_letters.move(self._conn("state"), self.prefix, letters_to)
-                slot.drop_slot(self._conn("state"), self._conn("queue"), self.prefix)
-        self._stopped = True
+                    dead_letters.move(self.conn("state"), self.prefix, letters_to)
+                slot.drop_slot(self.conn("state"), self.conn("queue"), self.prefix)
+        self.stopped = True
         self._tell()
         done.set_result(None)
 

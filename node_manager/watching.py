@@ -1,0 +1,48 @@
+"""What a slot's owner does, looked at from outside: whether it still answers, and how many events pass."""
+
+from __future__ import annotations
+
+import time
+
+from node_manager.instances import Instance
+from udo_protocol import slot
+from udo_protocol.connection import Connection
+from udo_protocol.slot import SlotStats
+
+# What instances count; sums over a slot's instances only grow.
+COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries")
+
+
+class Watch:
+    """Of one slot. `totals`: what instances that are gone have counted."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.events_per_s = 0.0
+        self.totals: dict[str, float] = {}
+        self._head: tuple[int, float] = (-1, 0.0)  # (emitted, since when a frame waits behind it)
+        self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
+
+    def no_owner(self) -> None:
+        """Nobody is to answer now."""
+        self._head = (-1, time.monotonic())
+
+    def stuck_s(self, stats: SlotStats, owner_since: float) -> float:
+        """How long the frame that waits longest has been the next one of this owner, in seconds; 0 if none waits."""
+        now = time.monotonic()
+        if not stats.depth_frames or stats.emitted != self._head[0] or self._head[1] < owner_since:
+            self._head = (stats.emitted, now)
+        return now - self._head[1]
+
+    def rate(self, queue: Connection, owner: Instance) -> None:
+        """Measure the events per second since the last look."""
+        now = time.monotonic()
+        events = slot.read_stats(queue, self._prefix, owner.name).get("events_in", 0.0) + self.totals.get("events_in", 0.0)
+        self.events_per_s = max(0.0, events - self._events[1]) / max(now - self._events[0], 1e-3)
+        self._events = (now, events)
+
+    def count(self, queue: Connection, instance: Instance) -> None:
+        """Keep what an instance that leaves has counted, so that the slot's counters only grow."""
+        stats = slot.read_stats(queue, self._prefix, instance.name)
+        for name in COUNTED:
+            self.totals[name] = self.totals.get(name, 0.0) + stats.get(name, 0.0)
