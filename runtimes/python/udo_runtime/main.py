@@ -175,7 +175,7 @@ def main() -> int:
     try:
         instance = os.environ["UDO_INSTANCE"]
         conn = Connection(os.environ["UDO_QUEUE_SOCKET"], login=_login(instance))
-        if os.environ.get("UDO_WARM"):
+        if os.environ.pop("UDO_WARM", ""):
             _preload()
         return _serve(conn, _assignment(conn, instance))
     except Unavailable as e:
