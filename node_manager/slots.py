@@ -355,7 +355,9 @@ class Slot:
         """What is kept for a rollback is given up in time."""
         if self._wanted is not None and self._wanted.image.manifest.key:
             left = going_back.remaining_s(self._conn("state"), self.prefix)
-            if left is not None:
+            if left is None:
+                rewinding.release(self._conn("queue"), self.prefix)
+            else:
                 self._at("kept", left, lambda: rewinding.forget(self._conn("state"), self._conn("queue"), self.prefix))
 
     def _retire(self, instance: Instance, *, kill: bool = False) -> None:

@@ -286,9 +286,12 @@ end
 -- State server, for a rollback to a version that cannot read what a newer one writes: keep the state as it is now. Only metas
 -- and counters are copied: values are a base and changes behind it, and the base is put aside before it is replaced.
 -- `kept`: info, ckpt, and a field per session; `kept:sessions`, `kept:m:{session}`; `kept:n:{session}`: group -> changes, `-` in
--- front once they lie in `kept:g:...` and `kept:d:...`.
+-- front once they lie in `kept:g:...` and `kept:d:...`. Dead letters are part of the state, and few: they are copied.
+local LETTERS = {'dead', 'pending', 'replay'}
+
 local function forget_kept(keys)
   local p = keys[1]
+  for _, kind in ipairs(LETTERS) do redis.call('UNLINK', p .. 'kept:' .. kind) end
   for _, field in ipairs(redis.call('HKEYS', p .. 'kept')) do
     local s = field:match('^session (.*)$')
     if s then
@@ -307,6 +310,7 @@ local function keep(keys, a)
   forget_kept(keys)
   redis.call('HSET', p .. 'kept', 'info', a[1], 'ckpt', redis.call('GET', p .. 'ckpt') or '')
   redis.call('COPY', p .. 'sessions', p .. 'kept:sessions')
+  for _, kind in ipairs(LETTERS) do redis.call('COPY', p .. kind, p .. 'kept:' .. kind) end
   for _, s in ipairs(redis.call('HKEYS', p .. 'sessions')) do
     redis.call('HSET', p .. 'kept', 'session ' .. s, 1)
     redis.call('COPY', p .. 'm:' .. s, p .. 'kept:m:' .. s)
@@ -359,6 +363,10 @@ local function rewind(keys)
   end
   redis.call('DEL', p .. 'sessions', p .. 'riding', p .. 'ckpt')
   move(p .. 'kept:sessions', p .. 'sessions')
+  for _, kind in ipairs(LETTERS) do
+    redis.call('UNLINK', p .. kind)
+    move(p .. 'kept:' .. kind, p .. kind)
+  end
   local ckpt = redis.call('HGET', p .. 'kept', 'ckpt')
   if ckpt ~= '' then redis.call('SET', p .. 'ckpt', ckpt) end
   forget_kept(keys)
