@@ -87,7 +87,7 @@ class Slot:
         self._events_per_s = 0.0
         self._totals: dict[str, float] = {}
         self._beside: set[Thread] = set()
-        self._stopped = False
+        self._stopping = self._stopped = False
         self._log = _log.bind(deployment=deployment, slot=number)
         self._thread = Thread(target=self._run, name=f"slot-{deployment}-{number}", daemon=True)
         self._thread.start()
@@ -200,19 +200,22 @@ class Slot:
             except Empty:
                 name = min(self._timers, key=lambda n: self._timers[n][0])
                 step = self._timers.pop(name)[1]
-            try:
-                step()
-            except ServerLost as e:
-                self._log.warning("server lost", error=str(e))
-                self._disconnect()
-            except Exception:
-                self._log.exception("step failed")
+            self._take(step)
             if "look" not in self._timers:
                 self._at("look", self._look_s(), self._look)
         with contextlib.suppress(Empty):
             while True:  # whoever asked meanwhile learns that it is over
-                self._inbox.get_nowait()()
+                self._take(self._inbox.get_nowait())
         self._disconnect()
+
+    def _take(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except ServerLost as e:
+            self._log.warning("server lost", error=str(e))
+            self._disconnect()
+        except Exception:
+            self._log.exception("step failed")
 
     def _at(self, name: str, after_s: float, step: Callable[[], None]) -> None:
         self._timers[name] = (time.monotonic() + after_s, step)
@@ -273,7 +276,7 @@ class Slot:
             self._start(Load(self._wanted, update=False))
 
     def _start(self, load: Load) -> None:
-        if self._stopped:
+        if self._stopping:
             load.done.set_exception(Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}"))
             return
         self._loads.append(load)
@@ -573,6 +576,7 @@ class Slot:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _stop(self, drop: bool, letters_to: str, done: Future[None]) -> None:
+        self._stopping = True  # what is asked for from here on is not begun: nobody would end it
         self._timers.pop("replace", None)
         self._cancel(lambda load: True)
         self._discard()
@@ -583,7 +587,7 @@ class Slot:
         deadline = time.monotonic() + grace_s
         while self._loads and time.monotonic() < deadline:  # they see that they are cancelled and retire what they started
             with contextlib.suppress(Empty):
-                self._inbox.get(timeout=0.1)()
+                self._take(self._inbox.get(timeout=0.1))
         for thread in list(self._beside):
             thread.join(max(0.0, deadline - time.monotonic()))
         if drop:
