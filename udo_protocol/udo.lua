@@ -28,17 +28,26 @@ local function ring_lane(p, lane)
 end
 
 -- Take frames up to `seq` off the log that begins at `base`, but none at or behind a live pin while the log is within
--- half of `bound` bytes. Answers the new base.
+-- half of `bound` bytes; beyond that the pin that holds most is lost, whoever else has one. Answers the new base.
 local function trim(p, seq, base, bound)
   if redis.call('EXISTS', p .. 'pins') == 1 then
     local pins, now = redis.call('HGETALL', p .. 'pins'), now_ms()
     local over = num(p .. 'bytes', 0) > bound / 2 -- the other half is for frames that wait: a pin never stops producers
+    local live, first = {}, seq + 1
     for i = 1, #pins, 2 do
       local at, expiry = pins[i + 1]:match('^(%d+):(%d+)$')
-      if tonumber(expiry) <= now or over then
+      if tonumber(expiry) <= now then
         redis.call('HDEL', p .. 'pins', pins[i])
-      elseif tonumber(at) <= seq then
-        seq = tonumber(at) - 1
+      else
+        live[pins[i]] = tonumber(at)
+        first = math.min(first, tonumber(at))
+      end
+    end
+    for name, at in pairs(live) do
+      if over and at == first then
+        redis.call('HDEL', p .. 'pins', name)
+      elseif at <= seq then
+        seq = at - 1
       end
     end
   end
@@ -88,10 +97,9 @@ local function accept(keys, a)
 end
 
 -- A diff runs (`diff` is "bound instance"): keep a copy of the answers for who compares them. Beyond the bound it loses these
--- frames, and its pin once it holds half of the log: it never holds up serving. What is kept expires with nobody to take it.
+-- frames: it never holds up serving. What is kept expires with nobody to take it.
 local function keep_for_diff(p, a, inline, diff)
-  local bound, reader = diff:match('^(%d+) (.*)$')
-  if num(p .. 'bytes', 0) > tonumber(a[5]) / 2 then redis.call('HDEL', p .. 'pins', reader) end
+  local bound = diff:match('^%d+')
   local kept, size, i = {''}, 0, 8
   if num(p .. 'diffbytes', 0) >= tonumber(bound) then return end
   while i < #a do

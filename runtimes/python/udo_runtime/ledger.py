@@ -42,6 +42,7 @@ class Ledger:
         self._changed: dict[KeyedName, _Entry] = {}
         self._marks: dict[KeyedName, int | None] = {}  # the epoch that has sent a letter again; None: it failed
         self._failed: dict[KeyedName, bytes] = {}
+        self.answered = False  # whoever compares processes again what the serving version has
         self.kept = False  # until the durable letters are those kept before the update, these are read instead
 
     @property
@@ -94,7 +95,8 @@ class Ledger:
     def due(self, session: Session, label: Label, groups: Collection[int]) -> tuple[dict[KeyedName, Letter], list[KeyedName]]:
         """What this END is to process again, and what an earlier epoch has: that may go.
 
-        To process are those marked for it or, if an attempt at this epoch has ENDed, what that one processed: no more, no less.
+        To process are those marked for it or, if an attempt at this epoch has ENDed, what that one processed: no more, no less. Nor
+        may another one process else that is compared with it.
         """
         groups = set(groups)
         known = self._sessions.get(session.name, {})
@@ -108,7 +110,7 @@ class Ledger:
                 marks.pop(n, None)
             elif n in marks:
                 marks[n] = str(epoch)
-        wanted = str(label.epoch) if session.has_ended(groups, label.epoch) else ""
+        wanted = str(label.epoch) if self.answered or session.has_ended(groups, label.epoch) else ""
         chosen = sorted(n for n, m in marks.items() if m == wanted)
         bodies = self._state.transaction([("HGET", f"{self._source}{DEAD}", str(n)) for n in chosen]) if chosen else []
         letters = {n: Letter.decode(body) for n, body in zip(chosen, bodies, strict=True) if body is not None}
