@@ -123,6 +123,7 @@ def test_a_recording_over_a_rollback_and_one_right_behind_it(
     if begins == "before":  # of the newer version's state
         recording = Recorder(running.daemon.api, "d", tmp_path / "r")
         since = set(running.query.served)
+    running.under_way.close()
     running.under_way = running.query.attempt(2)
     running.send([1])
     running.update("1", running.former)

@@ -17,17 +17,17 @@ from udo_protocol import checkpoints, slot
 from udo_protocol.dead_letters import PENDING
 
 Start = Callable[..., Process]
-# Fails on "odd" the first time only, whatever process it is in.
+# Fails on "odd" in the first process that sees one.
 ONCE = """
-import pathlib
+import os, pathlib
 from udo_runtime import Operator
 failed = pathlib.Path({failed!r})
 class Count(Operator):
     def process(self, event, ctx):
         n = ctx.state["n"] = ctx.state.get("n", 0) + 1
-        if event["k"] == "odd" and not failed.exists():
-            failed.touch()
-            raise OSError("away")
+        if event["k"] == "odd":
+            if not failed.exists(): failed.write_text(str(os.getpid()))
+            if failed.read_text() == str(os.getpid()): raise OSError("away")
         yield {{"k": event["k"], "n": n}}
 """
 
