@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from node_manager.manager import Deployment, Manager
 from udo_protocol import rewinding
 from udo_protocol.connection import Connection
-from udo_protocol.dead_letters import DEAD, PENDING, REPLAY, KeyedName, Letter, letter_id, parse_name
+from udo_protocol.dead_letters import DEAD, KEPT, PENDING, REPLAY, KeyedName, Letter, letter_id, parse_name
 from udo_protocol.errors import Conflict, NotFound, UsageError
 
 # Letters read at a time; each may be as large as an event.
 _SCAN = 100
+_ANSWERED = "answered in epoch"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class Kept:
         """The hash that says which letters of its slot are to be sent again."""
         return f"udo:{self.deployment}:{self.slot}:{REPLAY}"
 
+    @property
+    def places(self) -> list[str]:
+        """All that is to be rid of it, where it lies first. What has been answered stays with what was kept for a rollback: a
+        version that goes back has to process it again."""
+        kept = [] if self.replay.startswith(_ANSWERED) else [DEAD, PENDING, REPLAY]
+        return [self.key, self.marks, *(f"udo:{self.deployment}:{self.slot}:{KEPT}{kind}" for kind in kept)]
+
 
 class DeadLetters:
     """What a node offers to `udo dead`. Methods may be called from any thread."""
@@ -61,7 +69,7 @@ class DeadLetters:
             raise UsageError("name the dead letters by their ids, or say that all are meant, not both")
         with self._state() as state:
             found = self._each(deployment, ids, unfinished) if ids else self.letters(deployment, unfinished=unfinished)
-            return sum(state.transaction([("HDEL", k.key, k.name), ("HDEL", k.marks, k.name)])[0] for k in list(found))
+            return sum(state.transaction([("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
 
     def replay(self, deployment: str, ids: Sequence[str], *, everything: bool = False) -> tuple[int, int]:
         """Mark keyed letters for the next epoch of their session: (how many wait now, timers left out).
@@ -128,7 +136,7 @@ class DeadLetters:
             for (name, id_), data in zip(some, state.call("HMGET", key, *(n for n, _ in some)), strict=True):
                 if data is not None:
                     keyed, mark = isinstance(parse_name(name), KeyedName), marks.get(name)
-                    replay = "" if mark is None else f"answered in epoch {mark}" if mark else "waiting"
+                    replay = "" if mark is None else f"{_ANSWERED} {mark}" if mark else "waiting"
                     yield Kept(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, Letter.decode(data))
 
 

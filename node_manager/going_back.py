@@ -22,7 +22,7 @@ def step(
     if instance.record.get("follow") == "kept":
         if rewinding.kept(state, prefix) is None:
             raise Conflict(f"{new.reference} cannot come back any more: the state from before the update has just been given up")
-        return lambda: rewinding.rewind(state, queue, prefix)
+        return lambda: rewinding.rewind(state, prefix)
     if old.commit == "frame":  # processed again it would answer something else
         return _nothing
     info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}

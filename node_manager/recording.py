@@ -20,6 +20,7 @@ from node_manager.slots import Slot
 from node_manager.state import Group, Sessions, snapshot
 from udo_protocol import checkpoints, slot
 from udo_protocol.connection import Connection
+from udo_protocol.dead_letters import REPLAY
 from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError
 from udo_protocol.frame import decode
 from udo_protocol.manifest import Manifest
@@ -135,6 +136,7 @@ class _Recorder:
         self._keyed = bool(self._wanted.image.manifest.key)
         self._seen: set[bytes] = set()
         self._cuts: dict[str, int] = {}
+        self._answered: set[bytes] = set()
 
     def run(self) -> Iterator[Part]:
         first, sessions = self._state_at_start() if self._keyed else (self._stateless_start(), {})
@@ -203,7 +205,16 @@ class _Recorder:
             return None
         cuts = self._cuts_now()
         changed = sorted(s for s, seq in cuts.items() if self._cuts.get(s) != seq)
-        return f"the state of session {', '.join(changed)} was dropped or replaced from outside" if changed else None
+        if changed:
+            return f"the state of session {', '.join(changed)} was dropped or replaced from outside"
+        if self._sent_again() - self._answered:
+            return "dead letters are sent again with the next micro-batch, and the frames do not hold them"
+        return None
+
+    def _sent_again(self, *, waiting: bool = True) -> set[bytes]:
+        """Names of dead letters that are marked to be sent again, or that an epoch which is not long over has processed."""
+        flat = self._state.call("HGETALL", f"{self._slot.prefix}{REPLAY}")
+        return {bytes(name) for name, epoch in zip(flat[::2], flat[1::2], strict=True) if waiting or epoch}
 
     def _schemas(self, frames: Sequence[bytes | bytearray]) -> Iterator[Schema]:
         for data in frames:
@@ -231,7 +242,7 @@ class _Recorder:
             pinned = base
             base = self._pin(pinned)
         while True:
-            self._cuts = self._cuts_now()
+            self._cuts, self._answered = self._cuts_now(), self._sent_again(waiting=False)
             covers, sessions = snapshot(self._state, self._slot.prefix, STATE_BYTES)
             if self._cuts_now() == self._cuts:
                 break

@@ -76,6 +76,7 @@ class Slot(Worker):
         self._deaths = Deaths()
         self._hung: Instance | None = None
         self._watch = Watch(self.prefix)
+        self._stopping = False
         self.at("look", _LOOK_LEAST_S, self._look)
         self.start()
 
@@ -223,7 +224,7 @@ class Slot(Worker):
             self._start(Load(self._wanted, update=False))
 
     def _start(self, load: Load) -> None:
-        if self.stopped:
+        if self._stopping:
             load.done.set_exception(Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}"))
             return
         self._loads.append(load)
@@ -305,7 +306,9 @@ class Slot(Worker):
         """What is kept for a rollback is given up in time."""
         if self._wanted is not None and self._wanted.image.manifest.key:
             left = going_back.remaining_s(self.conn("state"), self.prefix)
-            if left is not None:
+            if left is None:
+                rewinding.release(self.conn("queue"), self.prefix)
+            else:
                 self.at("kept", left, lambda: rewinding.forget(self.conn("state"), self.conn("queue"), self.prefix))
 
     def _retire(self, instance: Instance, *, kill: bool = False) -> None:
@@ -515,6 +518,7 @@ class Slot(Worker):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _stop(self, drop: bool, letters_to: str, done: Future[None]) -> None:
+        self._stopping = True  # what is asked for from here on is not begun: nobody would end it
         self._timers.pop("replace", None)
         self._cancel(lambda load: True)
         self._discard()

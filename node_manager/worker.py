@@ -46,18 +46,21 @@ class Worker:
                 step = self._inbox.get(timeout=max(0.0, when - time.monotonic()))
             except Empty:
                 del self._timers[name]
-            try:
-                step()
-            except ServerLost as e:
-                self._log.warning("server lost", error=str(e))
-                self.disconnect()
-            except Exception:
-                self._log.exception("step failed")
+            self._take(step)
             self.after_step()
         with contextlib.suppress(Empty):
             while True:  # whoever asked meanwhile learns that it is over
-                self._inbox.get_nowait()()
+                self._take(self._inbox.get_nowait())
         self.disconnect()
+
+    def _take(self, step: Step) -> None:
+        try:
+            step()
+        except ServerLost as e:
+            self._log.warning("server lost", error=str(e))
+            self.disconnect()
+        except Exception:
+            self._log.exception("step failed")
 
     def after_step(self) -> None:
         """Called behind each step, however it ended."""
@@ -81,7 +84,7 @@ class Worker:
         """Take steps from the inbox until `done`, at the latest until `deadline`; then wait for what runs beside."""
         while not done() and time.monotonic() < deadline:
             with contextlib.suppress(Empty):
-                self._inbox.get(timeout=0.1)()
+                self._take(self._inbox.get(timeout=0.1))
         for thread in list(self._beside):
             thread.join(max(0.0, deadline - time.monotonic()))
 

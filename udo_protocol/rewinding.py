@@ -49,17 +49,17 @@ def possible(state: Connection, prefix: str, digest: str) -> bool:
     return found is not None and bool(found.info["digest"] == digest)
 
 
-def rewind(state: Connection, queue: Connection, prefix: str) -> None:
-    """Make the durable state what was kept, if anything is. The frames behind it stay until a checkpoint covers them."""
+def rewind(state: Connection, prefix: str) -> None:
+    """Make the durable state what was kept, if anything is. `release` follows once the version that goes back owns the log."""
     state.call("FCALL", "udo_rewind", 1, prefix)
-    _release(queue, prefix)
 
 
-def _release(queue: Connection, prefix: str) -> None:
+def release(queue: Connection, prefix: str) -> None:
+    """Let the input go; not before its owner is one whose checkpoints begin with what was kept: a former one trims by its own."""
     queue.call("FCALL", "udo_pin", 1, prefix, _PIN, 0, 0)
 
 
 def forget(state: Connection, queue: Connection, prefix: str) -> None:
     """Nobody will come back."""
     state.call("FCALL", "udo_forget_kept", 1, prefix)
-    _release(queue, prefix)
+    release(queue, prefix)

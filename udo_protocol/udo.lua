@@ -28,17 +28,26 @@ local function ring_lane(p, lane)
 end
 
 -- Take frames up to `seq` off the log that begins at `base`, but none at or behind a live pin while the log is within
--- half of `bound` bytes. Answers the new base.
+-- half of `bound` bytes; beyond that the pin that holds most is lost, whoever else has one. Answers the new base.
 local function trim(p, seq, base, bound)
   if redis.call('EXISTS', p .. 'pins') == 1 then
     local pins, now = redis.call('HGETALL', p .. 'pins'), now_ms()
     local over = num(p .. 'bytes', 0) > bound / 2 -- the other half is for frames that wait: a pin never stops producers
+    local live, first = {}, seq + 1
     for i = 1, #pins, 2 do
       local at, expiry = pins[i + 1]:match('^(%d+):(%d+)$')
-      if tonumber(expiry) <= now or over then
+      if tonumber(expiry) <= now then
         redis.call('HDEL', p .. 'pins', pins[i])
-      elseif tonumber(at) <= seq then
-        seq = tonumber(at) - 1
+      else
+        live[pins[i]] = tonumber(at)
+        first = math.min(first, tonumber(at))
+      end
+    end
+    for name, at in pairs(live) do
+      if over and at == first then
+        redis.call('HDEL', p .. 'pins', name)
+      elseif at <= seq then
+        seq = at - 1
       end
     end
   end
@@ -88,10 +97,9 @@ local function accept(keys, a)
 end
 
 -- A diff runs (`diff` is "bound instance"): keep a copy of the answers for who compares them. Beyond the bound it loses these
--- frames, and its pin once it holds half of the log: it never holds up serving. What is kept expires with nobody to take it.
+-- frames: it never holds up serving. What is kept expires with nobody to take it.
 local function keep_for_diff(p, a, inline, diff)
-  local bound, reader = diff:match('^(%d+) (.*)$')
-  if num(p .. 'bytes', 0) > tonumber(a[5]) / 2 then redis.call('HDEL', p .. 'pins', reader) end
+  local bound = diff:match('^%d+')
   local kept, size, i = {''}, 0, 8
   if num(p .. 'diffbytes', 0) >= tonumber(bound) then return end
   while i < #a do
@@ -286,9 +294,12 @@ end
 -- State server, for a rollback to a version that cannot read what a newer one writes: keep the state as it is now. Only metas
 -- and counters are copied: values are a base and changes behind it, and the base is put aside before it is replaced.
 -- `kept`: info, ckpt, and a field per session; `kept:sessions`, `kept:m:{session}`; `kept:n:{session}`: group -> changes, `-` in
--- front once they lie in `kept:g:...` and `kept:d:...`.
+-- front once they lie in `kept:g:...` and `kept:d:...`. Dead letters are part of the state, and few: they are copied.
+local LETTERS = {'dead', 'pending', 'replay'}
+
 local function forget_kept(keys)
   local p = keys[1]
+  for _, kind in ipairs(LETTERS) do redis.call('UNLINK', p .. 'kept:' .. kind) end
   for _, field in ipairs(redis.call('HKEYS', p .. 'kept')) do
     local s = field:match('^session (.*)$')
     if s then
@@ -307,6 +318,7 @@ local function keep(keys, a)
   forget_kept(keys)
   redis.call('HSET', p .. 'kept', 'info', a[1], 'ckpt', redis.call('GET', p .. 'ckpt') or '')
   redis.call('COPY', p .. 'sessions', p .. 'kept:sessions')
+  for _, kind in ipairs(LETTERS) do redis.call('COPY', p .. kind, p .. 'kept:' .. kind) end
   for _, s in ipairs(redis.call('HKEYS', p .. 'sessions')) do
     redis.call('HSET', p .. 'kept', 'session ' .. s, 1)
     redis.call('COPY', p .. 'm:' .. s, p .. 'kept:m:' .. s)
@@ -359,6 +371,10 @@ local function rewind(keys)
   end
   redis.call('DEL', p .. 'sessions', p .. 'riding', p .. 'ckpt')
   move(p .. 'kept:sessions', p .. 'sessions')
+  for _, kind in ipairs(LETTERS) do
+    redis.call('UNLINK', p .. kind)
+    move(p .. 'kept:' .. kind, p .. kind)
+  end
   local ckpt = redis.call('HGET', p .. 'kept', 'ckpt')
   if ckpt ~= '' then redis.call('SET', p .. 'ckpt', ckpt) end
   forget_kept(keys)

@@ -8,6 +8,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -172,6 +173,73 @@ def test_a_pending_letter_is_shown_apart(daemon: Daemon) -> None:
     [letter] = daemon.api.dead_letters("d")
     assert (letter.keyed, letter.session, letter.epoch, letter.attempt, letter.unfinished) == (True, "s", 0, 1, False)
     attempt.close()
+
+
+# Of another form of state: bears 13, and fails on 17.
+NEWER = COUNT.replace('"n"', '"m"').replace("== 13", "== 17") + "    def migrate(self, old, from_version): return {'m': old['n']}\n"
+
+
+class Updated:
+    """Version 1 has left a letter of epoch 0, of event 13; then version 2 took over, and can still be rolled back."""
+
+    def __init__(self, daemon: Daemon, policy: str = "dead-letter") -> None:
+        self._daemon, self._epoch = daemon, 0
+        self.former = daemon.deploy(COUNT, config_json=json.dumps({"policy": policy}), key=["a"])
+        self.run([1, 13] if policy == "dead-letter" else [1])
+        newer = put_image(daemon.home, NEWER, version="2", key=["a"], state_version=1, migrates_from=[0])
+        assert list(daemon.api.update("d", "2", newer))[-1].phase == "done"
+
+    def run(self, events: list[int]) -> list[int]:
+        self._epoch += 1
+        return Attempt(self._daemon.api, "d", "s", self._epoch - 1, self._epoch).run(events)
+
+    def rollback(self) -> Any:
+        """The last step of it."""
+        return list(self._daemon.api.update("d", "1", self.former))[-1]
+
+    def letters(self) -> list[tuple[int, int]]:
+        """(epoch, event) of all."""
+        return sorted((d.epoch, json.loads(d.event)["a"]) for d in self._daemon.api.dead_letters("d", whole=True))
+
+
+def test_a_dropped_letter_does_not_come_back_with_the_version_that_made_it(daemon: Daemon) -> None:
+    updated = Updated(daemon)
+    assert updated.run([1, 13, 17]) == [2, 1]
+    assert updated.letters() == [(0, 13), (1, 17)]
+    with pytest.raises(Conflict, match="can still go back"):
+        daemon.api.replay_dead_letters("d", everything=True)
+    assert daemon.api.drop_dead_letters("d", everything=True) == 2
+    assert updated.rollback().phase == "done"
+    assert updated.run([13, 17]) == [2]
+    assert updated.letters() == [(1, 13), (2, 13)]  # of what the former version has processed since
+
+
+def test_an_answered_letter_that_is_dropped_within_the_window_stays_in_the_state_of_the_version_that_comes_back(daemon: Daemon) -> None:
+    mended = COUNT.replace("== 13", "== 0")
+    former = daemon.deploy(COUNT, config_json=DEAD, key=["a"])
+    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 13]) == [1]
+    former = put_image(daemon.home, mended, version="1b", key=["a"])
+    assert list(daemon.api.update("d", "1b", former))[-1].phase == "done"
+    daemon.api.replay_dead_letters("d", everything=True)
+    newer = put_image(daemon.home, NEWER, version="2", key=["a"], state_version=1, migrates_from=[0])
+    assert list(daemon.api.update("d", "2", newer))[-1].phase == "done"
+    assert Attempt(daemon.api, "d", "s", 1, 2).run([1]) == [2, 1]
+    assert [d.replay for d in daemon.api.dead_letters("d")] == ["answered in epoch 1"]
+    daemon.api.drop_dead_letters("d", everything=True)
+    assert list(daemon.api.update("d", "1b", former))[-1].phase == "done"
+    assert Attempt(daemon.api, "d", "s", 2, 3).run([13]) == [2]
+    assert list(daemon.api.dead_letters("d")) == []
+
+
+def test_a_rollback_to_a_version_that_fails_on_what_was_answered_is_refused_with_the_event(daemon: Daemon) -> None:
+    updated = Updated(daemon, "fail")
+    assert updated.run([1, 13]) == [2, 1]
+    refused = updated.rollback()
+    assert refused.phase == "failed"
+    assert "t@1 fails on what has been answered since the update, in epoch 1 of session s" in refused.detail
+    assert "ValueError: unlucky" in refused.detail
+    assert updated.run([1, 13]) == [3, 2]
+    assert daemon.slot().version == "2"
 
 
 def test_a_large_event_travels_whole(daemon: Daemon, lane: Open) -> None:

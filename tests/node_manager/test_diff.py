@@ -35,8 +35,8 @@ def run(batch):
 class Running:
     """A diff in a thread of its own, as the command line would run it."""
 
-    def __init__(self, daemon: Daemon, digest: str, for_s: float = 60.0, examples: int = 1000) -> None:
-        self._events = daemon.api.diff("d", "", digest, for_s=for_s, examples=examples)
+    def __init__(self, daemon: Daemon, digest: str, for_s: float = 60.0, examples: int = 1000, name: str = "d") -> None:
+        self._events = daemon.api.diff(name, "", digest, for_s=for_s, examples=examples)
         self.reports: list[dict[str, Any]] = []
         self.examples: list[dict[str, Any]] = []
         self.error: Exception | None = None

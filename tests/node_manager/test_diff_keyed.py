@@ -82,3 +82,63 @@ def test_an_update_ends_the_diff_and_goes_on(daemon: Daemon) -> None:
     assert [e.phase for e in daemon.api.update("d", "2", digest)][-1] == "done"
     wait_until(lambda: bool(diff.reports[-1].get("final")) or diff.error is not None, 30, "the diff to end")
     assert run(daemon, 1, [1]) == [2]
+
+
+@pytest.mark.parametrize("source", [ODD, COUNT])
+def test_with_a_checkpoint_for_each_frame_each_frame_is_answered_from_the_state_before_it(daemon: Daemon, source: str) -> None:
+    framewise = {**KEYED, "commit": "frame"}
+    daemon.deploy(COUNT, name="f", version="f1", **framewise)
+    assert Attempt(daemon.api, "f", "q", 0, 1).run([1, 3]) == [1, 1]
+    diff = Running(daemon, put_image(daemon.home, source + "# 2\n", version="f2", **framewise), for_s=4, name="f").begun()
+    attempt = Attempt(daemon.api, "f", "q", 1, 2)
+    for n in (2, 3, 4):
+        attempt.send([3, 1])
+        assert attempt.answers() == [n, n]
+    attempt.end()
+    attempt.answers()
+    attempt.close()
+    report = diff.seen(4).end()
+    assert report["frames"] == 4
+    told = [(e["event"], e["served"], e["new"]) for e in diff.examples]
+    assert told == [({"a": 3}, {"b": n}, {"b": n + 1}) for n in (2, 3, 4) if source is ODD]
+
+
+def test_letters_sent_again_are_compared_with_what_the_new_version_makes_of_them(daemon: Daemon) -> None:
+    daemon.deploy(ODD, name="l", version="l1", config_json='{"policy": "dead-letter"}', **KEYED)
+    assert Attempt(daemon.api, "l", "q", 0, 1).run([13, 13, 1]) == [1]
+    mended = put_image(daemon.home, COUNT, version="l2", **KEYED)
+    assert [e.phase for e in daemon.api.update("l", "l2", mended)][-1] == "done"
+    diff = Running(daemon, put_image(daemon.home, COUNT + "# 2\n", version="l3", **KEYED), for_s=4, name="l").begun()
+    daemon.api.replay_dead_letters("l", everything=True)
+    assert Attempt(daemon.api, "l", "q", 1, 2).run([1]) == [2, 1, 2]
+    diff.seen(2)
+    assert Attempt(daemon.api, "l", "q", 2, 3).run([13]) == [3]
+    report = diff.seen(4).end()
+    assert (report["frames"], report["outcome"]) == (4, "equal"), diff.examples
+
+
+def test_a_diff_and_an_open_rollback_window_together_leave_half_of_the_log_to_producers(daemon: Daemon) -> None:
+    bound = 200_000
+    config = {"config_json": f'{{"limits": {{"retained_bytes": {bound}}}}}'}
+    former = daemon.deploy(COUNT, name="w", version="w1", **KEYED, **config)
+    newer = put_image(daemon.home, MIGRATED, version="w2", **KEYED, state_version=1, migrates_from=[0])
+    Attempt(daemon.api, "w", "q", 0, 1).run([1])
+    assert [e.phase for e in daemon.api.update("w", "w2", newer)][-1] == "done"
+    third = put_image(daemon.home, MIGRATED + "# 3\n", version="w3", **KEYED, state_version=1, migrates_from=[0])
+    diff = Running(daemon, third, for_s=12, name="w").begun()
+    epoch, sent = 0, 0
+    while sent < bound:  # the diff needs the last two epochs
+        epoch += 1
+        attempt = Attempt(daemon.api, "w", "q", epoch, epoch + 1)
+        for _ in range(2):
+            attempt.send([1] * 1000)
+            sent += 12_500
+        attempt.end()
+        assert attempt.answers()[-1] == 1 + 2000 * epoch
+        attempt.close()
+        diff.seen(3 * epoch)
+    report = diff.end()
+    assert (report["outcome"], report["frames"], report["missed"]) == ("equal", 3 * epoch, 0)
+    refused = list(daemon.api.update("w", "w1", former))[-1]
+    assert refused.phase == "failed"
+    assert "too late to go back" in refused.detail

@@ -14,6 +14,10 @@ from tests.conftest import wait_until
 from tests.docker_daemon import Daemon as Docker
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from tests.node_manager.test_canary import TWO, Watched
+from tests.node_manager.test_diff import Running
+from tests.node_manager.test_registry import running
+from udo_protocol.frame import ERROR
 
 Open = Callable[..., Lane]
 COUNT = """
@@ -41,6 +45,8 @@ def run(batch):
     kept.append(bytearray(b"x" * (400 << 20)))
     return {"b": batch.column("a")}
 """
+# b = a + 1, but not of 13.
+ODD = add(1).replace("a + 1", "a + 1 + (a == 13)")
 FILES = """
 from pathlib import Path
 from udo_runtime import operator
@@ -103,6 +109,52 @@ def test_keyed_state_survives_the_death_of_its_container_and_an_update(daemon: D
 
     assert steps[-1].phase == "done", steps
     assert Attempt(daemon.api, "d", "s", 2, 3).run([1, 2]) == [-4, -2]
+
+
+def test_a_diff_compares_in_a_container_of_its_own_which_goes_with_it(
+    daemon: Daemon, lane: Open, containers: Callable[[], list[Container]]
+) -> None:
+    daemon.deploy(add(1))
+    caller = lane()
+    caller.ask(1)
+    diff = Running(daemon, put_image(daemon.home, ODD, version="2"), for_s=4).begun()
+    assert [caller.ask(n) for n in (12, 13, 14)] == [13, 14, 15]
+    assert len(containers()) == 3  # the serving one, the comparing one, a warm one
+    report = diff.seen(3).end()
+    assert (report["frames"], report["different"], report["missed"], report["died"]) == (3, 1, 0, "")
+    assert [(e["event"], e["served"], e["new"]) for e in diff.examples] == [({"a": 13}, {"b": 14}, {"b": 15})]
+    wait_until(lambda: len(containers()) == 2, 20, "the comparing container to go")
+    assert caller.ask(1) == 2
+
+
+def test_a_keyed_diff_in_a_container_follows_the_owner(daemon: Daemon) -> None:
+    daemon.deploy(COUNT, **KEYED)
+    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 3]) == [1, 1]
+    source = COUNT.replace("+ 1\n", "+ 1 + (event['a'] == 3)\n")
+    diff = Running(daemon, put_image(daemon.home, source, version="2", **KEYED), for_s=4).begun()
+    assert Attempt(daemon.api, "d", "s", 1, 2).run([1, 3]) == [2, 2]
+    assert Attempt(daemon.api, "d", "s", 2, 3).run([1, 3]) == [3, 3]
+    report = diff.seen(4).end()
+    assert (report["frames"], report["missed"], report["died"]) == (4, 0, "")
+    assert [(e["event"], e["served"], e["new"]) for e in diff.examples] == [({"a": 3}, {"b": n}, {"b": n + 1}) for n in (2, 3)]
+
+
+def test_a_canary_in_a_container_is_rolled_back_by_what_it_counts_and_its_lanes_are_answered_on(
+    docker: Docker, runtime_image: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker.host)
+    with running(home, tmp_path / "registry", "--driver", "docker", "--runtime-image", runtime_image) as cluster:
+        cluster.deploy(add(1))
+        cluster.push("2", TWO)
+        wait_until(lambda: [n["live"] for n in cluster.client.nodes()] == [True], 20, "the node to be live")
+        canary = Watched(cluster, 3600, "errors>0").sharing()
+        lanes = [cluster.lane() for _ in range(4)]
+        assert [lane.ask(1, 30) for lane in lanes] == [2, 101, 2, 101]
+        lanes[1].send([-1])
+        assert lanes[1].receive(30).header.kind == ERROR
+        last = canary.end()
+        assert (last["phase"], "errors>0 holds" in last["detail"]) == ("rolled_back", True)
+        wait_until(lambda: lanes[3].ask(1, 30) == 2, 30, "the serving version to answer the canary's lanes")
 
 
 def test_a_file_of_the_deployment_is_there(daemon: Daemon, lane: Open) -> None:

@@ -10,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 from node_manager.embedded import Servers
+from node_manager.manager import Manager
 from node_manager.servers import find_server
 from node_manager.settings import Settings
 from tests.conftest import wait_until
@@ -25,6 +27,7 @@ from udo_protocol import slot
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
 
 Open = Callable[..., Lane]
+HANGS = "import time\ntime.sleep(600)\n"
 
 
 class Flow:
@@ -128,7 +131,7 @@ def test_a_stopped_manager_leaves_no_process_and_no_socket_and_knows_its_deploym
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("stage", ["servers", "serving", "loading"])
+@pytest.mark.parametrize("stage", ["servers", "serving", "loading", "updating", "comparing"])
 def test_a_stop_at_any_stage_leaves_nothing_running(home: Path, signum: int, stage: str) -> None:
     daemon = Daemon(home)
     try:
@@ -138,9 +141,18 @@ def test_a_stop_at_any_stage_leaves_nothing_running(home: Path, signum: int, sta
         else:
             daemon.start()
         if stage == "loading":
-            source = "import time\ntime.sleep(600)\n"
-            threading.Thread(target=lambda: pytest.raises(UdoError, daemon.deploy, source), daemon=True).start()
+            threading.Thread(target=lambda: pytest.raises(UdoError, daemon.deploy, HANGS), daemon=True).start()
             wait_until(lambda: bool(daemon.api.status().slots), 10, "deployment")
+        if stage in ("updating", "comparing"):
+            daemon.deploy(add(1))
+            before = len(list((home / "instances").iterdir()))
+            digest = put_image(home, HANGS, version="2")
+            calls = {
+                "updating": lambda: list(daemon.api.update("d", "2", digest)),
+                "comparing": lambda: list(daemon.api.diff("d", "2", digest, for_s=60, examples=1)),
+            }
+            threading.Thread(target=lambda: _ended(calls[stage]), daemon=True).start()
+            wait_until(lambda: len(list((home / "instances").iterdir())) > before, 20, "the new version to be loaded")
 
         assert daemon.stop(signum) == 0
 
@@ -151,6 +163,53 @@ def test_a_stop_at_any_stage_leaves_nothing_running(home: Path, signum: int, sta
             daemon.kill()
         for p in daemon.processes():
             p.kill()
+
+
+def _ended(call: Callable[[], object]) -> None:
+    with contextlib.suppress(UdoError):
+        call()
+
+
+@pytest.fixture
+def manager(home: Path) -> Iterator[Manager]:
+    """A node manager within this process; whatever the test did, nothing of it is left running."""
+    made = Manager(Settings(home, "n"))
+    made.lock_home()
+    made.start()
+    try:
+        yield made
+    finally:
+        if not made._stopping:
+            made.stop()
+        left = Daemon(home).processes()
+        for p in left:
+            p.kill()
+    assert left == []
+
+
+def test_a_stop_while_an_operator_is_loaded_ends_who_waits_and_what_is_asked_for_meanwhile(manager: Manager, home: Path) -> None:
+    digest = put_image(home, HANGS)
+    deploying = ThreadPoolExecutor(1).submit(manager.deploy, "d", "t", "1", digest, {}, 600)
+    wait_until(lambda: any(s.wanted for s in manager.slots()), 10, "the load to begin")
+    [slot_] = manager.slots()
+    assert slot_.wanted is not None
+    # While the load is being given up, others ask for more.
+    stopped = slot_.stop(drop=False)
+    late = slot_.prepare(slot_.wanted)
+    stopped.result(30)
+    with pytest.raises(Unavailable, match="stopped"):
+        late.result(1)
+    with pytest.raises(Unavailable, match="removed"):
+        deploying.result(1)
+
+
+def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home: Path) -> None:
+    """One that was still pulling when the stop came."""
+    digest = put_image(home, add(1))
+    manager.stop()
+    with pytest.raises(Unavailable, match="n is stopping"):
+        manager.deploy("d", "t", "1", digest, {}, 600)
+    assert manager.slots() == []
 
 
 def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:

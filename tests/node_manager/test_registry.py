@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,17 @@ SCHEMAS = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
 class Cluster:
     """A registry and one node that is told about it."""
 
-    def __init__(self, home: Path, data: Path) -> None:
+    def __init__(self, home: Path, data: Path, *arguments: str) -> None:
         self.registry: Running = start(data)
         self.client: Registry = self.registry.client()
         self.data, self.blobs = data, data.parent
         self.lanes: list[Lane] = []
-        self.node = Daemon(home)
+        self.node, self._arguments = Daemon(home), arguments
         self.start_node()
 
     def start_node(self, url: str = "") -> None:
         """Start it, or start it again."""
-        self.node.start("--registry", url or self.registry.url, "--token-file", str(self.data / "token"))
+        self.node.start("--registry", url or self.registry.url, "--token-file", str(self.data / "token"), *self._arguments)
 
     def lane(self) -> Lane:
         """A lane of deployment d, closed at the end."""
@@ -53,9 +54,10 @@ class Cluster:
         wait_until(lambda: self.state() == ("answering", version), 30, f"version {version} to answer")
 
 
-@pytest.fixture
-def cluster(home: Path, tmp_path: Path) -> Iterator[Cluster]:
-    c = Cluster(home, tmp_path / "registry")
+@contextlib.contextmanager
+def running(home: Path, data: Path, *arguments: str) -> Iterator[Cluster]:
+    """A cluster whose node manager has these arguments, too; nothing of it may be left at the end."""
+    c = Cluster(home, data, *arguments)
     try:
         yield c
     finally:
@@ -68,6 +70,12 @@ def cluster(home: Path, tmp_path: Path) -> Iterator[Cluster]:
         for p in left:
             p.kill()
     assert not left
+
+
+@pytest.fixture
+def cluster(home: Path, tmp_path: Path) -> Iterator[Cluster]:
+    with running(home, tmp_path / "registry") as c:
+        yield c
 
 
 def test_a_deployment_made_at_the_registry_answers_on_the_node(cluster: Cluster) -> None:

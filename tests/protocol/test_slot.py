@@ -170,6 +170,21 @@ def test_a_pin_never_fills_the_log(servers: Servers) -> None:
     assert slot.slot_stats(servers.queue(), P).base > 10
 
 
+def test_a_full_log_costs_the_pin_that_holds_most_and_no_other(servers: Servers) -> None:
+    bound = 8 * len(b"".join(map(bytes, data("l", 1))))
+    lane, instance = a_lane(servers, retained_bytes=bound), owner(servers)
+    instance.limits = Limits(retained_bytes=bound)
+    queue = servers.queue()
+    queue.call("FCALL", "udo_pin", 1, P, "far", 1, 60_000)
+    for n in range(1, 20):
+        queue.call("FCALL", "udo_pin", 1, P, "near", n, 60_000)
+        assert lane.push(n, n - 1, data("l", n)).status is lane_end.Push.ACCEPTED
+        instance.emit(n, answer(instance.read(n)))
+        assert slot.slot_stats(queue, P).base <= n
+    assert [bytes(k) for k in queue.call("HKEYS", f"{P}pins")] == [b"near"]
+    assert slot.slot_stats(queue, P).base == 19
+
+
 def test_a_parked_reader_wakes_at_once_and_a_shadow_at_its_promotion(servers: Servers) -> None:
     lane, instance = a_lane(servers), owner(servers)
     assert instance.park(1, 1) is False

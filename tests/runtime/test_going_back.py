@@ -25,7 +25,8 @@ def rollback(start: Start, servers: Servers, **more: int) -> Process:
     former = counter(start, follow="kept", **more)
     assert former.report is not None and former.report["ok"], former.report
     state, queue = servers.state(), servers.queue()
-    slot.promote(state, queue, P, former.token, lambda: rewinding.rewind(state, queue, P))
+    slot.promote(state, queue, P, former.token, lambda: rewinding.rewind(state, P))
+    rewinding.release(queue, P)
     return former
 
 

@@ -26,6 +26,7 @@ class ComparingKeyed(Comparing, KeyedInstance):
     follower: Follower
 
     def _shadow(self) -> int:
+        self.ledger.answered = True
         self._reader.pin(1, 60_000)  # before the state is read: what comes behind it must be there
         self._covered = self._restart(self.follower.load(), self.follower.sessions)
         self._next = self._covered + 1  # the first frame not yet processed

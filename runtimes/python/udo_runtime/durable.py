@@ -41,6 +41,12 @@ class Durable:
         covers = load_checkpoint(self._state, self._prefix)
         return covers if covers.incarnation == self._incarnation else Checkpoint()
 
+    def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
+        """What is covered and, by session, the attempts that had met an error by then, as (partition, *label)."""
+        covers, flat = self.covered(), self._state.call("HGETALL", f"{self._prefix}sessions")
+        records = dict(zip(flat[::2], map(json.loads, map(bytes, flat[1::2])), strict=True))
+        return covers.seq, {bytes(name).decode(): {tuple(f) for f in known["failed"]} for name, known in records.items()}
+
     def cuts(self) -> dict[str, int]:
         """Sessions dropped or replaced from outside, and the last frame of the log that belonged to what was there before."""
         return {name: seq for name, (seq, run) in cut(self._state, self._prefix).items() if run == self._incarnation}

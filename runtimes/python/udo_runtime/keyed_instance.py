@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from udo_protocol import following
 from udo_protocol.dead_letters import KeyedName, Letter
-from udo_protocol.errors import Fenced, ProtocolError, Stale, StateLost, TwoProducers
+from udo_protocol.errors import Fenced, ProtocolError, Stale, StateLost, TwoProducers, UdoError
 from udo_protocol.frame import ANSWER, DATA, END, RESTORE, SKIPPED, STALE, STATE, Failure, Frame, Header, decode, encode
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.slot import failed_lanes
@@ -32,6 +32,7 @@ from udo_runtime.keyed import KeyedProcessor, label_of
 from udo_runtime.keyed_bad_events import Again, Policy
 from udo_runtime.ledger import Ledger
 from udo_runtime.letters import letter as letter_of
+from udo_runtime.missed import Missed
 from udo_runtime.session import Session
 
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
@@ -49,6 +50,7 @@ class KeyedInstance(Instance):
     _followed: Follower | None = None  # until the first checkpoint
     report: Callable[[Mapping[str, Any]], None]  # a follower tells that it is ready, or why it will not be
     ledger: Ledger
+    _missed: Missed | None = None  # of a version that goes back
 
     def policy(self, *, dead_letter: bool) -> Policy:
         """The deployment's, with this instance's ledger and counters."""
@@ -63,6 +65,8 @@ class KeyedInstance(Instance):
         if self.follower is None:
             return super()._shadow()
         started = time.perf_counter()
+        if isinstance(self.follower, Rewinder):
+            self.ledger.kept, self._missed = True, Missed(self._reference)
         try:
             covered = self._restart(self.follower.load(), self.follower.sessions)
             gc.collect()
@@ -116,11 +120,14 @@ class KeyedInstance(Instance):
                     self._uncovered += len(data)
                 cursor = read.first + len(read.frames)
                 continue
+            if self._missed is not None:
+                self._missed.check(self.durable.failed)
             if not ready:
                 ready = True
                 size = sum(s.size for s in self._sessions.values())
                 self.report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
             self._park_shadow(cursor, _FOLLOW_MS)
+        self.ledger.kept, self._missed = False, None
         if not follower.complete():  # this process stood still for longer than the lease: load again, as after a crash
             return self._begin(read)
         if failed_lanes(self._conn, self._reader.prefix) != failed:  # of one that failed since, frames were tried
@@ -201,11 +208,11 @@ class KeyedInstance(Instance):
         if seq <= self._cuts.get(header.session, 0):  # its attempt began with a state that was dropped or replaced since
             self._failed[header.lane] = None
         if header.lane in self._failed:
-            return (header.lane, encode(self._reply(header, SKIPPED))), False
+            return self._skipped(seq, header), False
         session = self._session(header.session)
         label = label_of(header)
         if (header.partition, *label) in session.failed:
-            return (header.lane, encode(self._reply(header, SKIPPED))), False
+            return self._skipped(seq, header), False
         try:
             if header.kind in (RESTORE, STATE):
                 return self._stored(session, frame), False
@@ -213,18 +220,30 @@ class KeyedInstance(Instance):
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
             answer = self._end(session, header) if header.kind == END else self._events(session, frame)
         except ProcessingError as e:
-            session.fail(label, header.partition)
+            self._fail(session, seq, header, e)
             return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event)), False
         except Stale:
             return (header.lane, encode(self._reply(header, STALE))), False
         except (ProtocolError, StateLost, TwoProducers) as e:
-            session.fail(label, header.partition)
+            self._fail(session, seq, header, e)
             return self._error(header, Failure(code=e.code, message=str(e))), False
         if answer is None:
             return (header.lane, encode(self._reply(header, STALE))), False
         if header.kind == END and header.job:
             self._drop(session, list(header.groups))
+        if self._missed is not None and header.kind == END:
+            self._missed.ended(header)
         return self._encoded(header, answer), header.kind == END
+
+    def _skipped(self, seq: int, header: Header) -> Answer:
+        if self._missed is not None:
+            self._missed.skipped(seq, header)
+        return header.lane, encode(self._reply(header, SKIPPED))
+
+    def _fail(self, session: Session, seq: int, header: Header, error: UdoError) -> None:
+        session.fail(label_of(header), header.partition)
+        if self._missed is not None:
+            self._missed.failed(seq, header, error)
 
     def _end(self, session: Session, header: Header) -> pa.RecordBatch | None:
         """The answer to END; None: STALE. What it means for dead letters is noted for the checkpoint that follows."""

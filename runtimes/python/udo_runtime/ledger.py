@@ -1,7 +1,8 @@
 """Dead letters of a keyed slot: part of the checkpoints, and of an epoch as often as it counts: once.
 
 Those of an attempt wait as `pending` until it ENDs; then they count, and those of other attempts at the same epoch's key
-groups go. Letters of an attempt that never ENDs go with the END of a later epoch.
+groups go. Letters of an attempt that never ENDs go with the END of a later epoch. A version that goes back begins with the letters
+as they were kept before the update; what it processes again then makes them anew, as it makes the state.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from udo_protocol.connection import Arg, Connection
-from udo_protocol.dead_letters import DEAD, PENDING, REPLAY, KeyedName, Letter, parse_name
+from udo_protocol.dead_letters import DEAD, KEPT, PENDING, REPLAY, KeyedName, Letter, parse_name
 from udo_protocol.frame import Header
 from udo_protocol.limits import Limits
 from udo_runtime.bad_events import Bad
@@ -41,6 +42,12 @@ class Ledger:
         self._changed: dict[KeyedName, _Entry] = {}
         self._marks: dict[KeyedName, int | None] = {}  # the epoch that has sent a letter again; None: it failed
         self._failed: dict[KeyedName, bytes] = {}
+        self.answered = False  # whoever compares processes again what the serving version has
+        self.kept = False  # until the durable letters are those kept before the update, these are read instead
+
+    @property
+    def _source(self) -> str:
+        return self._prefix + KEPT if self.kept else self._prefix
 
     def begin(self) -> None:
         """Read what the last checkpoint left, and forget what has been noted since."""
@@ -48,7 +55,7 @@ class Ledger:
         self._changed.clear()
         self.saved()
         for where in (PENDING, DEAD):
-            for text, size in sizes(self._state, f"{self._prefix}{where}").items():
+            for text, size in sizes(self._state, f"{self._source}{where}").items():
                 if isinstance(name := parse_name(text), KeyedName):
                     self._sessions.setdefault(name.session, {})[name] = _Entry(size, where == DEAD, None, where)
 
@@ -88,11 +95,12 @@ class Ledger:
     def due(self, session: Session, label: Label, groups: Collection[int]) -> tuple[dict[KeyedName, Letter], list[KeyedName]]:
         """What this END is to process again, and what an earlier epoch has: that may go.
 
-        To process are those marked for it or, if an attempt at this epoch has ENDed, what that one processed: no more, no less.
+        To process are those marked for it or, if an attempt at this epoch has ENDed, what that one processed: no more, no less. Nor
+        may another one process else that is compared with it.
         """
         groups = set(groups)
         known = self._sessions.get(session.name, {})
-        flat = self._state.call("HGETALL", f"{self._prefix}{REPLAY}") if known and groups else []
+        flat = self._state.call("HGETALL", f"{self._source}{REPLAY}") if known and groups else []
         if not flat:
             return {}, []
         mine = {str(n): n for n, e in known.items() if e.ended and n.group in groups and n.epoch < label.epoch}
@@ -102,9 +110,9 @@ class Ledger:
                 marks.pop(n, None)
             elif n in marks:
                 marks[n] = str(epoch)
-        wanted = str(label.epoch) if session.has_ended(groups, label.epoch) else ""
+        wanted = str(label.epoch) if self.answered or session.has_ended(groups, label.epoch) else ""
         chosen = sorted(n for n, m in marks.items() if m == wanted)
-        bodies = self._state.transaction([("HGET", f"{self._prefix}{DEAD}", str(n)) for n in chosen]) if chosen else []
+        bodies = self._state.transaction([("HGET", f"{self._source}{DEAD}", str(n)) for n in chosen]) if chosen else []
         letters = {n: Letter.decode(body) for n, body in zip(chosen, bodies, strict=True) if body is not None}
         return letters, [n for n, m in marks.items() if m and int(m) < label.epoch]
 
@@ -164,7 +172,7 @@ class Ledger:
 
     def _look(self) -> None:
         """Some may have been dropped from outside."""
-        there = {where: sizes(self._state, f"{self._prefix}{where}") for where in (PENDING, DEAD)}
+        there = {where: sizes(self._state, f"{self._source}{where}") for where in (PENDING, DEAD)}
         for known in self._sessions.values():
             for name, entry in list(known.items()):
                 if entry.where and str(name) not in there[entry.where]:

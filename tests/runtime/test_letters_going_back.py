@@ -1,0 +1,257 @@
+"""Dead letters and errors within a rollback window: what the former version processes again is in its state or a dead letter.
+
+The answers that the newer version gave stay, whatever the former one makes of the same events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conftest import Servers
+from tests.runtime.conftest import P, Process
+from tests.runtime.test_dead_letters import events, letters, mark, marks
+from tests.runtime.test_going_back import kept_keys, update
+from tests.runtime.test_keyed import COUNTS, EVENTS, GROUPS, Attempt, group_of
+from udo_protocol import rewinding, slot
+from udo_protocol.dead_letters import DEAD, KEPT, PENDING, REPLAY
+from udo_protocol.frame import ERROR, SKIPPED
+
+Start = Callable[..., Process]
+# Version 1 cannot bear "one", version 2 not "two".
+FORMER = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        if event["k"] == {bad!r}: raise ValueError("not this one")
+        yield {{"k": event["k"], "n": n}}
+"""
+NEWER = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        ctx.state["cents"] = ctx.state.get("cents", 0) + 100
+        if event["k"] == {bad!r}: raise ValueError("not that one")
+        yield {{"k": event["k"], "n": ctx.state["cents"] // 100}}
+    def migrate(self, old, from_version):
+        return {{"cents": old["n"] * 100}}
+"""
+
+
+def former(start: Start, *, bad: str = "one", policy: str = "dead-letter", follow: bool | str = False, **limits: int) -> Process:
+    keyed = {"columns": ["k"]}
+    more: dict[str, Any] = {"policy": policy, "follow": follow, "promote": not follow, **limits}
+    return start(FORMER.format(bad=bad), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, **more)
+
+
+def newer(start: Start, *, bad: str = "two", policy: str = "dead-letter", follow: bool = True, **limits: int) -> Process:
+    keyed = {"columns": ["k"], "state_version": 1, "migrates_from": [0]}
+    more: dict[str, Any] = {"policy": policy, "follow": follow, "promote": not follow, **limits}
+    return start(NEWER.format(bad=bad), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, **more)
+
+
+def promote(servers: Servers, back: Process) -> Process:
+    assert back.report is not None and back.report["ok"], back.report
+    slot.promote(servers.state(), servers.queue(), P, back.token, lambda: rewinding.rewind(servers.state(), P))
+    rewinding.release(servers.queue(), P)
+    return back
+
+
+def rollback(start: Start, servers: Servers, **more: Any) -> Process:
+    return promote(servers, former(start, follow="kept", **more))
+
+
+def keys(servers: Servers, kind: str = DEAD) -> list[str]:
+    """The keys of the events that are dead letters, in order."""
+    return [e["k"] for e in events(servers, kind)]
+
+
+def crash(instance: Process) -> None:
+    instance.process.kill()
+    instance.process.wait()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_each_event_is_in_the_state_or_a_dead_letter_of_the_version_that_came_back(start: Start, servers: Servers, dies: bool) -> None:
+    former(start)
+    assert Attempt(servers, 0, 0).run(["one", "two", "a"]) == [("two", 1), ("a", 1)]
+    update(servers, newer(start))
+    assert Attempt(servers, 1, 1).run(["one", "two", "a"]) == [("one", 1), ("a", 2)]
+    assert Attempt(servers, 2, 2).run(["two", "one"]) == [("one", 2)]
+    assert keys(servers) == ["one", "two", "two"]
+    back = rollback(start, servers)
+    if dies:  # before its first checkpoint: the next one processes it all again
+        crash(back)
+        former(start)
+    assert Attempt(servers, 3, 3).run(["two", "one", "a"]) == [("two", 4), ("a", 3)]
+    assert keys(servers) == ["one"] * 4
+    assert [(d.epoch, d.operator) for d in letters(servers).values() if d.epoch == 0] == [(0, "t@1")]
+    assert (letters(servers, PENDING), kept_keys(servers)) == ({}, [])
+
+
+def test_an_attempt_that_spans_update_and_rollback_leaves_the_letters_of_the_version_that_ends_it(start: Start, servers: Servers) -> None:
+    former(start, retained_bytes=4)  # a checkpoint behind each frame: its letters are durable as pending
+    attempt = Attempt(servers, 0, 0)
+    attempt.send(["one", "two"])
+    assert attempt.answers() == [("two", 1)]
+    update(servers, newer(start))
+    attempt.send(["two", "one"])
+    assert attempt.answers() == [("one", 1)]
+    rollback(start, servers)
+    attempt.send(["two"])
+    attempt.end()
+    assert attempt.answers() == [("two", 3)]
+    assert (keys(servers), letters(servers, PENDING)) == (["one", "one"], {})
+
+
+def test_an_attempt_taken_back_within_the_window_leaves_nothing(start: Start, servers: Servers) -> None:
+    """Letters that the update found, and that a retry under the newer version removed, are decided by the retry."""
+    former(start)
+    Attempt(servers, 0, 0).run(["one", "a"])
+    assert keys(servers) == ["one"]
+    update(servers, newer(start))
+    assert Attempt(servers, 0, 1).run(["one", "a"]) == [("one", 1), ("a", 1)]
+    assert keys(servers) == []
+    rollback(start, servers)
+    assert Attempt(servers, 1, 2).run(["a", "two"]) == [("a", 2), ("two", 1)]
+    assert [(d.epoch, d.attempt) for d in letters(servers).values()] == [(0, 1)]
+
+
+def test_letters_sent_again_within_the_window_are_in_the_state_that_comes_back(start: Start, servers: Servers) -> None:
+    former(start, bad="boom")
+    Attempt(servers, 0, 0).run(["boom", "boom", "a"])
+    former(start, bad="")  # a mended version of the same state
+    mark(servers)
+    update(servers, newer(start, bad=""))
+    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1), ("boom", 2)]
+    assert Attempt(servers, 2, 2).run(["boom"]) == [("boom", 3)]
+    assert (letters(servers), marks(servers)) == ({}, [])
+    rollback(start, servers, bad="")
+    assert Attempt(servers, 3, 3).run(["boom"]) == [("boom", 4)]
+    assert (letters(servers), marks(servers)) == ({}, [])
+
+
+def test_a_letter_sent_again_that_only_the_newer_version_bore_is_a_letter_again(start: Start, servers: Servers) -> None:
+    former(start, bad="boom")
+    Attempt(servers, 0, 0).run(["boom", "a"])
+    mark(servers)
+    update(servers, newer(start, bad=""))
+    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1)]
+    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert letters(servers) == {}
+    rollback(start, servers, bad="boom")
+    assert Attempt(servers, 3, 3).run(["a", "boom"]) == [("a", 4)]
+    assert [(d.epoch, d.replays) for d in sorted(letters(servers).values(), key=lambda d: d.epoch)] == [(0, 1), (3, 0)]
+    assert marks(servers) == []
+
+
+def test_a_letter_that_the_newer_version_failed_on_again_and_the_former_bears_is_no_letter(start: Start, servers: Servers) -> None:
+    former(start, bad="boom")
+    Attempt(servers, 0, 0).run(["boom", "a"])
+    former(start, bad="")
+    mark(servers)
+    update(servers, newer(start, bad="boom"))
+    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+    assert [d.replays for d in letters(servers).values()] == [1]
+    rollback(start, servers, bad="")
+    assert Attempt(servers, 2, 2).run(["boom"]) == [("boom", 2)]
+    assert (letters(servers), marks(servers)) == ({}, [])
+
+
+def test_a_letter_waiting_for_its_epoch_is_processed_once_by_the_version_that_comes_back(start: Start, servers: Servers) -> None:
+    former(start, bad="boom")
+    Attempt(servers, 0, 0).run(["boom", "a"])
+    former(start, bad="")
+    mark(servers)
+    update(servers, newer(start))
+    rollback(start, servers, bad="")
+    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1)]
+    assert Attempt(servers, 2, 2).run(["boom"]) == [("boom", 2)]
+    assert letters(servers) == {}
+
+
+@pytest.mark.parametrize("policy", ["fail", "dead-letter"])
+def test_a_version_that_fails_on_what_was_answered_and_cannot_put_it_aside_does_not_come_back(
+    start: Start, servers: Servers, policy: str
+) -> None:
+    """Under `dead-letter` there is no room for it. Two partitions: the other one completes the epoch."""
+    former(start, bad="x", policy=policy, dead_letters=1)
+    Attempt(servers, 0, 0).run(["a"])
+    update(servers, newer(start, policy=policy))
+    mine = [group_of("boom")]
+    for partition, sent, groups in ((1, ["boom", "boom"], mine), (0, ["b"], [g for g in range(GROUPS) if g not in mine])):
+        attempt = Attempt(servers, 1, partition + 1, partition=partition)
+        attempt.send(sent)
+        attempt.end(groups)
+        assert len(attempt.answers()) == len(sent)
+    report = former(start, bad="boom", policy=policy, follow="kept", dead_letters=1).report
+    assert report is not None and not report["ok"]
+    assert "t@3 fails on what has been answered since the update, in epoch 1 of session q" in report["error"]["message"]
+    assert "not this one" in report["error"]["message"]
+    assert ("op.py" in report["error"]["traceback"]) == (policy == "fail" or bool(report["error"]["traceback"]))
+    # Nothing has changed: the newer version goes on, and a former one that bears the event may still come back.
+    assert Attempt(servers, 2, 3).run(["boom"]) == [("boom", 3)]
+    rollback(start, servers, bad="", policy=policy)
+    assert Attempt(servers, 3, 4).run(["boom", "b"]) == [("boom", 4), ("b", 2)]
+
+
+def test_an_attempt_that_both_versions_failed_does_not_hinder_a_rollback(start: Start, servers: Servers) -> None:
+    former(start, bad="boom", policy="fail")
+    Attempt(servers, 0, 0).run(["a"])
+    update(servers, newer(start, bad="boom", policy="fail"))
+    lost = Attempt(servers, 1, 1)
+    lost.send(["a", "boom"])
+    lost.end()  # under way before the error was seen
+    assert [f.header.kind for f in lost.frames()] == [ERROR, SKIPPED]
+    crash(former(start, bad="boom", policy="fail", follow="kept"))  # no checkpoint says yet that the newer one failed
+    assert Attempt(servers, 1, 2).run(["a"]) == [("a", 2)]  # the source was mended
+    rollback(start, servers, bad="boom", policy="fail")
+    assert Attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
+
+
+def test_the_version_that_comes_back_completes_what_the_newer_one_failed_on(start: Start, servers: Servers) -> None:
+    former(start, bad="", policy="fail")
+    Attempt(servers, 0, 0).run(["a"])
+    update(servers, newer(start, bad="boom", policy="fail"))
+    lost = Attempt(servers, 1, 1)
+    lost.send(["a", "boom"])
+    lost.end()
+    assert [f.header.kind for f in lost.frames()] == [ERROR, SKIPPED]
+    rollback(start, servers, bad="", policy="fail")
+    assert Attempt(servers, 1, 2).run(["a", "boom"]) == [("a", 2), ("boom", 1)]
+
+
+def test_the_input_stays_until_the_log_belongs_to_the_version_that_goes_back(start: Start, servers: Servers) -> None:
+    """The newer version trims behind a checkpoint that it made just before the rollback."""
+    former(start)
+    Attempt(servers, 0, 0).run(["a"])
+    serving = newer(start)
+    update(servers, serving)
+    Attempt(servers, 1, 1).run(["a"])
+    back = former(start, follow="kept")
+    state, queue = servers.state(), servers.queue()
+
+    def between() -> None:
+        rewinding.rewind(state, P)
+        queue.call("FCALL", "udo_trim", 1, P, serving.token, slot.slot_stats(queue, P).emitted, 1 << 20)
+
+    slot.promote(state, queue, P, back.token, between)
+    crash(back)
+    former(start)
+    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+
+
+def test_given_up_no_letters_are_kept(start: Start, servers: Servers) -> None:
+    former(start)
+    Attempt(servers, 0, 0).run(["one"])
+    mark(servers)
+    update(servers, newer(start))
+    assert sorted(bytes(k).decode().removeprefix(P + KEPT) for k in kept_keys(servers) if KEPT.encode() in k)[:1] == [DEAD]
+    assert servers.state().call("HLEN", f"{P}{KEPT}{REPLAY}") == 1
+    rewinding.forget(servers.state(), servers.queue(), P)
+    assert kept_keys(servers) == []
+    assert [json.loads(d.event)["k"] for d in letters(servers).values()] == ["one"]
