@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from node_manager import access
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.test_canary import Watched
+from tests.node_manager.test_diff import Running
 from tests.node_manager.test_diff_keyed import MIGRATED
 from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
 from tests.node_manager.test_state import COUNT, KEYED
@@ -81,6 +81,16 @@ class Keyed:
                     return int(record["handle"]["data"]["pid"])
         return 0
 
+    def traces(self) -> set[str]:
+        """What is there of a canary: instances, keys on the servers."""
+        found = {"instance"} if any('"comparing": true' in p.read_text() for p in (self.c.node.home / "handles").glob("*.json")) else set()
+        for role in ("queue", "state"):
+            with contextlib.closing(access.connect(self.c.node.home, role)) as conn:  # type: ignore[arg-type]
+                found |= {bytes(key).split(b":")[3].decode("latin-1") for key in conn.call("KEYS", "udo:d:0:*")}
+                if {bytes(pin) for pin in conn.call("HKEYS", "udo:d:0:pins")} <= {b"rollback"}:  # for a rollback of the promotion
+                    found.discard("pins")
+        return found & {"instance", "diff", "diffed", "diffbytes", "compared", "differ", "pins", "follower", "journal"}
+
     def end(self, canary: Watched) -> dict[str, Any]:
         """The end of a canary by hand."""
         list(self.c.client.rollback("d"))
@@ -93,11 +103,7 @@ def keyed(cluster: Cluster) -> Iterator[Keyed]:  # noqa: F811
     k = Keyed(cluster)
     yield k
     assert k.run(1, 2)
-    wait_until(lambda: not k.instance(), 20, "the canary's instance to go")
-    for role in ("queue", "state"):
-        with contextlib.closing(access.connect(cluster.node.home, role)) as conn:
-            kinds = {bytes(key).split(b":")[3].decode("latin-1") for key in conn.call("KEYS", "udo:d:0:*")}
-            assert not kinds & {"diff", "diffed", "diffbytes", "compared", "differ", "pins", "follower", "journal"}
+    wait_until(lambda: not k.traces(), 20, f"all of the canary to go: {k.traces()}")
     assert [s.slot for s in cluster.node.api.status().slots] == [0]
 
 
@@ -262,24 +268,16 @@ def test_the_owner_may_die_meanwhile(keyed: Keyed) -> None:
 
 def test_diff_canary_and_update_exclude_one_another(keyed: Keyed) -> None:
     digest = keyed.c.push("2", ODD, **KEYED)
-    reports: list[dict[str, Any]] = []
-
-    def diff() -> None:
-        reports.extend(json.loads(e.report_json) for e in keyed.c.node.api.diff("d", "2", digest, for_s=60))
-
-    thread = threading.Thread(target=diff)
-    thread.start()
-    wait_until(lambda: keyed.c.node.slot().diff != "", 30, "the diff to begin")
+    diff = Running(keyed.c.node, digest).begun()
     canary = keyed.canary()
-    thread.join(30)
-    assert reports[-1]["final"], "a canary ends a diff"
+    assert diff.end()["final"], "a canary ends a diff"
 
     with pytest.raises(Conflict, match="a canary of 'd' is under way on node n1"):
         list(keyed.c.node.api.diff("d", "2", digest, for_s=1))
     with pytest.raises(Conflict, match="already being updated"):
         keyed.c.client.update("d", "2")
     with pytest.raises(Conflict, match="udo rollback d"):
-        keyed.c.client.undeploy("d")
+        keyed.c.client.undeploy("d", drop_state=True)
 
     assert keyed.end(canary)["phase"] == "rolled_back"
     wait_until(lambda: not keyed.c.node.slot().canary, 20, "the canary to go")
