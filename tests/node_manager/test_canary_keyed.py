@@ -20,8 +20,7 @@ from tests.node_manager.test_diff import Running
 from tests.node_manager.test_diff_keyed import MIGRATED
 from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
 from tests.node_manager.test_state import COUNT, KEYED
-from udo_protocol.canary import share_of_groups
-from udo_protocol.errors import Conflict, UsageError
+from udo_protocol.errors import Conflict
 
 # The operator counts each key. Version 2: the same; it fails on key 13, sleeps on key 14, dies of key 15, hangs on key 16, and counts
 # key 3 twice; where it was processed stands in a file.
@@ -161,14 +160,6 @@ def test_a_share_of_the_key_groups_is_tried_and_no_event_of_others(keyed: Keyed)
     assert keyed.end(canary)["phase"] == "rolled_back"
 
 
-def test_the_share_is_the_same_everywhere_spread_and_never_empty() -> None:
-    assert share_of_groups(100) == list(range(128))
-    assert share_of_groups(50) == list(range(0, 128, 2))
-    assert share_of_groups(0.01) == [0]
-    assert [len(share_of_groups(p)) for p in (1, 10, 25, 99.9)] == [1, 13, 32, 128]
-    assert share_of_groups(3) == [0, 32, 64, 96]
-
-
 def test_another_form_of_state_is_migrated_tried_and_promoted(keyed: Keyed) -> None:
     keyed.run(1, 2)
     keyed.c.push("2", MIGRATED, **KEYED, state_version=1, migrates_from=[0])
@@ -298,13 +289,3 @@ def test_state_changed_from_outside_lets_it_begin_anew(keyed: Keyed) -> None:
     counted = keyed.counted(events=4)
     assert (counted["errors"], counted["different"]) == (0, 0)
     assert keyed.end(canary)["phase"] == "rolled_back"
-
-
-def test_different_is_refused_for_operators_without_a_key(cluster: Cluster) -> None:  # noqa: F811
-    from tests.node_manager.conftest import add
-
-    cluster.deploy(add(1))
-    cluster.push("2", add(2))
-    wait_until(lambda: [n["live"] for n in cluster.client.nodes()] == [True], 20, "the node to be live")
-    with pytest.raises(UsageError, match="expected a keyed deployment"):
-        cluster.client.update("d", "2", canary={"percent": 10, "rollback_if": ["different>0"]})
