@@ -6,10 +6,12 @@ serves, until its last lane has been closed for a while.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 
 from node_manager.slots import Slot
+from udo_protocol import slot as log
 
 # A registry that has not heard of this canary for so long cannot decide: no new lanes go there until it does.
 CONFIRMED_S = 60.0
@@ -27,9 +29,24 @@ class Canary:
     lanes: int = 0
     confirmed_at: float = field(default_factory=time.monotonic)
 
+    running = True
+
     def takes(self) -> bool:
         """Count one more lane: whether it is the canary's, if that answers at present."""
         before, self.lanes = self.lanes, self.lanes + 1
         its = int(self.lanes * self.percent / 100 + 1e-9) > int(before * self.percent / 100 + 1e-9)
         fresh = time.monotonic() - self.confirmed_at < CONFIRMED_S
         return its and fresh and self.slot.view().owner is not None
+
+    def describe(self) -> str:
+        """What it does, in a few words."""
+        return f"{self.percent:g} % of new lanes"
+
+    def measured(self) -> dict[str, float]:
+        """What it has counted since it began (udo_protocol.canary.Measured)."""
+        view = self.slot.view()
+        with contextlib.closing(self.slot.node.servers.connect("queue")) as queue:
+            now = log.read_stats(queue, self.slot.prefix, view.owner.name) if view.owner else {}
+        total = {n: view.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "frames", "errors")}
+        times = {n: now.get(n, 0.0) for n in ("p50_ms", "p99_ms")}
+        return {"events": total["events_in"], "frames": total["frames"], "errors": total["errors"] + view.restarts, **times}

@@ -1,6 +1,7 @@
-"""Diffs: a new version answers the frames that the serving one answers, beside it, and what differs is told. It never serves.
+"""Comparisons: a new version answers the frames that the serving one answers, beside it, and what differs is told. It never serves.
 
-The instance compares (udo_runtime.comparing); this side starts it, holds the lease `diff` without which nothing is kept for it,
+Two uses: a diff, whose caller is told, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
+instance compares (udo_runtime.comparing); this side starts it, holds the lease `diff` without which nothing is kept for it,
 fetches what it found, and removes every trace. Without this manager the lease ends within seconds, and the instance leaves.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any
@@ -17,14 +18,15 @@ from typing import Any
 import structlog
 
 from node_manager import loading
+from node_manager.embedded import ROLES
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, log_end
 from node_manager.slots import Slot
 from udo_protocol import following
 from udo_protocol import slot as log
 from udo_protocol.connection import Connection
-from udo_protocol.errors import Conflict, SchemaError, ServerLost
-from udo_protocol.limits import DEFAULT
+from udo_protocol.errors import Conflict, SchemaError, ServerLost, Unavailable
+from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.manifest import update_refusals
 
 _log = structlog.get_logger()
@@ -51,13 +53,14 @@ class Found:
 
 @dataclass(eq=False)
 class Comparison:
-    """One diff of one slot."""
+    """One diff of one slot, or one try of a `canary`."""
 
     slot: Slot
     wanted: Wanted
     load: Load
     over: Event
     report: dict[str, Any]
+    canary: bool
 
 
 def outcome(report: dict[str, Any]) -> str:
@@ -68,47 +71,63 @@ def outcome(report: dict[str, Any]) -> str:
 
 
 class Comparisons:
-    """The diffs of a node, one per deployment at a time."""
+    """Those of a node, one per deployment at a time."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._running: dict[str, Comparison] = {}
+        self._held: dict[str, str] = {}  # deployment -> what else follows its owner
+        self._stopping = False
         self._lock = Lock()
+
+    def hold(self, deployment: str, what: str) -> None:
+        """No diff of this deployment until `release`, and one that runs ends: one instance follows a keyed owner at a time."""
+        with self._lock:
+            self._held[deployment] = what
+        self.end(deployment)
+
+    def release(self, deployment: str) -> None:
+        """Diffs may run again."""
+        with self._lock:
+            self._held.pop(deployment, None)
 
     def describe(self, deployment: str, number: int) -> str:
         """What a running diff of this slot has found, in a few words; '' if there is none."""
         running = self._running.get(deployment)
-        if running is None or running.slot.number != number:
+        if running is None or running.slot.number != number or running.canary:
             return ""
         r = running.report
         return f"{running.wanted.reference}: {r.get('frames', 0)} frames compared, {r.get('different', 0)} different"
 
     def end(self, deployment: str = "") -> None:
-        """End the diff of this deployment, of all by default, and wait for that."""
+        """End the comparison of this deployment and wait for that; by default those of all, for good."""
         with self._lock:
+            self._stopping |= not deployment
             ending = [c for name, c in self._running.items() if deployment in ("", name)]
         for comparison in ending:
             comparison.load.cancelled.set()
         for comparison in ending:
             comparison.over.wait(self._node.settings.stop_grace_s + 5)
 
-    def run(self, slot: Slot, wanted: Wanted, for_s: float, examples: int, stop: Event) -> Iterator[Found]:
+    def run(
+        self, slot: Slot, wanted: Wanted, for_s: float, examples: int, stop: Event, canary: Sequence[int] | None = None
+    ) -> Iterator[Found]:
         """Compare for that long, or until `stop`; yields what is found, at the end with the outcome.
 
-        SchemaError if the version cannot be compared, OperatorError if it does not load, Conflict while another
-        diff of the deployment runs.
+        `canary`: the key groups that it tries; None for a diff. SchemaError if the version cannot be compared, OperatorError if
+        it does not load, Conflict while something else follows, or if this one could not keep up through no fault of the version.
         """
         self._require_comparable(slot, wanted)
-        asked = {"examples": examples, "nice": _NICE}
+        groups = None if canary is None or len(canary) == KEY_GROUPS else list(canary)
+        asked = {"examples": examples, "nice": _NICE, "groups": groups}
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
         load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)
-        comparison = Comparison(slot, wanted, load, Event(), {})
+        comparison = Comparison(slot, wanted, load, Event(), {}, canary is not None)
         former = self._running.get(slot.deployment)
         if former is not None and former.load.cancelled.is_set():  # its caller has left, and it is just ending
             former.over.wait(self._node.settings.stop_grace_s + 5)
         with self._lock:
-            if slot.deployment in self._running:
-                raise Conflict(f"a diff of {slot.deployment!r} is already running on node {self._node.settings.node}; one at a time")
+            self._require_free(slot.deployment, diff=canary is None)
             self._running[slot.deployment] = comparison
         try:
             yield from self._steps(comparison, for_s)
@@ -116,6 +135,15 @@ class Comparisons:
             with self._lock:
                 del self._running[slot.deployment]
             comparison.over.set()
+
+    def _require_free(self, deployment: str, *, diff: bool) -> None:
+        where = f"on node {self._node.settings.node}"
+        if self._stopping:
+            raise Unavailable(f"node {self._node.settings.node} is stopping")
+        if diff and (what := self._held.get(deployment)):
+            raise Conflict(f"{what} of {deployment!r} is under way {where}: one version at a time follows the serving one; see: udo status")
+        if deployment in self._running:
+            raise Conflict(f"a diff of {deployment!r} is already running {where}; one at a time")
 
     def _require_comparable(self, slot: Slot, wanted: Wanted) -> None:
         new, old = wanted.image.manifest, slot.wanted.image.manifest if slot.wanted else None
@@ -137,7 +165,9 @@ class Comparisons:
         assert instance is not None
         limits = c.wanted.config.limits
         bound = min(_KEPT_BYTES, int(limits.get("retained_bytes", DEFAULT.retained_bytes)) // 4)
-        began = time.monotonic()
+        runs = self._runs()
+        began = moved = time.monotonic()
+        looks = 0
         start, *_ = queue.transaction(
             [
                 ("GET", f"{p}emitted"),
@@ -147,20 +177,27 @@ class Comparisons:
             ]
         )
         while not c.load.cancelled.wait(min(_LOOK_S, max(began + for_s - time.monotonic(), 0))):
-            if instance.exited.is_set() or time.monotonic() >= began + for_s:
+            now = time.monotonic()
+            if instance.exited.is_set() or now >= began + for_s:
+                break
+            if looks != (looks := int(c.report.get("looks", 0))):
+                moved = now
+            elif now > moved + c.wanted.answer_timeout_s:
                 break
             if not queue.call("PEXPIRE", f"{p}diff", _LEASE_MS):
                 raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")
             yield Found(self._report(c, queue), self._examples(c, queue))
         end, _ = queue.transaction([("GET", f"{p}emitted"), ("DEL", f"{p}diff")])
         lasted_s = time.monotonic() - began
-        deadline = time.monotonic() + _DRAIN_S
+        deadline = time.monotonic() + (0 if c.canary else _DRAIN_S)
         while not instance.exited.wait(0.05) and time.monotonic() < deadline:
             pass
         report = self._report(c, queue)
         report["missed"] = max(log.as_int(end) - log.as_int(start) - report.get("seen", 0), 0)
         report["lasted_s"] = round(lasted_s, 3)
-        report["died"] = self._death(c, report)
+        report["died"] = "" if c.canary and c.load.cancelled.is_set() else self._death(c, report)
+        if report["died"] and instance.exited.is_set():
+            self._require_own_fault(c, report, runs)
         report["outcome"] = outcome(report)
         while more := self._examples(c, queue):
             yield Found(report, more)
@@ -171,10 +208,24 @@ class Comparisons:
         instance = c.load.instance
         assert instance is not None
         if not instance.exited.is_set():
-            return f"{c.wanted.reference} did not finish what it had to compare within {_DRAIN_S:g} s: it hangs or is too slow"
+            return f"{c.wanted.reference} hangs, or is too slow: it was not done with what it had to compare"
         if report.get("ended"):
             return ""
         return f"the instance of {c.wanted.reference} died: {instance.exit}{log_end(instance)}"
+
+    def _runs(self) -> list[str]:
+        """Which runs of both servers there are; ServerLost while one is away."""
+        found = []
+        for role in ROLES:
+            with contextlib.closing(self._node.servers.connect(role)) as conn:
+                found.append(conn.run_id)
+        return found
+
+    def _require_own_fault(self, c: Comparison, report: dict[str, Any], runs: list[str]) -> None:
+        if left := report.get("left"):
+            raise Conflict(f"{c.wanted.reference} could not be compared any longer: {left}")
+        if self._runs() != runs:
+            raise ServerLost(f"a server of node {self._node.settings.node} was lost while {c.wanted.reference} was compared")
 
     def _report(self, c: Comparison, queue: Connection) -> dict[str, Any]:
         assert c.load.instance is not None

@@ -32,6 +32,7 @@ from node_manager.embedded import Servers
 from node_manager.files import read_json, write_json
 from node_manager.images import Image, Images, Source
 from node_manager.instances import Config, Instance, Instances
+from node_manager.keyed_canaries import KeyedCanary
 from node_manager.loading import Node, Wanted
 from node_manager.pool import Pool
 from node_manager.servers import Role
@@ -89,7 +90,7 @@ class Deployment:
     numbers: dict[str, int] = field(default_factory=dict)  # of the pinned slots, by digest
     next_number: int = PINNED_FROM  # never used twice: the keys of a retired slot may still be on their way out
     epochs: dict[str, str] = field(default_factory=dict)
-    canary: Canary | None = None
+    canary: Canary | KeyedCanary | None = None
     beside: dict[int, Slot] = field(default_factory=dict)  # of canaries, also of former ones that lanes are still open to
     adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
 
@@ -224,6 +225,8 @@ class Manager:
 
     def stop(self) -> None:
         """Stop all instances and servers; what is wanted stays on disk for the next start."""
+        for deployment in self.deployments():
+            self._end_keyed_canary(deployment)
         self.comparisons.end()
         with self._lock:
             slots = self._slots()
@@ -308,7 +311,7 @@ class Manager:
         wanted = self._wanted(deployment, version, digest, config)
         serving = slot.view().owner
         if serving is not None and slot.wanted == wanted:
-            slot.discard()
+            self.discard(name)
             self._follow(deployment)
             return serving.name
         if serving is not None:
@@ -348,6 +351,7 @@ class Manager:
                     f"deployment {name!r} holds the state of {held} sessions on node {self.settings.node} (udo state ls {name}), which "
                     "would be lost. Export what is needed, then use --drop-state"
                 )
+        self._end_keyed_canary(deployment)
         self.comparisons.end(name)
         with self._lock:
             self._deployments.pop(name, None)
@@ -362,8 +366,9 @@ class Manager:
         deployment = self.find(name)
         assert deployment.slot is not None
         wanted = self._wanted(deployment, version, digest, deployment.config if config is None else config)
-        if wanted.image.manifest.key:  # one follower at a time
-            self.comparisons.end(name)
+        if wanted.image.manifest.key:
+            self._end_keyed_canary(deployment)
+            self.comparisons.hold(name, "an update")
         self._await(
             deployment.slot.prepare(wanted, check=check),
             wanted.ready_timeout_s,
@@ -376,11 +381,13 @@ class Manager:
         deployment = self.find(name)
         assert deployment.slot is not None
         instance = self._await(deployment.slot.promote(), _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
+        self.comparisons.release(name)
         with self._lock:
             deployment.version, deployment.digest = version, digest
             deployment.config = deployment.config if config is None else config
             self._save()
             used = {d.digest for d in self._deployments.values()} | {g for d in self._deployments.values() for g in d.numbers}
+            used |= {d.canary.digest for d in self._deployments.values() if d.canary}
             used |= {s.wanted.image.digest for d in self._deployments.values() for s in d.beside.values() if s.wanted}
         for reference in self.images.prune(used):
             self.driver.forget(reference)
@@ -389,6 +396,7 @@ class Manager:
 
     def discard(self, name: str) -> None:
         """Give up a prepared update."""
+        self.comparisons.release(name)
         slot = self.find(name).slot
         assert slot is not None
         slot.discard()
@@ -422,15 +430,17 @@ class Manager:
     def start_canary(self, name: str, update_id: str, version: str, digest: str, config: dict[str, Any], percent: float) -> None:
         """Let a version answer `percent` of the new lanes, in a slot of its own; returns once it does. OperatorError if it cannot.
 
-        The same again changes nothing. After a restart it goes on with the slot it had.
+        A keyed one tries that share of the key groups beside the owner. The same again changes nothing. After a restart it
+        goes on with the slot it had.
         """
         deployment = self.find(name)
         wanted = self._wanted(deployment, version, digest, config)
+        if deployment.canary is not None and deployment.canary.update_id == update_id:
+            return
         if wanted.image.manifest.key:
-            raise UsageError(f"{wanted.reference} keeps state: a canary needs a stateless operator")
+            self._start_keyed_canary(deployment, update_id, wanted, percent)
+            return
         with self._lock:
-            if deployment.canary is not None and deployment.canary.update_id == update_id:
-                return
             deployment.canary = None
             slot = next((s for s in deployment.beside.values() if s.number in deployment.adopted and s.wanted == wanted), None)
             if slot is None:
@@ -446,20 +456,44 @@ class Manager:
         with self._lock:
             deployment.canary = Canary(update_id, wanted.image.manifest.version, wanted.image.digest, percent, slot)
 
+    def _start_keyed_canary(self, deployment: Deployment, update_id: str, wanted: Wanted, percent: float) -> None:
+        assert deployment.slot is not None
+        self._end_keyed_canary(deployment)
+        with self._lock:
+            deployment.canary = canary = KeyedCanary(self.comparisons, deployment.slot, wanted, update_id, percent)
+        self.comparisons.hold(deployment.name, "a canary")
+        try:
+            deployment.slot.wait_serving(wanted.ready_timeout_s)
+            canary.start()
+        except UdoError:
+            self._end_keyed_canary(deployment)
+            raise
+
+    def _end_keyed_canary(self, deployment: Deployment) -> None:
+        with self._lock:
+            canary = deployment.canary
+            if not isinstance(canary, KeyedCanary):
+                return
+            deployment.canary = None
+        canary.end()
+        self.comparisons.release(deployment.name)
+
     def end_canary(self, name: str, going_to: str = "") -> None:
         """No new lanes go there; lanes that are open there are answered by what the deployment serves, or is about to (a digest)."""
         with self._lock:
             deployment = self._deployments.get(name)
-            if deployment is None:
-                return
+        if deployment is None:
+            return
+        self._end_keyed_canary(deployment)
+        with self._lock:
             deployment.canary = None
             deployment.adopted.clear()
         self._follow(deployment, going_to)
 
-    def canaries(self) -> list[tuple[str, Canary]]:
+    def canaries(self) -> list[tuple[str, Canary | KeyedCanary]]:
         """(deployment, canary) of all that run."""
         with self._lock:
-            return [(d.name, d.canary) for d in self._deployments.values() if d.canary is not None]
+            return [(d.name, d.canary) for d in self._deployments.values() if d.canary is not None and d.canary.running]
 
     def _follow(self, deployment: Deployment, going_to: str = "", only: Slot | None = None) -> None:
         """Slots of former canaries serve what the deployment serves."""

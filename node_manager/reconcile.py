@@ -17,9 +17,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from node_manager.canaries import Canary
+from node_manager.keyed_canaries import KeyedCanary
 from node_manager.manager import Catalogue, Manager
-from udo_protocol import slot
 from udo_protocol.errors import Conflict, NotFound, UdoError
 
 _log = structlog.get_logger()
@@ -50,16 +49,6 @@ class Registry(Catalogue, Protocol):
 
     def leave(self, node: str) -> Any:
         """The node stops in good order."""
-
-
-def measured(manager: Manager, canary: Canary) -> dict[str, float]:
-    """What a canary has counted on this node since it began (udo_protocol.canary.Measured)."""
-    view = canary.slot.view()
-    with contextlib.closing(manager.servers.connect("queue")) as queue:
-        now = slot.read_stats(queue, canary.slot.prefix, view.owner.name) if view.owner else {}
-    total = {n: view.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "frames", "errors")}
-    times = {n: now.get(n, 0.0) for n in ("p50_ms", "p99_ms")}
-    return {"events": total["events_in"], "frames": total["frames"], "errors": total["errors"] + view.restarts, **times}
 
 
 class Reconciler:
@@ -147,8 +136,14 @@ class Reconciler:
                 if not self._changed.wait_for(lambda: bool(self._manager.canaries()) or self._stopping.is_set(), POLL_S):
                     return
             for name, canary in self._manager.canaries():
-                told = {"version": canary.version, "digest": canary.digest, "state": "canary", "measured": measured(self._manager, canary)}
-                self._registry.report(self._node, name, update_id=canary.update_id, phase="observed", **told)
+                told: dict[str, Any] = {"version": canary.version, "digest": canary.digest, "update_id": canary.update_id}
+                if isinstance(canary, KeyedCanary):
+                    told["detail"] = canary.first_error
+                    if why := canary.failure:
+                        told |= {"state": "failed", "phase": "failed", "detail": str(why), "error_code": why.code}
+                if "phase" not in told:
+                    told |= {"state": "canary", "phase": "observed", "measured": canary.measured()}
+                self._registry.report(self._node, name, **told)
                 canary.confirmed_at = time.monotonic()
             self._stopping.wait(_OBSERVE_S)
 

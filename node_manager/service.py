@@ -240,7 +240,7 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
         dead_letters=count(state, f"udo:{v.deployment}:{v.number}:") if state else 0,
         policy=v.wanted.config.bad_events() if v.wanted else "",
         diff=m.comparisons.describe(v.deployment, v.number),
-        canary=next((f"{c.percent:g} % of new lanes" for name, c in m.canaries() if (name, c.slot.number) == (v.deployment, v.number)), ""),
+        canary=next((c.describe() for name, c in m.canaries() if (name, c.slot.number) == (v.deployment, v.number)), ""),
     )
 
 

@@ -193,6 +193,8 @@ class States:
             slot.change_state(work).result(_CHANGE_TIMEOUT_S)
         except FutureTimeout:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
+        finally:
+            self._manager.comparisons.end(slot.deployment)  # it knows the state from before; a canary begins anew
 
 
 def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int) -> None:

@@ -15,7 +15,10 @@ ConditionText = Annotated[str, WithJsonSchema({"type": "string", "pattern": _SHO
 
 
 class CanaryBody(BaseModel):
-    """The canary of an update: `percent` of the new lanes for `for_s`, rolled back at once when a condition holds."""
+    """The canary of an update: `percent` of the new lanes for `for_s`, rolled back at once when a condition holds.
+
+    Of a keyed operator: of the key groups, tried beside the serving version.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -43,3 +46,5 @@ class Measured(BaseModel):
     errors: float = Field(default=0.0, ge=0)
     p50_ms: float = Field(default=0.0, ge=0)
     p99_ms: float = Field(default=0.0, ge=0)
+    compared: float = Field(default=0.0, ge=0)
+    different: float = Field(default=0.0, ge=0)

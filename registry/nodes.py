@@ -131,7 +131,7 @@ def report(session: Session, node: str, r: Report, now: float) -> None:
         # Nodes may name the phase of the plan they are in; then `state` tells the step.
         step = r.phase if r.phase not in (None, "prepare", "promote") else r.state
         if step == "observed":
-            return updates.observe(session, r.update_id, node, (r.measured or Measured()).model_dump(), now)
+            return updates.observe(session, r.update_id, node, (r.measured or Measured()).model_dump(), now, r.detail)
         updates.step(session, r.update_id, node, step, r.detail, now, r.error_code or "")
         if step != "answering":
             return

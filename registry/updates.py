@@ -16,9 +16,10 @@ from registry import audit, catalogue, deployments
 from registry.audit import Caller, iso
 from registry.models import Deployment, Event, Participant, Update, Version
 from registry.store import bump
-from udo_protocol.canary import Measured, verdict
+from udo_protocol.canary import DIFFERENT, Condition, Measured, share_of_groups, verdict
 from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
 from udo_protocol.lifecycle import UPDATE, UPDATE_OPEN, Lifecycle
+from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.manifest import Manifest, call_misfits, parse, update_refusals
 
 # What nodes report of an update; only ready, answering and failed move it on, the others are shown to its watchers.
@@ -114,7 +115,7 @@ def start(
     new, remark = target(session, deployment, action, ref)
     old = deployment.version
     if canary:
-        _require_canary(deployment, new, live)
+        _require_canary(deployment, new, canary, live)
     update = Update(
         id=secrets.token_hex(8),
         deployment=name,
@@ -139,7 +140,7 @@ def start(
     route = f"{old.name}@{old.version} -> @{new.version} on {len(nodes)} node(s)"
     noted = f"{route}, update {update.id}"
     if canary:
-        remark = f"{canary['percent']:g} % of the new lanes for {canary['for_s']:g} s, rolled back if {_conditions(canary)}"
+        remark = f"{_tries(deployment, canary)} for {canary['for_s']:g} s, rolled back if {_conditions(canary)}"
         noted += f", canary: {remark}"
     audit.record(session, caller, action, deployment=name, before=old.digest, after=new.digest, detail=noted)
     _move(session, update, "canary" if canary else "preparing", caller.now, detail=f"{route}. {remark}".removesuffix(". "))
@@ -161,6 +162,8 @@ def step(session: Session, update_id: str, node: str, phase: str, detail: str, n
         return
     if phase == "failed":
         part.state = "failed"
+        if update.state == "canary" and update.canary and update.canary["since"] is not None:
+            return _roll_back(session, update, f"node {node}: {detail}", now)
         return _fail(session, update, f"node {node}: {detail}", now, error_code)
     if phase in ("ready", "answering"):
         part.state = phase
@@ -182,8 +185,8 @@ def advance(session: Session, update: Update, now: float) -> None:
         _outcome(session, update, now)
 
 
-def observe(session: Session, update_id: str, node: str, measured: dict[str, float], now: float) -> None:
-    """A node tells what its canary has counted: noted, told now and then, and judged at once."""
+def observe(session: Session, update_id: str, node: str, measured: dict[str, float], now: float, detail: str = "") -> None:
+    """A node tells what its canary has counted, and the first error: noted, told now and then, and judged at once."""
     update, part = session.get(Update, update_id), session.get(Participant, (update_id, node))
     if update is None or update.canary is None or update.state != "canary" or part is None:
         return
@@ -194,14 +197,25 @@ def observe(session: Session, update_id: str, node: str, measured: dict[str, flo
     if now - update.started_at >= every_s + (update.canary.get("told") or 0.0):
         update.canary = {**update.canary, "told": now - update.started_at}
         _event(session, update, "observed", now, node=node, detail=str(_measured(session, update)))
-    _judge(session, update, now, at_end=False)
+    _judge(session, update, now, at_end=False, hint=detail and f". On node {node}: {detail}")
 
 
-def _require_canary(deployment: Any, new: Version, live: list[str]) -> None:
-    if deployment.version.manifest.get("key") or new.manifest.get("key"):
+def _keyed(deployment: Deployment) -> bool:
+    return bool(deployment.version.manifest.get("key"))
+
+
+def _tries(deployment: Deployment, canary: dict[str, Any]) -> str:
+    """What a canary is given."""
+    if not _keyed(deployment):
+        return f"{canary['percent']:g} % of the new lanes"
+    return f"{len(share_of_groups(canary['percent']))} of {KEY_GROUPS} key groups, tried beside {deployment.version.version}"
+
+
+def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any], live: list[str]) -> None:
+    if not _keyed(deployment) and any(Condition.parse(text).measure == DIFFERENT for text in canary["rollback_if"]):
         raise UsageError(
-            f"deployment {deployment.name!r} is keyed: all events of a key belong to one version, so no share of them can be given to a "
-            "canary; update it without one"
+            f"condition {DIFFERENT!r}: expected a keyed deployment, {deployment.name!r} is not: its canary answers events that the serving "
+            "version does not, so there is nothing to compare. Use a diff before"
         )
     if new.digest == deployment.version.digest:
         raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: there is nothing to try")
@@ -230,16 +244,18 @@ def _share(session: Session, update: Update, now: float) -> None:
     if update.canary and update.canary["since"] is None and "waiting" not in states:
         update.canary = {**update.canary, "since": now}
         update.deadline_at = now + update.canary["for_s"]
-        _event(session, update, "sharing", now, detail=f"{update.to_version} serves {update.canary['percent']:g} % of the new lanes")
+        deployment = deployments.find(session, update.deployment)
+        what = "has" if _keyed(deployment) else "serves"
+        _event(session, update, "sharing", now, detail=f"{update.to_version} {what} {_tries(deployment, update.canary)}")
 
 
-def _judge(session: Session, update: Update, now: float, *, at_end: bool) -> None:
+def _judge(session: Session, update: Update, now: float, *, at_end: bool, hint: str = "") -> None:
     """Roll back if there is reason to; at the end else go on as any update does."""
     assert update.canary is not None
     session.flush()
     measured = _measured(session, update)
     if why := verdict(update.canary["rollback_if"], update.canary["min_events"], measured, at_end=at_end):
-        return _roll_back(session, update, why, now)
+        return _roll_back(session, update, why + hint, now)
     if at_end:
         for part in session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state != "gone")):
             part.state = "waiting"
@@ -251,7 +267,8 @@ def _judge(session: Session, update: Update, now: float, *, at_end: bool) -> Non
 
 
 def _roll_back(session: Session, update: Update, why: str, now: float) -> None:
-    _move(session, update, "rolled_back", now, f"{why}. {update.from_version} serves all new lanes")
+    keyed = _keyed(deployments.find(session, update.deployment))
+    _move(session, update, "rolled_back", now, f"{why}. {update.from_version} {'goes on serving' if keyed else 'serves all new lanes'}")
     bump(session)
     _outcome(session, update, now)
 

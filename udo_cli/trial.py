@@ -30,7 +30,7 @@ def share(text: str) -> float:
     """Percent, from 10% or 0.5%."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)%?", text)
     if found is None or not 0 < float(found[1]) <= 100:
-        raise click.BadParameter(f"expected a share of the new lanes above 0% and up to 100%, such as 10%, got {text!r}")
+        raise click.BadParameter(f"expected a share above 0% and up to 100%, such as 10%, got {text!r}")
     return float(found[1])
 
 

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from udo_protocol.errors import UsageError
+from udo_protocol.limits import KEY_GROUPS
 
-MEASURES = ("events", "errors", "error_rate", "p50_ms", "p99_ms")
+# Of keyed operators only: their canary's answers are compared with those served.
+DIFFERENT = "different"
+MEASURES = ("events", "errors", "error_rate", "p50_ms", "p99_ms", DIFFERENT)
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -26,7 +29,8 @@ _FORM = re.compile(PATTERN, re.ASCII)
 class Measured:
     """What canaries counted: events taken, frames answered with events, errors, and ms of a frame inside the operator.
 
-    `errors` counts frames answered with an error, and deaths of an instance.
+    `errors` counts frames answered with an error, and deaths of an instance. Of keyed operators also the frames whose answers
+    were `compared` with those served, and how many of them were `different`.
     """
 
     events: float = 0.0
@@ -34,12 +38,14 @@ class Measured:
     errors: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
+    compared: float = 0.0
+    different: float = 0.0
 
     @classmethod
     def together(cls, nodes: Iterable[Mapping[str, Any]]) -> Measured:
         """Of several nodes: counts are summed, of times the highest counts."""
         found = [cls(**n) for n in nodes]
-        summed = {name: sum(getattr(m, name) for m in found) for name in ("events", "frames", "errors")}
+        summed = {name: sum(getattr(m, name) for m in found) for name in ("events", "frames", "errors", "compared", "different")}
         highest = {name: max((getattr(m, name) for m in found), default=0.0) for name in ("p50_ms", "p99_ms")}
         return cls(**summed, **highest)
 
@@ -50,7 +56,8 @@ class Measured:
 
     def __str__(self) -> str:
         times = f", p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms" if self.frames else ""
-        return f"{self.events:.0f} events, {self.errors:.0f} errors{times}"
+        compared = f", {self.different:.0f} of {self.compared:.0f} frames compared different" if self.compared else ""
+        return f"{self.events:.0f} events, {self.errors:.0f} errors{times}{compared}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class Condition:
             return False
         if self.measure in ("p50_ms", "p99_ms") and not m.frames:
             return False
+        if self.measure == DIFFERENT and not m.compared:
+            return False
         return _SIGNS[self.sign](getattr(m, self.measure), float(self.number))
 
     def __str__(self) -> str:
@@ -84,9 +93,18 @@ class Condition:
 
 def verdict(rollback_if: Iterable[str], min_events: int, m: Measured, *, at_end: bool) -> str:
     """Why a canary has to be rolled back; '' if it has not, so far or at the end."""
-    for condition in map(Condition.parse, rollback_if):
+    conditions = [Condition.parse(text) for text in rollback_if]
+    for condition in conditions:
         if condition.holds(m, at_end=at_end):
             return f"{condition} holds ({condition.measure} = {getattr(m, condition.measure):g}): {m}"
     if at_end and m.events < min_events:
         return f"the canary saw {m.events:.0f} events, at least {min_events} were asked for: nothing can be said of it"
+    if at_end and not m.compared and any(c.measure == DIFFERENT for c in conditions):
+        return "no answer of the canary could be compared with the one served: nothing can be said of how they differ"
     return ""
+
+
+def share_of_groups(percent: float) -> list[int]:
+    """The key groups whose events a keyed canary tries: so many percent of all, at least one, spread, the same on every node."""
+    count = max(1, round(KEY_GROUPS * percent / 100))
+    return [i * KEY_GROUPS // count for i in range(count)]

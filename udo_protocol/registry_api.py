@@ -92,7 +92,8 @@ class Registry(Content):
         udo_protocol.errors where something failed. The update goes on if nobody iterates.
 
         `canary` = {percent, for_s, rollback_if: ["errors>0", ...], min_events}: the new version serves that share of the new lanes
-        first, and the registry decides; the last phase may then be `rolled_back`."""
+        first (a keyed one tries that share of the key groups and serves nobody), and the registry decides; the last phase may then be
+        `rolled_back`."""
         body = {"version": version, "timeout_s": timeout_s} | ({"canary": canary} if canary else {})
         return self._follow(f"/api/v1/deployments/{_q(name)}/update", body)
 
@@ -136,7 +137,8 @@ class Registry(Content):
 
         {generation, deployments: [{name, operator, version, digest, manifest, layers, slots, config: {env, secrets, files: {path:
         base64}, limits, policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the
-        node starts update.version in a slot of its own, reports "ready", directs `percent` of the new lanes there and reports
+        node starts update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes
+        there (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
         "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
         starts a shadow of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
         changes the owner and reports "answering"; a shadow whose update is gone without promotion is discarded.

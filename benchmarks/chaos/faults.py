@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, Semaphore
 
+from benchmarks.chaos import canaries
 from benchmarks.chaos.inside import POINTS
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.rules import InvalidRun
@@ -18,8 +19,9 @@ from udo_protocol.errors import UdoError
 
 KILL, KILL_AT, UPDATE, FORMER = "instance killed", "instance killed at", "live update", "former owner resumed"
 MIGRATE, BACK = "live update to another form of state", "rollback to the former form of state"
+CANARY = "canary"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
-WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, UPDATE: 2.0, MIGRATE: 2.0, BACK: 2.0, FORMER: 4.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.4}
+WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, UPDATE: 2.0, MIGRATE: 2.0, BACK: 2.0, FORMER: 4.0, CANARY: 4.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.4}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _RECOVER_S = 1.0
@@ -32,7 +34,7 @@ class Faults:
     def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS) -> None:
         self._node, self._weights = node, weights
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault")
-        self._free, self._node_wide = Semaphore(_AT_ONCE), Lock()
+        self._free, self._node_wide, self._counting = Semaphore(_AT_ONCE), Lock(), Lock()
         self._started = time.monotonic()
         self.counts: Counter[str] = Counter()
         self.happened: list[tuple[float, str, str, bool]] = []
@@ -76,9 +78,24 @@ class Faults:
             UPDATE: lambda: node.update(deployment),
             MIGRATE: lambda: node.migrate(deployment),
             BACK: lambda: node.go_back(deployment),
+            CANARY: lambda: self._canary(deployment, pause_s),
             FORMER: lambda: node.stop_promote_resume(deployment, point, pause_s),
             QUEUE: lambda: node.kill_server("queue"),
             STATE: lambda: node.kill_server("state"),
             MANAGER: node.kill_manager,
         }
         return steps[kind]()
+
+    def _canary(self, deployment: str, pause_s: float) -> bool:
+        """Of an equal version or one of the other form of state; it ends, or the update goes through."""
+        node, other, through = self._node, pause_s % 0.02 < 0.01, pause_s % 0.2 < 0.1
+        serving = next(s.version for s in node.api.status().slots if s.deployment == deployment and not s.pinned)
+        found = canaries.try_out(node.chaos, deployment, canaries.CANDIDATES[serving][other], 100 if pause_s > 1 else 10, pause_s)
+        if found is None:
+            return False
+        with self._counting:
+            self.counts["canary frames compared"] += int(found["compared"])
+            self.counts["canary frames different"] += int(found["different"])
+        if through:
+            node.migrate(deployment) if other else node.update(deployment)
+        return True

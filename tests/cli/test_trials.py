@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +17,9 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.conftest import wait_until
+from tests.keyed import Attempt
 from udo_interface import connect
+from udo_protocol.node_api import connect_node
 
 Operators = Callable[..., Path]
 
@@ -130,6 +134,57 @@ def test_a_canary_outlives_its_command_and_ends_by_rollback(platform: Shell, dep
 
     wait_until(lambda: not shares(), 30, "the share to end")
     assert platform("inspect", deployed, "--json").json["update"] is None
+
+
+KEYED = """
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"b": n {WRONG}}
+"""
+
+
+def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platform: Shell, operator: Operators) -> None:
+    name = "keyedtrial"
+    for version, wrong in (("1", ""), ("2", "+ 1"), ("3", "+ 0")):
+        directory = operator(name, version, source=KEYED.replace("{WRONG}", wrong))
+        toml = (directory / "operator.toml").read_text()
+        (directory / "operator.toml").write_text('key = "a"\n' + toml)
+        platform("push", directory)
+    platform("deploy", f"{name}@1")
+    node = connect_node(platform.home / "node" / "node.sock")
+    epochs = itertools.count()
+
+    def run() -> list[int]:
+        epoch = next(epochs)
+        return Attempt(node, name, "q", epoch, epoch + 1).run([1, 2])
+
+    assert run() == [1, 1]
+    command = platform.command("update", name, "2", "--canary", "100%", "--for", "1h", "--rollback-if", "different>0")
+    update = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=platform.environment())
+    try:
+        shown = lambda: [s["canary"] for s in platform("status", "--json").json["node"]["slots"] if s["deployment"] == name]  # noqa: E731
+        wait_until(lambda: any("128 of 128 key groups tried by 2, which serves nobody" in s for s in shown()), 60, "the canary to begin")
+        status = platform("status").out
+        assert f"{name}: canary of 2: " in status and f"{name}: canary: 128 of 128 key groups tried by 2, which serves nobody" in status
+        assert platform("inspect", name, "--json").json["update"]["state"] == "canary"
+        assert run() == [2, 2]
+        out, _ = update.communicate(timeout=60)
+    finally:
+        update.kill()
+        update.communicate()
+    assert update.returncode == 8 and "different>0 holds" in out and "1 goes on serving" in out, out
+    assert run() == [3, 3]
+
+    with ThreadPoolExecutor(1) as beside:
+        words = ("update", name, "3", "--canary", "100%", "--for", "4s", "--min-events", "2", "--rollback-if", "different>0", "--json")
+        passed = beside.submit(platform, *words)
+        wait_until(lambda: any("key groups tried by 3" in s for s in shown()) or passed.done(), 60, "the canary to begin")
+        assert run() == [4, 4]
+        assert passed.result(60).json["outcome"] == "done"
+    assert run() == [5, 5]
+    platform("undeploy", name, "--drop-state")
 
 
 def test_what_makes_no_sense_is_told_before_anything_is_asked(platform: Shell) -> None:

@@ -17,7 +17,7 @@ from tests.node_manager.conftest import Lane, add
 from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
 from tests.registry.conftest import start
 from udo_interface import connect
-from udo_protocol.errors import Conflict, UsageError
+from udo_protocol.errors import Conflict
 from udo_protocol.frame import ANSWER, ERROR
 
 # Version 2 of the tests below: b = a + 100, fails on event -1, sleeps on event -2, dies of event -3.
@@ -173,7 +173,7 @@ def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(two: Cluster)
     assert [version(lane) for lane in lanes] == [2, 2]
 
 
-def test_what_belongs_to_a_canary_is_refused_while_one_runs_and_for_keyed_operators(two: Cluster) -> None:
+def test_what_belongs_to_a_canary_is_refused_while_one_runs(two: Cluster) -> None:
     canary = Watched(two, 3600).sharing()
     with pytest.raises(Conflict, match="udo rollback d"):
         two.client.undeploy("d")
@@ -181,13 +181,6 @@ def test_what_belongs_to_a_canary_is_refused_while_one_runs_and_for_keyed_operat
     assert canary.end()["phase"] == "rolled_back"
     two.client.undeploy("d")
     wait_until(lambda: not two.node.api.status().slots, 30, "all slots to go, the canary's too")
-    keyed = "from udo_runtime import Operator\nclass run(Operator):\n    def process(self, event, ctx): yield {'b': 1}\n"
-    for n in ("7", "8"):
-        two.push(n, f"# {n}\n{keyed}", key="a")
-    two.client.deploy("d", "t", "7")
-    wait_until(lambda: two.state() == ("answering", "7"), 30, "the keyed version to answer")
-    with pytest.raises(UsageError, match="is keyed"):
-        two.client.update("d", "8", canary={"percent": 10})
 
 
 def clients(two: Cluster, stop: threading.Event, count: int) -> Iterator[tuple[list[int], list[int]]]:

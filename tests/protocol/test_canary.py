@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from udo_protocol.canary import Condition, Measured, verdict
+from udo_protocol.canary import Condition, Measured, share_of_groups, verdict
 from udo_protocol.errors import UsageError
 
 GOOD = Measured(events=100, frames=10, errors=0, p50_ms=1, p99_ms=2)
@@ -62,3 +62,22 @@ def test_counts_of_nodes_are_summed_and_the_highest_time_counts() -> None:
     both = Measured.together([GOOD.__dict__, other])
     assert both == Measured(events=101, frames=11, errors=2, p50_ms=9, p99_ms=2)
     assert Measured.together([]) == Measured()
+
+
+def test_different_means_nothing_until_something_was_compared_and_then_decides() -> None:
+    none, some = Measured(events=5, frames=5), Measured(events=5, frames=5, compared=4, different=1)
+    assert verdict(["different<1"], 1, none, at_end=False) == ""
+    assert "nothing can be said of how they differ" in verdict(["different>0"], 1, none, at_end=True)
+    assert "different>0 holds (different = 1)" in verdict(["different>0"], 1, some, at_end=False)
+    assert verdict(["different>1"], 1, some, at_end=True) == ""
+
+
+def test_a_share_of_the_key_groups_is_never_empty_is_spread_and_the_same_everywhere() -> None:
+    assert share_of_groups(100) == list(range(128))
+    assert share_of_groups(50) == list(range(0, 128, 2))
+    assert share_of_groups(3) == [0, 32, 64, 96]
+    assert share_of_groups(0.01) == [0]
+    assert [len(share_of_groups(p)) for p in (1, 10, 25, 99.9)] == [1, 13, 32, 128]
+    for percent in range(1, 101):
+        groups = share_of_groups(percent)
+        assert groups == sorted(set(groups)) and groups[-1] < 128

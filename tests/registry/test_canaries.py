@@ -178,17 +178,73 @@ def test_a_node_that_leaves_is_not_waited_for_and_one_that_comes_back_counts_aga
     assert client.update_status(update)["state"] == "rolled_back"
 
 
-def test_what_cannot_be_tried_is_refused(registry: Running, tmp_path: Path, deployed: tuple[Registry, str]) -> None:
+@pytest.fixture
+def keyed(deployed: tuple[Registry, str], tmp_path: Path) -> str:
+    """A keyed deployment in version 1, version 2 is there."""
+    client, name = deployed[0], fresh("keyed")
+    for version in ("1", "2"):
+        image(name, version, f"v = {version}", key="card").push(client, tmp_path)
+    client.deploy(name, name, "1")
+    return name
+
+
+def test_a_keyed_canary_is_told_as_one_that_serves_nobody(deployed: tuple[Registry, str], keyed: str) -> None:
+    client, _ = deployed
+    with CanaryNode(client, "a") as a:
+        a.counted = {**GOOD, "compared": 10.0, "different": 0.0}
+        events = list(client.update(keyed, "2", canary=canary(0.3, "different>0")))
+        assert "13 of 128 key groups, tried beside 1 for 0.3 s, rolled back if different>0 or fewer" in events[0]["detail"]
+        assert any(e["phase"] == "sharing" and e["detail"] == "2 has 13 of 128 key groups, tried beside 1" for e in events)
+        passed = next(e for e in events if e["phase"] == "preparing")
+        assert passed["detail"].endswith("p99 2.00 ms, 0 of 10 frames compared different")
+        assert client.deployment(keyed)["version"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("counted", "why"),
+    [
+        ({**GOOD, "compared": 4.0, "different": 1.0}, "different>0 holds (different = 1)"),
+        (GOOD, "no answer of the canary could be compared"),
+    ],
+)
+def test_a_keyed_canary_that_answers_otherwise_or_cannot_be_compared_is_rolled_back(
+    deployed: tuple[Registry, str], keyed: str, counted: dict[str, float], why: str
+) -> None:
+    client, _ = deployed
+    with CanaryNode(client, "a") as a:
+        a.counted = counted
+        last = list(client.update(keyed, "2", canary=canary(0.3, "different>0")))[-1]
+    assert last["phase"] == "rolled_back" and why in last["detail"] and "1 goes on serving" in last["detail"]
+
+
+def test_what_a_node_says_of_the_first_error_stands_in_the_reason(deployed: tuple[Registry, str], keyed: str) -> None:
+    client, _ = deployed
+    with CanaryNode(client, "a") as a:
+        a.counted = None
+        events = client.update(keyed, "2", canary=canary(3600, "errors>0"))
+        wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
+        said = {"state": "canary", "phase": "observed", "measured": {**GOOD, "errors": 1.0}, "detail": "ValueError: unlucky"}
+        client.report("a", keyed, **said, **a.told)
+        assert list(events)[-1]["detail"].endswith("On node a: ValueError: unlucky. 1 goes on serving")
+
+
+def test_a_node_whose_canary_cannot_go_on_rolls_back_with_its_reason(deployed: tuple[Registry, str], keyed: str) -> None:
+    client, _ = deployed
+    with CanaryNode(client, "a") as a:
+        events = client.update(keyed, "2", canary=canary(3600))
+        assert any(e["phase"] == "sharing" for e in events)
+        client.report("a", keyed, state="failed", phase="failed", detail="migrate() failed: KeyError: 3", error_code="operator", **a.told)
+        last = list(events)[-1]
+    assert last["phase"] == "rolled_back" and last["detail"] == "node a: migrate() failed: KeyError: 3. 1 goes on serving"
+
+
+def test_what_cannot_be_tried_is_refused(registry: Running, deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     with pytest.raises(errors.Conflict, match="no node is live"):
         client.update(name, "2", canary=canary())
-    keyed = fresh("keyed")
-    for version in ("1", "2"):
-        image(keyed, version, f"v = {version}", key="card").push(client, tmp_path)
-    client.deploy(keyed, keyed, "1")
     with CanaryNode(client, "a"):
-        with pytest.raises(errors.UsageError, match="is keyed: all events of a key"):
-            client.update(keyed, "2", canary=canary())
+        with pytest.raises(errors.UsageError, match="expected a keyed deployment"):
+            client.update(name, "2", canary=canary(1, "different>0"))
         with pytest.raises(errors.Conflict, match="serves @1 already"):
             client.update(name, "1", canary=canary())
         for wrong, why in (

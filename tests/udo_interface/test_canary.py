@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from tests.conftest import wait_until
+from tests.udo_interface.test_keyed import COUNT, MANIFEST, Stream
 from udo_interface import udo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from tests.udo_interface.conftest import Platform
@@ -37,3 +43,53 @@ def test_each_fifth_task_is_the_canarys_and_no_row_is_lost_or_doubled(spark: Spa
     assert {r.version for r in pinned} == {1}
     assert list(platform.api.rollback(name))[-1]["phase"] == "rolled_back"
     assert {r.version for r in udo(name)(spark.range(0, 100, 1, 10)).collect()} == {1}
+
+
+# Counts as COUNT does, with another form of state; the other one fails on every event.
+MIGRATED = (
+    COUNT.replace('"n"] =', '"m"] =').replace('get("n"', 'get("m"') + "    def migrate(self, old, from_version): return {'m': old['n']}\n"
+)
+FAILING = COUNT.replace("        n =", "        if event['id'] >= 0: raise ValueError('not today')\n        n =")
+
+
+def test_a_keyed_query_counts_on_while_a_canary_is_tried_rolled_back_and_promoted(
+    spark: SparkSession, platform: Platform, tmp_path: Path
+) -> None:
+    name = platform.operator(COUNT, **MANIFEST)
+    platform.push(FAILING, name=name, version="2", **MANIFEST)
+    platform.push(MIGRATED, name=name, version="3", **MANIFEST, state_version=1, migrates_from=[0])
+    stream = Stream(spark, tmp_path, name)
+    stream.add()
+    stream.run()
+    query = stream.start()
+    try:
+        bad = platform.api.update(name, "2", canary={"percent": 25, "for_s": 3600, "rollback_if": ["errors>0"]})
+        told = during(stream, bad, lambda e: e["phase"] == "sharing")
+        assert told[-1]["phase"] == "rolled_back" and "not today" in told[-1]["detail"], told[-1]
+        stream.add()
+        query.processAllAvailable()
+
+        wish = {"percent": 50, "for_s": 4, "rollback_if": ["errors>0", "different>0"], "min_events": 20}
+        told = during(stream, platform.api.update(name, "3", canary=wish), lambda e: e["phase"] == "sharing")
+        assert told[-1]["phase"] == "done", told[-1]
+        assert any("0 errors" in e["detail"] and " compared different" in e["detail"] for e in told if e["phase"] == "preparing")
+        stream.add()
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    stream.check()
+    assert platform.api.deployment(name)["version"] == "3"
+
+
+def during(stream: Stream, events: Iterator[dict[str, str]], begun: Callable[[dict[str, str]], bool]) -> list[dict[str, str]]:
+    """All events of an update, with micro-batches from when `begun` holds until it ends."""
+    told: list[dict[str, str]] = []
+    follower = threading.Thread(target=lambda: told.extend(events), daemon=True)
+    told.append(next(e for e in events if begun(e) or e["phase"] == "failed"))
+    follower.start()
+    while follower.is_alive():
+        files = stream.files
+        stream.add()
+        wait_until(lambda n=files: n in stream.rows or not follower.is_alive(), 60, "a micro-batch")  # type: ignore[misc]
+        follower.join(0.2)
+    return told

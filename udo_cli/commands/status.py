@@ -78,9 +78,19 @@ def _show(found: dict[str, Any]) -> None:
         for s in node["slots"]:
             if s["diff"]:
                 click.echo(f"{s['deployment']}: diff with {s['diff']}")
+            if s["canary"] and not s["pinned"]:
+                click.echo(f"{s['deployment']}: canary: {s['canary']}")
         rows = [
-            (f"{s['deployment']}:{s['slot']}", f"{s['operator']}@{s['version']}", s["state"], s["canary"], s["pid"], s["restarts"])
-            + (s["depth_frames"], output.size(int(s["rss_bytes"])), s["policy"], s["dead_letters"], s["last_error"])
+            (f"{s['deployment']}:{s['slot']}", f"{s['operator']}@{s['version']}", s["state"], s["canary"] if s["pinned"] else "")
+            + (
+                s["pid"],
+                s["restarts"],
+                s["depth_frames"],
+                output.size(int(s["rss_bytes"])),
+                s["policy"],
+                s["dead_letters"],
+                s["last_error"],
+            )
             for s in node["slots"]
         ]
         columns = ("SLOT", "OPERATOR", "STATE", "SERVES", "PID", "RESTARTS", "DEPTH", "RESIDENT", "ON ERROR", "DEAD", "LAST ERROR")

@@ -28,14 +28,20 @@ _EXAMPLES_KEPT = 1000
     "--wait-s", type=click.FloatRange(1), default=120.0, show_default=True, help="How long the new version may take to become ready."
 )
 @click.option("--diff", is_flag=True, help="Only compare: VERSION answers beside the serving version, on the node in use; nothing changes.")
-@click.option("--canary", type=trial.share, metavar="PERCENT", help="Let VERSION serve this share of the new lanes first, then decide.")
+@click.option(
+    "--canary",
+    type=trial.share,
+    metavar="PERCENT",
+    help="Try VERSION on a share of the new lanes (keyed: of the key groups) first.",
+)
 @click.option("--for", "for_s", type=trial.duration, metavar="TIME", help="How long the diff or the canary lasts.  [default: 60s]")
 @click.option(
     "--rollback-if",
     type=trial.condition,
     multiple=True,
     metavar="CONDITION",
-    help="Of a canary: events, errors, error_rate, p50_ms or p99_ms, then > >= < or <=, then a number. May be given again.",
+    help="Of a canary: events, errors, error_rate, p50_ms, p99_ms or, keyed, different, then > >= < or <=, then a number. May be given "
+    "again.",
 )
 @click.option("--min-events", type=click.IntRange(0), help="Of a canary: with fewer events nothing is promoted.  [default: 1]")
 @click.option(
@@ -65,9 +71,9 @@ def command(
     the state they have (exit code 4); a version that does not become ready, or whose migrate() raises, leaves the old one
     answering. Progress goes to stderr.
 
-    With --canary it serves a share of the new lanes first (stateless operators). The registry promotes it when the time is
-    over, or rolls it back as soon as a condition holds (exit code 8), also if this command has ended; `udo rollback NAME` ends
-    it by hand.
+    With --canary it serves a share of the new lanes first. A keyed operator's serves nobody: it follows the serving version and
+    processes the events of a share of the key groups. The registry promotes it when the time is over, or rolls it back as soon
+    as a condition holds (exit code 8), also if this command has ended; `udo rollback NAME` ends it by hand.
 
     With --diff it serves nothing: its answers are compared with those served, and the exit code says whether they differ (9)
     or nothing could be compared (10).
@@ -101,7 +107,7 @@ def _require_consistent(
     diff: bool, canary: float | None, for_s: float | None, rollback_if: tuple[str, ...], min_events: int | None, out: Path | None
 ) -> None:
     if diff and canary is not None:
-        raise click.UsageError("--diff serves nothing and --canary does: choose one; a diff first is a good order")
+        raise click.UsageError("--diff changes nothing and --canary decides: choose one; a diff first is a good order")
     for given, option, needed, there in (
         (bool(rollback_if), "--rollback-if", "--canary", canary is not None),
         (min_events is not None, "--min-events", "--canary", canary is not None),

@@ -8,6 +8,7 @@ comparing_keyed.py.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 from contextlib import closing, suppress
@@ -17,13 +18,14 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.connection import Connection
-from udo_protocol.errors import ProtocolError, UdoError, Unavailable
+from udo_protocol.errors import Fenced, ProtocolError, UdoError, Unavailable
 from udo_protocol.frame import DATA, ERROR, SKIPPED, Frame, decode
 from udo_protocol.schema import conform, misfits
 from udo_runtime.differences import row, unequal_columns
 from udo_runtime.failure import ProcessingError
 from udo_runtime.instance import Instance
 
+_log = logging.getLogger("udo_runtime")
 # How soon the end of the diff is noticed, and a report is renewed.
 _LOOK_S = 0.25
 _REPORT_MS = 60_000
@@ -52,6 +54,8 @@ class Findings:
     served_by: dict[str, int] = field(default_factory=dict)  # version -> frames
     examples: int = 0
     ended: bool = False
+    left: str = ""  # why this instance could not go on, through no fault of the new version
+    looks: int = 0  # grows while this instance gets on
 
 
 class Comparing(Instance):
@@ -69,6 +73,9 @@ class Comparing(Instance):
         try:
             super().serve()
             self.found.ended = True
+        except Fenced as e:
+            self.found.left = str(e)
+            raise
         finally:
             # A connection of its own: on the loop's one, replies may still be to come.
             with suppress(UdoError), closing(Connection(self._conn.path, login=self._conn.login)) as conn:
@@ -116,7 +123,8 @@ class Comparing(Instance):
             frames = read.frames[: last - read.first + 1]
             for at, data in enumerate(frames, read.first):
                 self._look_at(at, data, served)
-            self.found.seen += len(frames)
+                self.found.seen += 1
+                self._renew(at)
             seq = read.first + len(frames)
         self.found.missed += last + 1 - seq
         self._look(last + 1, diff)
@@ -127,10 +135,15 @@ class Comparing(Instance):
         if not self._on(diff) and not self._conn.call("EXISTS", self._key("diffed")):
             self.stopping = True
         self._reader.pin(self._needed_from(cursor), _PIN_MS)
+        self._renew(cursor)
+        self._housekeeping()
+
+    def _renew(self, cursor: int) -> None:
+        """Now and then: what is leased, and the report."""
         if time.monotonic() >= self._report_due:
             self._report_due = time.monotonic() + _LOOK_S
+            self._reader.pin(self._needed_from(cursor), _PIN_MS)
             self._publish(self._conn)
-        self._housekeeping()
 
     def _needed_from(self, cursor: int) -> int:
         """The first frame that may be read again."""
@@ -138,8 +151,10 @@ class Comparing(Instance):
 
     def _publish(self, conn: Connection) -> None:
         self.found.columns, self.found.served_by = dict(self._columns), dict(self._versions)
-        timed = {name: value for name, value in self._stats.values().items() if name in ("p50_ms", "p99_ms")}
-        report = json.dumps({**asdict(self.found), **timed})
+        self.found.looks += 1
+        stats = self._stats.values()
+        counted = {"events": stats["events_in"], "answered": stats["frames"], "p50_ms": stats["p50_ms"], "p99_ms": stats["p99_ms"]}
+        report = json.dumps({**asdict(self.found), **counted})
         commands: list[Any] = [("SET", self._key(f"compared:{self._reader.name}"), report, "PX", _REPORT_MS)]
         commands += [("PEXPIRE", self._key(name), _REPORT_MS) for name in ("diffed", "diffbytes")]
         if self._told:
@@ -182,9 +197,7 @@ class Comparing(Instance):
 
     def _failed_on(self, frame: Frame, batch: pa.RecordBatch | None, answer: Frame, e: ProcessingError | ProtocolError) -> None:
         self._stats.errors += 1
-        self.found.errors_new += 1
-        traceback, event = (e.traceback, e.event) if isinstance(e, ProcessingError) else ("", "")
-        self.found.first_error = self.found.first_error or {"message": str(e), "traceback": traceback, "event": event}
+        event = self._note_error(e)
         if answer.header.kind == ERROR:  # both fail: what they say of it is not compared
             self.found.errors_served += 1
             self.found.equal += 1
@@ -194,6 +207,15 @@ class Comparing(Instance):
         self.found.rows += served.num_rows
         one = batch is not None and batch.num_rows == served.num_rows == 1
         self._differs(frame, batch if one else None, served if one else None, None, 0, [], f"the new version failed: {e}", event)
+
+    def _note_error(self, e: ProcessingError | ProtocolError) -> str:
+        """The new version failed on a frame; the event it named."""
+        self.found.errors_new += 1
+        traceback, event = (e.traceback, e.event) if isinstance(e, ProcessingError) else ("", "")
+        if self.found.first_error is None:
+            self.found.first_error = {"message": str(e), "traceback": traceback, "event": event}
+            _log.error("the first error of %s: %s\n%s", self._reference, e, traceback)  # nobody else gets it as an answer
+        return event
 
     def _compare(self, frame: Frame, batch: pa.RecordBatch, served: pa.RecordBatch, new: pa.RecordBatch) -> None:
         """Row by row, as the running query would see the new answer: in the columns and types it was planned with."""

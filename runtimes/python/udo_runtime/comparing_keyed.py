@@ -1,34 +1,45 @@
-"""The diff of a keyed operator: each frame is answered from the state that the serving version had before it.
+"""Comparing for keyed operators: each frame is answered from the state that the serving version had before it.
 
 The new version follows the owner (following.py). What it makes of the state itself lasts until the owner's next checkpoint, as
-after an update: so each epoch tells what the new version would have made of it, and differences do not pile up.
+after an update: so each epoch tells what the new version would have made of it, and differences do not pile up. A diff does
+so with all events, a canary with those of some key groups.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from udo_protocol.errors import Fenced
-from udo_protocol.frame import ANSWER, DATA, END, ERROR, Frame, decode
-from udo_protocol.schema import conform
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udo_protocol.errors import StateLost
+from udo_protocol.frame import ANSWER, DATA, END, ERROR, Frame, Header, decode
+from udo_protocol.schema import GROUP_COLUMN, conform
+from udo_runtime.bad_events import empty
 from udo_runtime.comparing import Comparing
 from udo_runtime.failure import ProcessingError
 from udo_runtime.following import Follower
 from udo_runtime.instance import Instance, Result
 from udo_runtime.keyed_instance import KeyedInstance
+from udo_runtime.session import Session
 
 
 class ComparingKeyed(Comparing, KeyedInstance):
-    """See the module. `follower` is never given up: this instance is never promoted."""
+    """See the module. `follower` is never given up: this instance is never promoted. `groups`: those tried, None for all."""
 
     follower: Follower
+    groups: Collection[int] | None = None
+    _counting = False  # else it processes what came before the frames that it looks at
 
     def _shadow(self) -> int:
         self.ledger.answered = True
         self._reader.pin(1, 60_000)  # before the state is read: what comes behind it must be there
-        self._covered = self._restart(self.follower.load(), self.follower.sessions)
+        try:
+            self._covered = self._restart(self.follower.load(), self.follower.sessions)
+        except (ProcessingError, StateLost) as e:
+            raise self._unreadable(e) from e
         self._next = self._covered + 1  # the first frame not yet processed
         self._told_of: deque[tuple[int, list[list[Any]]]] = deque()
         self.report({"ok": True})
@@ -39,51 +50,85 @@ class ComparingKeyed(Comparing, KeyedInstance):
         return self._covered + 1
 
     def _timed(self, rows: int, work: Callable[[], Result]) -> Result:
-        return Instance._timed(self, rows, work)  # its own figures are what a diff shows
+        return Instance._timed(self, rows, work) if self._counting else work()
+
+    # -- the part that is tried --------------------------------------------------------------------------------------
+
+    def _processed(self, session: Session, header: Header, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        batch = self._tried(batch, batch)
+        return super()._processed(session, header, batch) if batch.num_rows else empty(self._output)
+
+    def _end(self, session: Session, header: Header) -> pa.RecordBatch | None:
+        if self.groups is None:
+            return super()._end(session, header)
+        mine = Header()
+        mine.CopyFrom(header)
+        mine.groups[:] = [n for n in header.groups if n in self.groups]
+        return super()._end(session, mine)
+
+    def _tried(self, rows: pa.RecordBatch, events: pa.RecordBatch) -> pa.RecordBatch:
+        """Of `rows`, one for each of `events`, those in the key groups that are tried."""
+        if self.groups is None:
+            return rows
+        numbers = events.column(GROUP_COLUMN)
+        return rows.filter(pc.is_in(numbers, value_set=pa.array(self.groups, numbers.type)))
+
+    # -- comparing ---------------------------------------------------------------------------------------------------
 
     def _look_at(self, seq: int, data: bytes | bytearray, served: dict[tuple[str, int], Frame]) -> None:
-        self._reach(seq)
-        new = self._processed(seq, data)
+        if not self._reach(seq):
+            self.found.not_compared += 1
+            return
+        self._counting = True
+        new = self._answered(seq, data)
+        self._counting = False
         frame = decode(data) if new is not None else None
         answer = served.get((frame.header.lane, frame.header.number)) if frame else None
-        kinds = (ANSWER, ERROR)
-        if (
-            new is None
-            or frame is None
-            or answer is None
-            or frame.header.kind not in (DATA, END)
-            or answer.header.kind not in kinds
-            or new.header.kind not in kinds
-        ):
+        if new is None or frame is None or not self._judge(frame, answer, new):
             self.found.not_compared += 1
-        else:
-            self._judge(frame, answer, new)
 
-    def _judge(self, frame: Frame, answer: Frame, new: Frame) -> None:
-        self.found.frames += 1
-        self._versions[answer.header.version] += 1
-        batch = conform(frame.batch(self._schema(frame.header.schema)), self._input) if frame.header.kind == DATA else None
+    def _judge(self, frame: Frame, answer: Frame | None, new: Frame) -> bool:
+        """Compare and count; False if these cannot be compared."""
+        events = frame.batch(self._schema(frame.header.schema)) if frame.header.kind == DATA else None
+        failed = None
         if new.header.kind == ERROR:
             failure = new.header.failure
-            self._failed_on(frame, batch, answer, ProcessingError(failure.message, failure.traceback, failure.event, failure.code))
-            return
+            failed = ProcessingError(failure.message, failure.traceback, failure.event, failure.code)
+        if answer is None or frame.header.kind not in (DATA, END) or {answer.header.kind, new.header.kind} - {ANSWER, ERROR}:
+            if failed:
+                self._note_error(failed)
+            return False
+        theirs = answer.batch(self._schema(answer.header.schema)) if answer.header.kind == ANSWER and answer.body is not None else None
+        if self.groups is not None and not failed:  # comparable where each event has one answer: whose the others are, nobody knows
+            if events is None or theirs is None or theirs.num_rows != events.num_rows:
+                return False
+            events, theirs = self._tried(events, events), self._tried(theirs, events)
+            if not events.num_rows:
+                return False
+        self.found.frames += 1
+        self._versions[answer.header.version] += 1
+        batch = None if events is None else conform(events, self._input)
+        if failed:
+            self._failed_on(frame, batch, answer, failed)
+            return True
         mine = new.batch(self._output)
         if answer.header.kind == ERROR:
             self.found.errors_served += 1
             self.found.different += 1
             self._differs(frame, batch, None, mine, 0, [], f"the serving version failed: {answer.header.failure.message}")
-            return
-        theirs = answer.batch(self._schema(answer.header.schema)) if answer.body is not None else mine.slice(0, 0)
+            return True
+        theirs = mine.slice(0, 0) if theirs is None else theirs
         self._compare(frame, theirs if batch is None else batch, theirs, mine)
+        return True
 
-    def _processed(self, seq: int, data: bytes | bytearray) -> Frame | None:
+    def _answered(self, seq: int, data: bytes | bytearray) -> Frame | None:
         """The answer of this version; None for a frame that cannot be decoded."""
         self._next = seq + 1
         (lane, pieces), _ = self._keyed_answer(seq, data)
         return decode(b"".join(map(bytes, pieces))) if lane else None
 
-    def _reach(self, seq: int) -> None:
-        """Bring the state to what it was before frame `seq`."""
+    def _reach(self, seq: int) -> bool:
+        """Bring the state to what it was before frame `seq`; False if frames before it are gone: until the next checkpoint."""
         self._told_of += self.follower.told()
         while self._told_of and self._told_of[0][0] < seq:
             self._covered, entries = self._told_of.popleft()
@@ -94,6 +139,8 @@ class ComparingKeyed(Comparing, KeyedInstance):
             self._reader.limits = self._limits
             read = self._reader.read(self._next)
             if read.first > self._next or not read.frames:
-                raise Fenced(f"frames from {self._next} on are not in the log any more: the diff has lost its pin")
+                return False
             for at, data in enumerate(read.frames[: seq - read.first], read.first):
-                self._processed(at, data)
+                self._answered(at, data)
+                self._renew(at)
+        return True

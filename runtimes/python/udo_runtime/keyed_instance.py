@@ -72,14 +72,18 @@ class KeyedInstance(Instance):
             gc.collect()
             gc.freeze()
             cursor = self._follow(self.follower, covered + 1, started)
-        except (ProcessingError, StateLost) as e:  # state that this version cannot read: the owner goes on
-            self.report({"ok": False, "error": {"code": e.code, "message": str(e), "traceback": getattr(e, "traceback", "")}})
-            raise Fenced(f"not promoted: {e}") from e
+        except (ProcessingError, StateLost) as e:
+            raise self._unreadable(e) from e
         if self.follower is not None:
             self.follower.promoted()
             self._followed, self.follower = self.follower, None
         self._stats.errors = 0
         return cursor
+
+    def _unreadable(self, e: ProcessingError | StateLost) -> Fenced:
+        """State that this version cannot read: the owner goes on."""
+        self.report({"ok": False, "error": {"code": e.code, "message": str(e), "traceback": getattr(e, "traceback", "")}})
+        return Fenced(f"not promoted: {e}")
 
     def _restart(self, covered: int, sessions: dict[str, Session]) -> int:
         """The state is that of a checkpoint, nothing has been done since."""
@@ -279,8 +283,11 @@ class KeyedInstance(Instance):
             raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
         if GROUP_COLUMN not in batch.schema.names:
             raise ProtocolError("a keyed operator was sent events without their key groups; call it with key=")
+        return self._processed(session, frame.header, batch)
+
+    def _processed(self, session: Session, header: Header, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         events, numbers = conform(batch, self._input), batch.column(GROUP_COLUMN)
-        return self._timed(batch.num_rows, lambda: self.keyed.events(session, frame.header, events, numbers))
+        return self._timed(batch.num_rows, lambda: self.keyed.events(session, header, events, numbers))
 
     def _stored(self, session: Session, frame: Frame) -> Answer:
         reply = self._reply(frame.header, ANSWER)

@@ -84,7 +84,7 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
         compare = Comparing(*arguments)
         compare.examples = comparing["examples"]
         return compare
-    kept = a.get("policy") == DEAD_LETTER and not comparing
+    kept = a.get("policy") == DEAD_LETTER
     state = Connection(a["state_socket"], login=conn.login) if kept or a.get("keyed") else None
     if not a.get("keyed"):
         stateless = Instance(*arguments)
@@ -104,7 +104,7 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
         from udo_runtime.comparing_keyed import ComparingKeyed
 
         instance = ComparingKeyed(*arguments)
-        instance.examples = comparing["examples"]
+        instance.examples, instance.groups = comparing["examples"], comparing.get("groups")
     else:
         instance = KeyedInstance(*arguments)
     keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})

@@ -1,0 +1,114 @@
+"""The canary of a keyed deployment on this node: a comparison of some key groups, which serves nobody.
+
+One token owns a slot's log, so no other version can serve a part of its keys. What breaks is begun anew: what was counted before
+stays counted, and a death is one more error.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import Event, Thread
+from typing import Any
+
+import structlog
+
+from node_manager.comparing import Comparisons
+from node_manager.deaths import RESTART_FIRST_S, RESTART_MOST_S, SETTLED_S
+from node_manager.loading import Wanted
+from node_manager.slots import Slot
+from udo_protocol.canary import Measured, share_of_groups
+from udo_protocol.errors import OperatorError, SchemaError, UdoError
+from udo_protocol.limits import KEY_GROUPS
+
+_log = structlog.get_logger()
+# So many attempts in a row that do not begin are no passing trouble.
+_TRIES = 5
+# What the comparing instance reports -> what is measured.
+_COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "frames": "compared", "different": "different"}
+
+
+class KeyedCanary:
+    """One deployment's. Methods may be called from any thread; `start` once."""
+
+    def __init__(self, comparisons: Comparisons, slot: Slot, wanted: Wanted, update_id: str, percent: float) -> None:
+        self.update_id, self.percent, self.slot = update_id, percent, slot
+        self.version, self.digest = wanted.image.manifest.version, wanted.image.digest
+        self.confirmed_at = time.monotonic()
+        # Why it cannot go on.
+        self.failure: UdoError | None = None
+        # The first error of the new version, for people.
+        self.first_error = ""
+        self._comparisons, self._wanted, self._groups = comparisons, wanted, share_of_groups(percent)
+        self._begun, self._over, self._stop = Event(), Event(), Event()
+        self._known: tuple[dict[str, float], dict[str, Any]] = ({}, {})  # counted by comparisons that are over; the present one's report
+        self._thread = Thread(target=self._run, name=f"canary-{slot.deployment}", daemon=True)
+
+    def start(self) -> None:
+        """Returns once it tries frames; raises why it cannot."""
+        self._thread.start()
+        self._begun.wait(self._wanted.ready_timeout_s)
+        if self.failure is not None:
+            raise self.failure
+        if not self.running:
+            self.end()
+            raise OperatorError(f"the canary of {self._wanted.reference} did not begin within {self._wanted.ready_timeout_s:g} s")
+
+    @property
+    def running(self) -> bool:
+        """Whether it has begun."""
+        return self._begun.is_set()
+
+    def end(self) -> None:
+        """Stop it, and wait until nothing of it is left."""
+        self._over.set()
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(self.slot.node.settings.stop_grace_s + 15)
+
+    def takes(self) -> bool:
+        """Never a lane."""
+        return False
+
+    def describe(self) -> str:
+        """What it does, and has counted, in a few words."""
+        tried = f"{len(self._groups)} of {KEY_GROUPS} key groups tried by {self.version}, which serves nobody"
+        return f"{tried}: {Measured(**self.measured())}"
+
+    def measured(self) -> dict[str, float]:
+        """What it has counted since it began (udo_protocol.canary.Measured)."""
+        before, report = self._known
+        total = {n: before.get(n, 0.0) + float(report.get(told, 0)) for told, n in _COUNTED.items()}
+        return total | {n: float(report.get(n) or before.get(n, 0.0)) for n in ("p50_ms", "p99_ms")}
+
+    def _run(self) -> None:
+        failed, pause_s = 0, 0.0
+        while not self._over.wait(pause_s):
+            self._stop = Event()
+            if self._over.is_set():
+                return
+            started, began = time.monotonic(), False
+            try:
+                for found in self._comparisons.run(self.slot, self._wanted, float("inf"), 0, self._stop, self._groups):
+                    began, failed = True, 0
+                    self._take(found.report)
+            except UdoError as e:
+                _log.warning("canary interrupted", deployment=self.slot.deployment, error=str(e))
+                failed += not began
+                if failed == _TRIES or (not self.running and isinstance(e, (OperatorError, SchemaError))):
+                    self.failure = e
+                    self._begun.set()
+                    return
+            finally:
+                self._known = (self.measured(), {})
+            settled = time.monotonic() - started > SETTLED_S
+            pause_s = RESTART_FIRST_S if settled else min(max(2 * pause_s, RESTART_FIRST_S), RESTART_MOST_S)
+
+    def _take(self, report: dict[str, Any]) -> None:
+        before, _ = self._known
+        if error := report.get("first_error"):
+            self.first_error = self.first_error or error["message"]
+        if died := report.get("died"):
+            self.first_error = self.first_error or died
+            before = {**before, "errors": before.get("errors", 0.0) + 1}
+        self._known = (before, report)
+        self._begun.set()

@@ -1,0 +1,291 @@
+"""Canaries of keyed operators with a real registry and a real node: the new version tries a share and serves nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from node_manager import access
+from tests.conftest import wait_until
+from tests.keyed import Attempt
+from tests.node_manager.test_canary import Watched
+from tests.node_manager.test_diff import Running
+from tests.node_manager.test_diff_keyed import MIGRATED
+from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
+from tests.node_manager.test_state import COUNT, KEYED
+from udo_protocol.errors import Conflict
+
+# The operator counts each key. Version 2: the same; it fails on key 13, sleeps on key 14, dies of key 15, hangs on key 16, and counts
+# key 3 twice; where it was processed stands in a file.
+ODD = """
+import os, time
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        a = event["a"]
+        if a == 13: raise ValueError("unlucky")
+        if a == 14: time.sleep(0.05)
+        if a == 15: os._exit(9)
+        if a == 16: time.sleep(3600)
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1 + (a == 3)
+        yield {"b": n}
+"""
+# tests/keyed.py sends key k in group k % 4: half of the groups, spread, are 0, 2, 4 ...
+HALF = 50
+
+
+class Keyed:
+    """Version 1 of the counter is deployed as `d`; queries of one session send epoch after epoch."""
+
+    def __init__(self, c: Cluster) -> None:
+        self.c, self.epoch = c, 0
+        c.push("1", COUNT, **KEYED)
+        c.client.deploy("d", "t", "1")
+        wait_until(lambda: c.state() == ("answering", "1"), 30, "version 1 to answer")
+        wait_until(lambda: [n["live"] for n in c.client.nodes()] == [True], 20, "the node to be live")
+
+    def run(self, *keys: int) -> list[int]:
+        """One epoch."""
+        self.epoch += 1
+        return Attempt(self.c.node.api, "d", "q", self.epoch - 1, self.epoch).run(keys)
+
+    def canary(self, *rollback_if: str, percent: float = 100, for_s: float = 3600, min_events: int = 1) -> Watched:
+        """A canary of version 2, once it tries frames."""
+        return Watched(self.c, for_s, *rollback_if, percent=percent, min_events=min_events).sharing()
+
+    def measured(self) -> dict[str, Any]:
+        """What the canary that runs has counted, as the registry was told."""
+        update = self.c.client.deployment("d")["update"]
+        nodes = self.c.client.update_status(update["id"])["nodes"] if update else []
+        return (nodes[0]["measured"] or {}) if nodes else {}
+
+    def counted(self, **least: float) -> dict[str, Any]:
+        """Once it has counted at least that."""
+        wait_until(lambda: all(self.measured().get(n, 0) >= v for n, v in least.items()), 30, f"the canary to count {least}")
+        return self.measured()
+
+    def instance(self) -> int:
+        """Process id of the instance that tries; 0 while there is none."""
+        for path in (self.c.node.home / "handles").glob("*.json"):
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                record = json.loads(path.read_text())
+                if record.get("comparing") and record["state"] == "shadow":
+                    return int(record["handle"]["data"]["pid"])
+        return 0
+
+    def traces(self) -> set[str]:
+        """What is there of a canary: instances, keys on the servers."""
+        found = {"instance"} if any('"comparing": true' in p.read_text() for p in (self.c.node.home / "handles").glob("*.json")) else set()
+        for role in ("queue", "state"):
+            with contextlib.closing(access.connect(self.c.node.home, role)) as conn:  # type: ignore[arg-type]
+                found |= {bytes(key).split(b":")[3].decode("latin-1") for key in conn.call("KEYS", "udo:d:0:*")}
+                if {bytes(pin) for pin in conn.call("HKEYS", "udo:d:0:pins")} <= {b"rollback"}:  # for a rollback of the promotion
+                    found.discard("pins")
+        return found & {"instance", "diff", "diffed", "diffbytes", "compared", "differ", "pins", "follower", "journal"}
+
+    def end(self, canary: Watched) -> dict[str, Any]:
+        """The end of a canary by hand."""
+        list(self.c.client.rollback("d"))
+        return canary.end()
+
+
+@pytest.fixture
+def keyed(cluster: Cluster) -> Iterator[Keyed]:  # noqa: F811
+    """The deployment; a canary leaves no trace on either server, and no instance."""
+    k = Keyed(cluster)
+    yield k
+    assert k.run(1, 2)
+    wait_until(lambda: not k.traces(), 20, f"all of the canary to go: {k.traces()}")
+    assert [s.slot for s in cluster.node.api.status().slots] == [0]
+
+
+def test_a_canary_that_holds_serves_nobody_and_is_promoted_with_the_state_carried_over(keyed: Keyed) -> None:
+    keyed.c.push("2", COUNT + "# 2\n", **KEYED)
+    assert keyed.run(1, 2, 3) == [1, 1, 1]
+    canary = keyed.canary("errors>0", "different>0", "p99_ms>5000", for_s=4, min_events=6)
+    [slot] = keyed.c.node.api.status().slots
+    assert (slot.version, slot.pinned, slot.diff) == ("1", "", "") and "128 of 128 key groups tried by 2" in slot.canary
+
+    assert keyed.run(1, 2, 3) == [2, 2, 2]
+    assert keyed.run(1, 1, 4) == [3, 4, 1]
+    counted = keyed.counted(events=6, compared=4)
+
+    assert (counted["events"], counted["frames"], counted["errors"]) == (6, 2, 0)
+    assert (counted["compared"], counted["different"]) == (4, 0)  # two frames, two ENDs
+    last = canary.end()
+    assert last["phase"] == "done", canary.events
+    assert keyed.run(1, 2) == [5, 3]
+    assert keyed.c.state() == ("answering", "2")
+
+
+@pytest.mark.parametrize(
+    ("key", "condition", "why"),
+    [
+        (13, "errors>0", "unlucky"),
+        (14, "p99_ms>40", "p99_ms>40 holds"),
+        (15, "errors>0", "exit status 9"),
+        (3, "different>0", "different>0 holds"),
+        (None, "errors>0", "saw 0 events"),
+    ],
+)
+def test_a_canary_is_rolled_back_with_the_reason_and_no_answer_is_touched(keyed: Keyed, key: int | None, condition: str, why: str) -> None:
+    keyed.c.push("2", ODD, **KEYED)
+    keyed.run(1)
+    canary = keyed.canary(condition, for_s=3600 if key else 0.5)
+    if key:
+        assert keyed.run(1, key, key) == [2, 1, 2]
+    last = canary.end()
+    assert last["phase"] == "rolled_back" and why in last["detail"] and "1 goes on serving" in last["detail"], last
+    assert keyed.run(1, 2) == [3 if key else 2, 1]
+    assert keyed.c.client.deployment("d")["version"] == "1"
+
+
+def test_a_share_of_the_key_groups_is_tried_and_no_event_of_others(keyed: Keyed) -> None:
+    keyed.c.push("2", ODD, **KEYED)
+    canary = keyed.canary("errors>0", "different>0", percent=HALF)
+    assert "64 of 128 key groups" in keyed.c.node.api.status().slots[0].canary
+
+    assert keyed.run(13, 15, 3, 1, 5, 7) == [1] * 6  # all in groups 1 and 3: bad for version 2, and not its business
+    assert keyed.run(2, 4, 8, 12, 1, 3) == [1, 1, 1, 1, 2, 2]
+    counted = keyed.counted(events=4)
+
+    assert (counted["events"], counted["compared"], counted["errors"]) == (4, 1, 0)
+    assert keyed.end(canary)["phase"] == "rolled_back"
+
+
+def test_another_form_of_state_is_migrated_tried_and_promoted(keyed: Keyed) -> None:
+    keyed.run(1, 2)
+    keyed.c.push("2", MIGRATED, **KEYED, state_version=1, migrates_from=[0])
+    canary = keyed.canary("errors>0", "different>0", for_s=3, min_events=4)
+    assert keyed.run(1, 2, 3) == [2, 2, 1]
+    assert keyed.run(1, 3) == [3, 2]
+    keyed.counted(events=5)
+    assert canary.end()["phase"] == "done", canary.events
+    assert keyed.run(1, 2, 3) == [4, 3, 3]
+
+
+BAD_MIGRATION = MIGRATED.replace("return {'m': old['n']}", "return {'m': {1: 1, 2: 2}[old['n']]}")
+
+
+def test_state_that_cannot_be_migrated_ends_it_with_the_reason_at_once_or_when_it_comes(keyed: Keyed) -> None:
+    keyed.c.push("2", BAD_MIGRATION, **KEYED, state_version=1, migrates_from=[0])
+    keyed.run(1)
+    canary = keyed.canary()
+    keyed.run(1)
+    assert keyed.run(1) == [3]
+    keyed.run(2)
+    last = canary.end()
+    assert last["phase"] == "rolled_back" and "KeyError: 3" in last["detail"], last
+    again = list(keyed.c.client.update("d", "2", canary={"percent": 10, "for_s": 60}))
+    assert again[-1]["phase"] == "failed" and "KeyError: 3" in again[-1]["detail"] and "1 keeps serving" in again[-1]["detail"]
+    assert keyed.run(1) == [4]
+
+
+@pytest.mark.parametrize("role", ["queue", "state"])
+def test_a_canary_begins_anew_when_a_server_is_lost(keyed: Keyed, role: str) -> None:
+    keyed.c.push("2", ODD, **KEYED)
+    canary = keyed.canary("errors>0")
+    assert keyed.run(1, 2) == [1, 1]
+    keyed.counted(events=2)
+    before = keyed.instance()
+
+    pid = next(int(s.pid) for s in keyed.c.node.api.status().servers if s.role == role)
+    os.kill(pid, signal.SIGKILL)
+
+    wait_until(lambda: keyed.instance() not in (0, before), 60, "the canary to begin anew")
+    wait_until(lambda: keyed.c.node.slot().state == "owner", 60, "the owner to serve")
+    assert keyed.run(1, 2) == [2, 2]
+    assert keyed.counted(events=4)["errors"] == 0
+    assert keyed.run(13) == [1]
+    assert canary.end()["phase"] == "rolled_back"
+
+
+def test_an_instance_that_dies_is_an_error_and_is_started_again(keyed: Keyed) -> None:
+    keyed.c.push("2", ODD, **KEYED)
+    canary = keyed.canary("errors>1")
+    assert keyed.run(1) == [1]
+    keyed.counted(events=1)
+    pid = keyed.instance()
+    os.kill(pid, signal.SIGKILL)
+    keyed.counted(errors=1)
+    wait_until(lambda: keyed.instance() not in (0, pid), 30, "another instance")
+    assert keyed.run(1, 1) == [2, 3]
+    keyed.counted(events=3)
+    os.kill(keyed.instance(), signal.SIGKILL)
+    last = canary.end()
+    assert last["phase"] == "rolled_back" and "errors = 2" in last["detail"] and "SIGKILL" in last["detail"]
+
+
+def test_an_instance_that_hangs_is_an_error_and_does_not_hold_up_the_owner(keyed: Keyed) -> None:
+    keyed.c.push("2", ODD, **KEYED, limits={"answer_timeout_s": 2})
+    canary = keyed.canary("errors>0")
+    assert keyed.run(16, 1) == [1, 1]
+    assert keyed.run(1) == [2]
+    last = canary.end()
+    assert last["phase"] == "rolled_back" and "hangs" in last["detail"], last
+
+
+def test_a_node_manager_that_is_killed_and_comes_back_begins_anew(keyed: Keyed) -> None:
+    keyed.c.push("2", ODD, **KEYED)
+    canary = keyed.canary("errors>0")
+    former = keyed.instance()
+    keyed.c.node.kill()
+    keyed.c.start_node()
+    wait_until(lambda: keyed.instance() not in (0, former), 60, "the canary to begin anew")
+    assert not psutil.pid_exists(former) or psutil.Process(former).status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: bool(keyed.c.node.slot().canary), 30, "the canary to be shown")
+    assert keyed.run(1, 13) == [1, 1]
+    assert canary.end()["phase"] == "rolled_back"
+
+
+def test_the_owner_may_die_meanwhile(keyed: Keyed) -> None:
+    keyed.c.push("2", COUNT + "# 2\n", **KEYED)
+    canary = keyed.canary("errors>0", "different>0", for_s=6, min_events=8)
+    for n in range(1, 5):
+        assert keyed.run(1, 2) == [n, n]
+        owner = keyed.c.node.slot()
+        os.kill(owner.pid, signal.SIGKILL)
+        wait_until(lambda o=owner: keyed.c.node.slot().instance not in ("", o.instance), 30, "another owner")  # type: ignore[misc]
+    assert canary.end()["phase"] == "done", canary.events
+    assert keyed.run(1, 2) == [5, 5]
+
+
+def test_diff_canary_and_update_exclude_one_another(keyed: Keyed) -> None:
+    digest = keyed.c.push("2", ODD, **KEYED)
+    diff = Running(keyed.c.node, digest).begun()
+    canary = keyed.canary()
+    assert diff.end()["final"], "a canary ends a diff"
+
+    with pytest.raises(Conflict, match="a canary of 'd' is under way on node n1"):
+        list(keyed.c.node.api.diff("d", "2", digest, for_s=1))
+    with pytest.raises(Conflict, match="already being updated"):
+        keyed.c.client.update("d", "2")
+    with pytest.raises(Conflict, match="udo rollback d"):
+        keyed.c.client.undeploy("d", drop_state=True)
+
+    assert keyed.end(canary)["phase"] == "rolled_back"
+    wait_until(lambda: not keyed.c.node.slot().canary, 20, "the canary to go")
+    assert json.loads(list(keyed.c.node.api.diff("d", "2", digest, for_s=0.2))[-1].report_json)["outcome"] == "nothing"
+
+
+def test_state_changed_from_outside_lets_it_begin_anew(keyed: Keyed) -> None:
+    keyed.c.push("2", COUNT + "# 2\n", **KEYED)
+    keyed.run(1, 2)
+    canary = keyed.canary("errors>0", "different>0")
+    assert keyed.run(1, 2) == [2, 2]
+    keyed.counted(events=2)
+    before = keyed.instance()
+    keyed.c.node.api.drop_state("d", "q", force=True)
+    wait_until(lambda: keyed.instance() not in (0, before), 30, "the canary to begin anew")
+    keyed.epoch = 0
+    assert keyed.run(1, 1) == [1, 2]
+    counted = keyed.counted(events=4)
+    assert (counted["errors"], counted["different"]) == (0, 0)
+    assert keyed.end(canary)["phase"] == "rolled_back"
