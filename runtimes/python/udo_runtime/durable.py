@@ -50,6 +50,12 @@ class Durable:
         """The session as the last checkpoint left it; a new one if it has none."""
         return load_session(self._state, self._prefix, name, self._versions)
 
+    def maybe_former(self) -> list[str]:
+        """Sessions that may lie there in the form of a former version."""
+        if self._versions is None or not self._versions.migrates:
+            return []
+        return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
+
     def save(
         self,
         sessions: Iterable[Session],

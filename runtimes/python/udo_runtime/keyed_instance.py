@@ -79,6 +79,7 @@ class KeyedInstance(Instance):
     def _restart(self, covered: int, sessions: dict[str, Session]) -> int:
         """The state is that of a checkpoint, nothing has been done since."""
         self._sessions = sessions
+        self._unseen: list[str] = []  # sessions that nobody has asked for, maybe of a former state version
         self._dropped: dict[str, set[int]] = {}
         self._uncovered = 0
         self._failed.clear()
@@ -126,7 +127,15 @@ class KeyedInstance(Instance):
         """Promoted without having followed: the state is loaded as it is asked for."""
         self.follower = None
         self._restart(0, {})
+        self._unseen = self.durable.maybe_former()
         return self._take(read)
+
+    def _see_one(self) -> None:
+        """Load one more of those that nobody asks for, so that the next checkpoints write it anew if it is of a former version."""
+        if (name := self._unseen.pop()) not in self._sessions:
+            session = self.durable.load(name)
+            if any(group.former for group in session.groups.values()):
+                self._sessions[name] = session
 
     def _take(self, read: Read) -> int:
         """Promoted: emit what rides in the newest checkpoint; from where to replay."""
@@ -182,6 +191,8 @@ class KeyedInstance(Instance):
         if self._followed is not None:
             self._followed.end()
             self._followed = None
+        if self._unseen:
+            self._see_one()
         sessions = list(self._sessions.values())
         self.durable.save(sessions, self._dropped, seq, self._emitted, riding, beside=self.ledger.writes())
         self.ledger.saved()

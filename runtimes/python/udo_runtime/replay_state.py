@@ -31,6 +31,9 @@ class _Recorded(Durable):
     def cuts(self) -> dict[str, int]:
         return dict(self._recording.header["cuts"])
 
+    def maybe_former(self) -> list[str]:
+        return []  # nothing is written
+
     def load(self, name: str) -> Session:
         if name not in self._sessions:
             return Session(name, versions=self._versions)
