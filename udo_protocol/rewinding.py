@@ -7,12 +7,12 @@ without answering. Both are bounded: in time by who keeps them, in bytes by the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from udo_protocol.checkpoints import load_checkpoint
-from udo_protocol.connection import Connection
+from udo_protocol.connection import Arg, Connection
 
 _PIN = "rollback"
 
@@ -44,22 +44,23 @@ def kept(state: Connection, prefix: str) -> Kept | None:
 
 
 def possible(state: Connection, prefix: str, digest: str) -> bool:
-    """Whether the version of that digest is the one whose state is kept."""
+    """Whether the version of that digest is the one whose state is kept. If it serves, it has yet to make its first checkpoint."""
     found = kept(state, prefix)
     return found is not None and bool(found.info["digest"] == digest)
 
 
-def rewind(state: Connection, queue: Connection, prefix: str) -> None:
-    """Make the durable state what was kept, if anything is. The frames behind it stay until a checkpoint covers them."""
-    state.call("FCALL", "udo_rewind", 1, prefix)
-    _release(queue, prefix)
+def rewind(prefix: str) -> Sequence[Arg]:
+    """The command that makes the durable state what was kept. Only within the checkpoint that covers the input since: alone, it
+    would leave epochs that have been answered to the log, which goes with the queue server."""
+    return ("FCALL", "udo_rewind", 1, prefix)
 
 
-def _release(queue: Connection, prefix: str) -> None:
+def release(queue: Connection, prefix: str) -> None:
+    """The input since is not needed any more."""
     queue.call("FCALL", "udo_pin", 1, prefix, _PIN, 0, 0)
 
 
 def forget(state: Connection, queue: Connection, prefix: str) -> None:
     """Nobody will come back."""
     state.call("FCALL", "udo_forget_kept", 1, prefix)
-    _release(queue, prefix)
+    release(queue, prefix)

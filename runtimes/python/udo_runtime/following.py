@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from udo_protocol import following
 from udo_protocol.checkpoints import load_checkpoint
-from udo_protocol.connection import Connection
+from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import Fenced, StateLost
-from udo_protocol.rewinding import kept
+from udo_protocol.rewinding import kept, rewind
 from udo_runtime.groups import Group, pack, unpack
 from udo_runtime.session import Session
 from udo_runtime.versions import Versions
@@ -167,13 +167,19 @@ class Follower:
                 group.originals = None
         self._records, self._metas = {}, {}
 
-    def end(self) -> None:
-        """Nothing more is to be told. A write to disk: after the first answers, before the first checkpoint."""
+    def end(self) -> Sequence[Sequence[Arg]]:
+        """Nothing more is to be told. A write to disk: after the first answers, before the first checkpoint, which begins with these."""
         following.end(self._state, self._prefix, self._name)
+        return ()
 
 
 class Rewinder(Follower):
-    """The sessions as they were kept before an update. All that came since is on trial until the state is rewound for good."""
+    """The sessions as they were kept before an update.
+
+    All that came since is on trial until the first checkpoint, which rewinds the durable state in its own step.
+    """
+
+    covered = 0  # what was kept covers the log up to here
 
     def load(self) -> int:
         p = self._prefix
@@ -185,6 +191,7 @@ class Rewinder(Follower):
         flat = self._state.call("HGETALL", f"{p}kept:sessions")
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             self._load(bytes(name).decode(), bytes(text))
+        self.covered = found.seq
         return found.seq
 
     def _load(self, name: str, text: bytes) -> None:
@@ -210,3 +217,8 @@ class Rewinder(Follower):
 
     def complete(self) -> bool:
         return True
+
+    def end(self) -> Sequence[Sequence[Arg]]:
+        if kept(self._state, self._prefix) is None:
+            raise Fenced("what was kept from before the update was given up meanwhile: it is too late to go back")
+        return [rewind(self._prefix)]

@@ -18,6 +18,7 @@ import pyarrow as pa
 from udo_protocol.dead_letters import KeyedName, Letter
 from udo_protocol.errors import Fenced, ProtocolError, Stale, StateLost, TwoProducers
 from udo_protocol.frame import ANSWER, DATA, END, RESTORE, SKIPPED, STALE, STATE, Failure, Frame, Header, decode, encode
+from udo_protocol.rewinding import release
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.slot import failed_lanes
 from udo_protocol.slot_reader import Emit, Read
@@ -37,6 +38,7 @@ from udo_runtime.session import Session
 _CHECKPOINT_SHARE = 4
 # How often a follower looks for new frames and checkpoints; a promotion wakes it at once.
 _FOLLOW_MS = 5
+_TOO_LATE = "the input since the update is not in the log any more (from frame {}): it is too late to go back"
 
 
 class KeyedInstance(Instance):
@@ -73,6 +75,9 @@ class KeyedInstance(Instance):
         if self.follower is not None:
             self.follower.promoted()
             self._followed, self.follower = self.follower, None
+            if isinstance(self._followed, Rewinder):  # before anything is answered: until then the newer version's state is the one
+                self._checkpoint(cursor - 1, [])
+                release(self._conn, self._reader.prefix)
         self._stats.errors = 0
         return cursor
 
@@ -102,7 +107,7 @@ class KeyedInstance(Instance):
                 failed = set(self._failed)
                 continue
             if read.first > cursor and isinstance(follower, Rewinder):
-                raise StateLost(f"the input since the update is not in the log any more (from frame {cursor}): it is too late to go back")
+                raise StateLost(_TOO_LATE.format(cursor))
             if read.owner == self._reader.token:
                 break
             if read.frames and not self.keyed.commit_frame:  # else each has its checkpoint, and a second try would differ
@@ -120,8 +125,21 @@ class KeyedInstance(Instance):
             return self._begin(read)
         if failed_lanes(self._conn, self._reader.prefix) != failed:  # of one that failed since, frames were tried
             follower.take_back()
-            cursor = self._restart(self.durable.covered().seq, follower.sessions) + 1
-        return max(cursor, self._take(read))
+            covered = follower.covered if isinstance(follower, Rewinder) else self.durable.covered().seq
+            cursor = self._restart(covered, follower.sessions) + 1
+        return self._catch_up(cursor, read.emitted) if isinstance(follower, Rewinder) else max(cursor, self._take(read))
+
+    def _catch_up(self, cursor: int, emitted: int) -> int:
+        """All that was answered is processed. The newest checkpoint, and what rides in it, is of the version that is replaced."""
+        while cursor <= emitted:
+            read = self._reader.read(cursor)
+            if read.first > cursor or not read.frames:
+                raise StateLost(_TOO_LATE.format(cursor))
+            for seq, data in enumerate(read.frames[: emitted + 1 - cursor], cursor):
+                self._keyed_answer(seq, data)
+                cursor = seq + 1
+        self._emitted = emitted
+        return cursor
 
     def _begin(self, read: Read) -> int:
         """Promoted without having followed: the state is loaded as it is asked for."""
@@ -188,13 +206,14 @@ class KeyedInstance(Instance):
         self._emitted = first + len(answers) - 1
 
     def _checkpoint(self, seq: int, riding: Sequence[tuple[str, bytes]]) -> None:
+        beside = self.ledger.writes()
         if self._followed is not None:
-            self._followed.end()
+            beside = [*self._followed.end(), *beside]
             self._followed = None
         if self._unseen:
             self._see_one()
         sessions = list(self._sessions.values())
-        self.durable.save(sessions, self._dropped, seq, self._emitted, riding, beside=self.ledger.writes())
+        self.durable.save(sessions, self._dropped, seq, self._emitted, riding, beside=beside)
         self.ledger.saved()
         self._dropped, self._uncovered = {}, 0
 
