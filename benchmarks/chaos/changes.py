@@ -70,9 +70,10 @@ class Changes:
     def run(self, deployment: str, change: str, *, pause_s: float = 0.0, most: int = 9, try_s: float = TRY_S) -> tuple[list[str], str]:
         """What took place, and why the rest did not. The steps are `pause_s` apart; `most`: so many of them."""
         took: list[str] = []
-        deadline, why, steps = time.monotonic() + try_s, "another one is under way", list[Step]()
-        if not self._locks[deployment].acquire(timeout=try_s / 2):
+        why, steps = "another one is under way", list[Step]()
+        if not self._locks[deployment].acquire(timeout=try_s):
             return took, why
+        deadline = time.monotonic() + try_s
         try:
             while len(took) < most and time.monotonic() < deadline:
                 try:

@@ -21,14 +21,14 @@ from udo_protocol.errors import UdoError
 KILL, KILL_AT, FORMER = "instance killed", "instance killed at", "former owner resumed"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
 WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, QUEUE: 0.6, STATE: 0.6, MANAGER: 0.4}
-WEIGHTS |= {UPDATE: 6.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
+WEIGHTS |= {UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _RECOVER_S = 1.0
 # A deployment changes one at a time, and an armed order waits for its instance.
-_AT_ONCE = 12
+_AT_ONCE = 16
 # A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
-_WHILE_STOPPED_S = 5.0
+_WHILE_STOPPED_S = 3.0
 
 
 @dataclass(frozen=True)

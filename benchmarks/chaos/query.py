@@ -31,9 +31,9 @@ STUCK_S, QUIET_S = 120.0, 60.0
 # What a driver takes to start a query again, roughly; the node recovers meanwhile.
 _RESTART_S = 0.3
 # Platform faults per step of the scheduler.
-_FAULTS = 0.05
+_FAULTS = 0.06
 # A trigger's pause between epochs, at most: the platform changes while queries run, not only while they are busy.
-_PAUSE_S = 0.6
+_PAUSE_S = 0.8
 # Never to be seen by a query, whatever happens to the platform.
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, TwoProducers)
 # Epochs whose answers a limit cuts short, alone or beside a full evaluation.
