@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -63,11 +64,11 @@ class Platform:
         """The node manager."""
         return connect_node(self.node_socket)
 
-    def push(self, operator: str, version: str) -> None:
-        """Pack and upload a benchmark operator under this version."""
+    def push(self, operator: str, version: str, **otherwise: Any) -> None:
+        """Pack and upload a benchmark operator under this version, of which the manifest says `otherwise`."""
         target = Target.of(None, None)
         directory = OPERATORS / operator
-        manifest = load_manifest(directory, version, target)
+        manifest = load_manifest(directory, version, target).model_copy(update=otherwise)
         work = self.home.path / "work"
         work.mkdir(exist_ok=True)
         with self.registry() as registry:

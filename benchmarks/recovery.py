@@ -109,10 +109,11 @@ class Epochs:
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
     """Kills of the instance, then of the servers."""
+    from benchmarks.chaos.kinds import HISTORY
     from benchmarks.chaos.node import chaos_node
 
     rng = np.random.default_rng(seed)
-    with chaos_node(1, module="node_manager") as (node, [name]):
+    with chaos_node(HISTORY, module="node_manager") as (node, [name]):
         epochs = Epochs(node, name)
         keys = [f"l{i:06}" for i in range(KEYS)]
         for at in range(0, KEYS, 2000):

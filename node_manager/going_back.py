@@ -22,7 +22,7 @@ def step(
     if instance.record.get("follow") == "kept":
         if rewinding.kept(state, prefix) is None:
             raise Conflict(f"{new.reference} cannot come back any more: the state from before the update has just been given up")
-        return lambda: rewinding.rewind(state, prefix)
+        return _nothing  # it makes the state what was kept, and what came since, with its first checkpoint
     if old.commit == "frame":  # processed again it would answer something else
         return _nothing
     info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
@@ -33,7 +33,9 @@ def _nothing() -> None:
     pass
 
 
-def remaining_s(state: Connection, prefix: str) -> float | None:
-    """How long what is kept is still to be kept; None if nothing is."""
+def remaining_s(state: Connection, prefix: str, serving: Wanted) -> float | None:
+    """How long what is kept is still to be kept; None if nothing is, or if the version that serves has come back and needs it."""
     found = rewinding.kept(state, prefix)
-    return None if found is None else max(0.0, float(found.info["until"]) - time.time())
+    if found is None or found.info["digest"] == serving.image.digest:
+        return None
+    return max(0.0, float(found.info["until"]) - time.time())

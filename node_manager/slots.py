@@ -289,10 +289,10 @@ class Slot(Worker):
         state, queue = self.conn("state"), self.conn("queue")
         between = going_back.step(state, queue, self.prefix, instance, wanted, self._wanted, self.node.settings.rollback_window_s)
         slot.promote(state, queue, self.prefix, instance.token, between)
-        self._watch_kept()
         former, self._owner = self._owner, instance
         self._wanted, self._served, self._error, self._load_failures = wanted, True, None, 0
         self._owner_since = time.monotonic()
+        self._watch_kept()
         self.node.instances.move(instance, "owner")
         self._tell()
         if self._has_status:
@@ -304,11 +304,10 @@ class Slot(Worker):
 
     def _watch_kept(self) -> None:
         """What is kept for a rollback is given up in time."""
+        self._timers.pop("kept", None)
         if self._wanted is not None and self._wanted.image.manifest.key:
-            left = going_back.remaining_s(self.conn("state"), self.prefix)
-            if left is None:
-                rewinding.release(self.conn("queue"), self.prefix)
-            else:
+            left = going_back.remaining_s(self.conn("state"), self.prefix, self._wanted)
+            if left is not None:
                 self.at("kept", left, lambda: rewinding.forget(self.conn("state"), self.conn("queue"), self.prefix))
 
     def _retire(self, instance: Instance, *, kill: bool = False) -> None:

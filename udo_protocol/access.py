@@ -22,11 +22,26 @@ _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire ti
 _COMPARING_WRITES = ("", "pins", "diffed", "diffbytes", "schema:*")
 _COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "diff", "failed")
 _COMPARING_COMMANDS = "info multi exec fcall get set mget exists del pexpire time lrange lindex lpop rpush blpop hset hdel decrby smembers"
-_STATE_WRITES = ("ckpt", "riding", "sessions", "m:*", "g:*", "d:*", "follower", "journal:*", "kept:*", "dead", "pending", "replay", "")
+_STATE_WRITES = (
+    "ckpt",
+    "riding",
+    "sessions",
+    "m:*",
+    "g:*",
+    "d:*",
+    "follower",
+    "journal:*",
+    "kept",
+    "kept:*",
+    "dead",
+    "pending",
+    "replay",
+    "",
+)
 _FOLLOW_WRITES = ("follower", "journal:*", "")
-_STATE_READS = ("owner", "cut", "kept")
+_STATE_READS = ("owner", "cut")
 _STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lpop lrange hget hset hdel
-    hgetall hkeys hmget hstrlen exists rename"""
+    hgetall hkeys hmget hexists hstrlen ltrim exists rename"""
 _LETTER_COMMANDS = "info multi exec watch unwatch waitaof mget hset hdel hkeys hstrlen"
 _LANE_WRITES = ("lane:*", "in", "bytes", "out:*", "sizes", "parked", "", "bell:*", "newest:*", "schema:*", "lanes")
 _LANE_READS = ("route", "status", "base", "emitted", "owner")

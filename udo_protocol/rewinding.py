@@ -7,12 +7,12 @@ without answering. Both are bounded: in time by who keeps them, in bytes by the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from udo_protocol.checkpoints import load_checkpoint
-from udo_protocol.connection import Connection
+from udo_protocol.connection import Arg, Connection
 
 _PIN = "rollback"
 
@@ -44,18 +44,19 @@ def kept(state: Connection, prefix: str) -> Kept | None:
 
 
 def possible(state: Connection, prefix: str, digest: str) -> bool:
-    """Whether the version of that digest is the one whose state is kept."""
+    """Whether the version of that digest is the one whose state is kept. If it serves, it has yet to make its first checkpoint."""
     found = kept(state, prefix)
     return found is not None and bool(found.info["digest"] == digest)
 
 
-def rewind(state: Connection, prefix: str) -> None:
-    """Make the durable state what was kept, if anything is. `release` follows once the version that goes back owns the log."""
-    state.call("FCALL", "udo_rewind", 1, prefix)
+def rewind(prefix: str) -> Sequence[Arg]:
+    """The command that makes the durable state what was kept. Only within the checkpoint that covers the input since: alone, it
+    would leave epochs that have been answered to the log, which goes with the queue server."""
+    return ("FCALL", "udo_rewind", 1, prefix)
 
 
 def release(queue: Connection, prefix: str) -> None:
-    """Let the input go; not before its owner is one whose checkpoints begin with what was kept: a former one trims by its own."""
+    """The input since is not needed any more."""
     queue.call("FCALL", "udo_pin", 1, prefix, _PIN, 0, 0)
 
 

@@ -344,7 +344,7 @@ local function preserve(keys, a)
   return 1
 end
 
--- Back to what was kept, which is kept no more.
+-- Back to what was kept, which is kept no more: in the step of the first checkpoint made from it. Who follows has to load again.
 local function rewind(keys)
   local p = keys[1]
   if redis.call('EXISTS', p .. 'kept') == 0 then return 0 end
@@ -377,6 +377,7 @@ local function rewind(keys)
   end
   local ckpt = redis.call('HGET', p .. 'kept', 'ckpt')
   if ckpt ~= '' then redis.call('SET', p .. 'ckpt', ckpt) end
+  redis.call('DEL', p .. 'follower')
   forget_kept(keys)
   return 1
 end

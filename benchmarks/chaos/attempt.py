@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.chaos.kinds import ANSWERS
 from benchmarks.chaos.oracle import Event
 from udo_interface.lane import Collector, Sender, exchange
 from udo_interface.opening import Keyed, Request, reach
@@ -17,7 +18,6 @@ from udo_protocol.schema import GROUP_COLUMN
 
 EVENTS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("kind", pa.string()), ("t", pa.timestamp("us"))])
 SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))
-ANSWERS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("what", pa.string()), ("n", pa.int64())])
 Rows = list[dict[str, Any]]
 
 
@@ -48,7 +48,16 @@ def batches(frames: Sequence[Sequence[tuple[Event, int]]]) -> Iterator[tuple[pa.
 class Attempt:
     """`step` until it is complete; any error ends it. `rows` are its answers so far, in order."""
 
-    def __init__(self, node: str, who: Identity, frames: Sequence[Sequence[tuple[Event, int]]], window: int, *, late: bool = False) -> None:
+    def __init__(
+        self,
+        node: str,
+        who: Identity,
+        frames: Sequence[Sequence[tuple[Event, int]]],
+        window: int,
+        *,
+        late: bool = False,
+        answers: pa.Schema = ANSWERS,
+    ) -> None:
         keyed = Keyed(who.run, "c", who.groups, who.start_empty)
         request = Request(who.deployment, who.session, who.partition, who.number, who.epoch, window=window, keyed=keyed)
         self.who, self.frames, self.rows = who, len(frames), Rows()
@@ -57,7 +66,7 @@ class Attempt:
         if late:  # as if its frames had been under way for long: the early refusal is a service, not the rule
             sender._part = sender._label = ""
         sender.open()
-        self._answers = exchange(sender, Collector(self._end, opened.place, ANSWERS), batches(frames), window)
+        self._answers = exchange(sender, Collector(self._end, opened.place, answers), batches(frames), window)
         self.steps, self.complete = 0, False
 
     def step(self) -> bool:

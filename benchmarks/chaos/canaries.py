@@ -15,8 +15,6 @@ from typing import Any
 from node_manager.manager import Manager
 from udo_protocol.errors import UdoError
 
-# By the version that serves: one with the same form of state, and one with the other.
-CANDIDATES = {"1": ("2", "3"), "2": ("1", "3"), "3": ("3", "4"), "4": ("2", "3")}
 _LOOK_S, _BEGIN_S, _END_S = 0.05, 10.0, 20.0
 
 

@@ -8,94 +8,140 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Lock, Semaphore
 
 from benchmarks.chaos import canaries
-from benchmarks.chaos.inside import POINTS
+from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes, equal, other_form
+from benchmarks.chaos.inside import CHANGE_POINTS, POINTS, RESTORED
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.rules import InvalidRun
 from udo_protocol.connection import ReplyError
 from udo_protocol.errors import UdoError
 
-KILL, KILL_AT, UPDATE, FORMER = "instance killed", "instance killed at", "live update", "former owner resumed"
-MIGRATE, BACK = "live update to another form of state", "rollback to the former form of state"
-CANARY = "canary"
+KILL, KILL_AT, FORMER, CANARY = "instance killed", "instance killed at", "former owner resumed", "canary"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
-WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, UPDATE: 2.0, MIGRATE: 2.0, BACK: 2.0, FORMER: 4.0, CANARY: 4.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.4}
+WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, CANARY: 4.0, QUEUE: 0.6, STATE: 0.6, MANAGER: 0.4}
+WEIGHTS |= {UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _RECOVER_S = 1.0
-_AT_ONCE = 4
+# A deployment changes one at a time, and an armed order waits for its instance.
+_AT_ONCE = 16
+# A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
+_WHILE_STOPPED_S = 3.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One fault as the seed wants it."""
+
+    kind: str
+    point: str
+    change: str
+    pause_s: float
+    then_kill: bool
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.point}" if self.kind == KILL_AT else self.kind
 
 
 class Faults:
-    """Shared by all queries of a node. `happened` is (seconds since start, who drew it, what, took place)."""
+    """Shared by all queries of a node. `happened` is (seconds since start, who drew it, what, what took place)."""
 
     def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS) -> None:
-        self._node, self._weights = node, weights
+        self._node, self._weights, self._changes = node, weights, Changes(node)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault")
         self._free, self._node_wide, self._counting = Semaphore(_AT_ONCE), Lock(), Lock()
         self._started = time.monotonic()
         self.counts: Counter[str] = Counter()
-        self.happened: list[tuple[float, str, str, bool]] = []
+        self.happened: list[tuple[float, str, str, list[str]]] = []
 
     def draw(self, deployment: str, who: str, rng: random.Random) -> None:
         """One fault, beside the caller; none if too many are under way. Draws the same from `rng` in either case."""
         [kind] = rng.choices(list(self._weights), list(self._weights.values()))
-        point, pause_s, then_kill = rng.choice(POINTS), rng.random() * 2, rng.random() < 0.5
-        if not self._free.acquire(blocking=False):
-            return
-        self._pool.submit(self._run, deployment, who, kind, point, pause_s, then_kill)
+        drawn = Drawn(kind, rng.choice(POINTS), rng.choice(CHANGES), rng.random() * 2, rng.random() < 0.5)
+        if self._free.acquire(blocking=False):
+            self._pool.submit(self._run, deployment, who, drawn)
 
     def close(self) -> None:
         """Wait for those under way."""
         self._pool.shutdown()
 
-    def _run(self, deployment: str, who: str, kind: str, point: str, pause_s: float, then_kill: bool) -> None:
-        took, at = False, time.monotonic() - self._started
-        name = f"{kind} {point}" if kind == KILL_AT else kind
-        error = ""
+    def _run(self, deployment: str, who: str, drawn: Drawn) -> None:
+        took, at, why = list[str](), time.monotonic() - self._started, ""
         try:
-            with self._node_wide if kind in _NODE_WIDE else contextlib.nullcontext():
-                took = self._step(deployment, kind, point, pause_s)
-                if kind in _NODE_WIDE:
+            with self._node_wide if drawn.kind in _NODE_WIDE else contextlib.nullcontext():
+                took, why = self._step(deployment, drawn)
+                if drawn.kind in _NODE_WIDE:
                     time.sleep(_RECOVER_S)
-            if took and kind == FORMER and then_kill:
-                self._node.kill_instance(deployment)
         except (UdoError, ReplyError, InvalidRun, OSError) as e:  # the node is down for another reason
-            error = f" ({type(e).__name__})"
+            why = f"{type(e).__name__}: {e}"
         finally:
             self._free.release()
-            self.happened.append((at, who, f"{name} on {deployment}{error}", took))
-            if took:
-                self.counts[name] += 1
+            self.happened.append((at, who, f"{drawn} on {deployment}{f' ({why[:300]})' if why else ''}", took))
+            with self._counting:
+                self.counts.update(took)
 
-    def _step(self, deployment: str, kind: str, point: str, pause_s: float) -> bool:
+    def _step(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
+        """What took place, and why the rest did not."""
         node = self._node
+        if drawn.kind in CHANGES:
+            return self._changes.run(deployment, drawn.kind, pause_s=drawn.pause_s / 4)
+        if drawn.kind == CANARY:
+            return self._canary(deployment, drawn)
+        if drawn.kind == FORMER:
+            return self._stop_change_resume(deployment, drawn)
+        if drawn.kind == KILL_AT:
+            pid, took = self._armed(deployment, drawn.point, drawn.change, "kill")
+            return [*took, *([str(drawn)] if pid else [])], ""
         steps: dict[str, Callable[[], bool]] = {
             KILL: lambda: node.kill_instance(deployment),
-            KILL_AT: lambda: bool(node.arm(deployment, point, "kill")),
-            UPDATE: lambda: node.update(deployment),
-            MIGRATE: lambda: node.migrate(deployment),
-            BACK: lambda: node.go_back(deployment),
-            CANARY: lambda: self._canary(deployment, pause_s),
-            FORMER: lambda: node.stop_promote_resume(deployment, point, pause_s),
             QUEUE: lambda: node.kill_server("queue"),
             STATE: lambda: node.kill_server("state"),
             MANAGER: node.kill_manager,
         }
-        return steps[kind]()
+        return [str(drawn)] if steps[drawn.kind]() else [], ""
 
-    def _canary(self, deployment: str, pause_s: float) -> bool:
+    def _canary(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
         """Of an equal version or one of the other form of state; it ends, or the update goes through."""
-        node, other, through = self._node, pause_s % 0.02 < 0.01, pause_s % 0.2 < 0.1
-        serving = next(s.version for s in node.api.status().slots if s.deployment == deployment and not s.pinned)
-        found = canaries.try_out(node.chaos, deployment, canaries.CANDIDATES[serving][other], 100 if pause_s > 1 else 10, pause_s)
+        node, pause_s = self._node, drawn.pause_s
+        other, through = drawn.then_kill, pause_s % 0.2 < 0.1
+        now = node.version(deployment)
+        version = other_form(now) if other else equal(now)
+        found = canaries.try_out(node.chaos, deployment, version, 100 if pause_s > 1 else 10, pause_s)
         if found is None:
-            return False
+            return [], "it did not begin"
         with self._counting:
             self.counts["canary frames compared"] += int(found["compared"])
             self.counts["canary frames different"] += int(found["different"])
-        if through:
-            node.migrate(deployment) if other else node.update(deployment)
-        return True
+        took, why = self._changes.run(deployment, MIGRATE if other else UPDATE, most=1) if through else ([], "")
+        return [CANARY, *took], why
+
+    def _armed(self, deployment: str, point: str, change: str, action: str) -> tuple[int, list[str]]:
+        """The pid of the instance that came by, or 0; and what was done so that one would come by."""
+
+        def bring() -> list[str]:
+            if point in CHANGE_POINTS:
+                return self._changes.run(deployment, change, most=1)[0]
+            return [KILL] if point == RESTORED and self._node.kill_instance(deployment) else []
+
+        with ThreadPoolExecutor(1) as beside:
+            pid = beside.submit(self._node.arm, deployment, point, action)
+            took = bring()
+            return pid.result(), took
+
+    def _stop_change_resume(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
+        """The owner stops at a point of its loop, the version changes, the former owner wakes up."""
+        point = "promoted" if drawn.point == "loaded" else drawn.point  # who loads is no owner yet
+        pid, before = self._armed(deployment, point, UPDATE, "stop")
+        if not pid:
+            return before, "none came by"
+        try:
+            took, why = self._changes.run(deployment, drawn.change, most=1, try_s=_WHILE_STOPPED_S)
+            time.sleep(drawn.pause_s)
+        finally:
+            self._node.resume(pid)
+        if took and drawn.then_kill:
+            self._node.kill_instance(deployment)
+        return [*before, *took, *([FORMER] if took else [])], why

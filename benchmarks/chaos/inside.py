@@ -9,7 +9,9 @@ import signal
 import sys
 from contextlib import suppress
 
-POINTS = ("restored", "before_emit", "after_emit", "before_checkpoint", "after_checkpoint")
+# Only the one that replaces a dead owner passes the first, only an update's shadow the second and third.
+RESTORED, CHANGE_POINTS = "restored", ("loaded", "promoted")
+POINTS = (RESTORED, "before_emit", "after_emit", "before_checkpoint", "after_checkpoint", *CHANGE_POINTS)
 _ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
@@ -31,18 +33,19 @@ def at(directory, prefix, point):
 
 
 def install_points(directory):
-    """Let every step of a keyed instance pass its points."""
+    """Let every step of a keyed instance, and of the shadow that it was, pass its points."""
+    from udo_runtime.following import Follower, Rewinder
     from udo_runtime.keyed_instance import KeyedInstance
 
-    def around(cls, name, before, after):
+    def around(cls, name, before, after, prefix=lambda self: self._reader.prefix):
         original = getattr(cls, name)
 
         def passing(self, *args, **kwargs):
             if before:
-                at(directory, self._reader.prefix, before)
+                at(directory, prefix(self), before)
             result = original(self, *args, **kwargs)
             if after:
-                at(directory, self._reader.prefix, after)
+                at(directory, prefix(self), after)
             return result
 
         setattr(cls, name, passing)
@@ -50,6 +53,9 @@ def install_points(directory):
     around(KeyedInstance, "_begin", None, "restored")
     around(KeyedInstance, "_emit", "before_emit", "after_emit")
     around(KeyedInstance, "_checkpoint", "before_checkpoint", "after_checkpoint")
+    for follower in (Follower, Rewinder):
+        around(follower, "load", None, "loaded", lambda self: self._prefix)
+    around(Follower, "promoted", None, "promoted", lambda self: self._prefix)
 
 
 def lack_fence(directory):
@@ -144,6 +150,26 @@ def lack_riding(directory):
     KeyedInstance._checkpoint = without_answer
 
 
+def lack_commit_frame(directory):
+    """commit = "frame" is taken for "epoch": what was answered since the last END is processed again after a crash."""
+    from udo_runtime.keyed import KeyedProcessor
+
+    begin = KeyedProcessor.__init__
+
+    def epoch_only(self, *args):
+        begin(self, *args)
+        self.commit_frame = False
+
+    KeyedProcessor.__init__ = epoch_only
+
+
+def lack_journal(directory):
+    """An update's shadow has the owner's state as it was when it began to follow."""
+    from udo_runtime.following import Follower
+
+    Follower.sync = lambda self: None
+
+
 LACKS = {
     "fence": lack_fence,
     "undo": lack_undo,
@@ -151,6 +177,8 @@ LACKS = {
     "end_groups": lack_end_groups,
     "late_label": lack_late_label,
     "riding": lack_riding,
+    "commit_frame": lack_commit_frame,
+    "journal": lack_journal,
 }
 
 

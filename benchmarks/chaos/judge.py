@@ -1,12 +1,14 @@
-"""Compares what a query answered, and what is durable of it, with the oracle."""
+"""Compares what a query answered, and what is durable of it, with the oracle; follows the chains of an operator that rolls dice."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.chaos.attempt import Rows
+from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.oracle import Answers, Event, Oracle
 from benchmarks.chaos.state import durable_state
 
@@ -15,7 +17,34 @@ class Mismatch(Exception):
     """The promise is broken: what was expected and what came."""
 
 
+class Chains:
+    """The last link of each key so far: every answer goes on from the one before it, and the clock never goes back."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[str, Any]] = {}
+
+    def follow(self, epoch: int, rows: Rows) -> None:
+        """The answers of one epoch, in order for each key; a chain whose state expired begins anew, with n = 1."""
+        for row in rows:
+            last = self._last.get(row["k"])
+            if last is not None and row["n"] > 1 and row["before"] != last["drawn"]:
+                raise Mismatch(f"epoch {epoch}, key {row['k']}: {row} goes on from {row['before']}, but the answer before it was {last}")
+            if row["n"] == 1 and row["before"]:
+                raise Mismatch(f"epoch {epoch}, key {row['k']}: {row} is the first one and goes on from {row['before']}")
+            if last is not None and row["at"] < last["at"]:
+                raise Mismatch(f"epoch {epoch}, key {row['k']}: the clock of {row} is behind that of the answer before it, {last}")
+            self._last[row["k"]] = row
+
+    def end(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """The durable state of each key is its last answer."""
+        for key, state in states.items():
+            last = self._last.get(key, {})
+            if any(state[name] != last.get(name) for name in ("n", "drawn", "at")):
+                raise Mismatch(f"final state of key {key}: {state}, but its last answer was {last}")
+
+
 def judge(
+    kind: Kind,
     epochs: Sequence[Sequence[Event]],
     answers: Mapping[int, Rows],
     node_home: Path,
@@ -27,7 +56,7 @@ def judge(
 
     Epochs `skipped` left no trace: a limit cut all their tasks short.
     """
-    oracle = Oracle()
+    oracle, chains = Oracle(kind), Chains()
     for epoch, events in enumerate(epochs):
         if epoch in skipped:
             continue
@@ -35,13 +64,22 @@ def judge(
         for key in sorted({*expected, *got}):
             if (want := expected.get(key, [])) != (have := got.get(key, [])):
                 raise Mismatch(f"epoch {epoch}, key {key}:\n  expected {want}\n  got      {have}")
+        if kind.chained:
+            chains.follow(epoch, answers[epoch])
     states, timers = oracle.final()
-    have_states, have_timers = durable_state(node_home, deployment, session)
+    have_states, have_timers = durable_state(kind, node_home, deployment, session)
+    if kind.chained:
+        chains.end(have_states)
+        states, have_states = _counts(states), _counts(have_states)
     for key in sorted({*states, *have_states}):
         if states.get(key) != have_states.get(key):
             raise Mismatch(f"final state of key {key}:\n  expected {states.get(key)}\n  got      {have_states.get(key)}")
     if timers != have_timers:
         raise Mismatch(f"final timers:\n  missing {sorted(timers - have_timers)}\n  too many {sorted(have_timers - timers)}")
+
+
+def _counts(states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {key: {"n": state["n"]} for key, state in states.items()}
 
 
 def _by_key(rows: Rows) -> Answers:

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 
 from benchmarks.chaos.faults import WEIGHTS, Faults
 from benchmarks.chaos.judge import Mismatch
+from benchmarks.chaos.kinds import CHAIN, HISTORY
 from benchmarks.chaos.node import ChaosNode, chaos_node
 from benchmarks.chaos.query import Query
 
-DEPLOYMENTS, AT_ONCE = 2, 6
+# Of three seeds two are of the first kind; each has a deployment of its own.
+KINDS = (HISTORY, HISTORY, CHAIN)
+AT_ONCE = 6
 # A node serves this many seeds, then a fresh one takes over.
 SEEDS_PER_NODE = 100
 
@@ -47,7 +50,7 @@ def run(
     started = time.monotonic()
     while wanted and not (until_mismatch and outcome.reports) and time.monotonic() - started < deadline_s:
         part, wanted = wanted[:SEEDS_PER_NODE], wanted[SEEDS_PER_NODE:]
-        with chaos_node(DEPLOYMENTS, broken) as (node, names):
+        with chaos_node(*KINDS, broken=broken) as (node, names):
             faults = Faults(node, weights)
             try:
                 _some(part, node, names, faults, outcome, lambda: until_mismatch and bool(outcome.reports), started + deadline_s, done)
@@ -71,7 +74,7 @@ def _some(
         if enough() or time.monotonic() > deadline:
             return seed, None, "", 0.0
         name = names[seed % len(names)]
-        query = Query(node, name, seed, lambda who, rng: faults.draw(name, who, rng))
+        query = Query(node, name, KINDS[seed % len(KINDS)], seed, lambda who, rng: faults.draw(name, who, rng))
         started = time.monotonic()
         try:
             query.run()
@@ -101,6 +104,6 @@ def _report(seed: int, query: Query, error: str, faults: Faults) -> str:
     lines = [f"seed {seed}: MISMATCH", error, "what the query did (seconds since its start):", *query.trace]
     lines += [
         "what befell the node:",
-        *(f"{at:7.3f} {who}: {what}{'' if took else ' (did not take place)'}" for at, who, what, took in faults.happened[-60:]),
+        *(f"{at:7.3f} {who}: {what}: {', '.join(took) or 'did not take place'}" for at, who, what, took in faults.happened[-60:]),
     ]
     return "\n".join(lines)

@@ -19,25 +19,19 @@ import psutil
 
 from benchmarks.bringup import OPERATORS, wait_until
 from benchmarks.chaos.inside import LACKS
+from benchmarks.chaos.kinds import HISTORY, Kind
 from node_manager import access
 from node_manager.servers import Role
 from udo_protocol import manifest as manifests
+from udo_protocol import rewinding
 from udo_protocol.connection import Connection
 from udo_protocol.errors import UdoError
 from udo_protocol.keys import prefix
 from udo_protocol.node_api import connect_node
 from udo_protocol.slot import SlotStats, slot_stats
 
-# Two equal ones; one with another form of the state; one that takes that back to the first form.
-VERSIONS: dict[str, dict[str, object]] = {
-    "1": {},
-    "2": {},
-    "3": {"entry": "history:Wrapped", "state_version": 1, "migrates_from": (0,)},
-    "4": {"entry": "history:Unwrapped", "migrates_from": (1,)},
-}
 _START_S, _STOP_S = 60.0, 40.0
-# A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
-_FIRE_S, _TAKEN_S, _RESUME_S = 3.0, 1.0, 6.0
+_FIRE_S, _TAKEN_S = 3.0, 1.0
 
 
 class ChaosNode:
@@ -49,9 +43,8 @@ class ChaosNode:
         self.process: subprocess.Popen[bytes] | None = None
         self.chaos = self.home / "chaos"
         self.chaos.mkdir(parents=True)
-        self._digests: dict[str, str] = {}
-        self._versions: dict[str, str] = {}
-        self._former: dict[str, str] = {}
+        self._kinds: dict[str, Kind] = {}
+        self._digests: dict[tuple[str, str], str] = {}  # by operator and version
         if broken:
             assert broken in LACKS, f"expected one of {', '.join(LACKS)}, got {broken!r}"
             (self.chaos / "broken").write_text(broken)
@@ -79,17 +72,17 @@ class ChaosNode:
                 with contextlib.suppress(psutil.Error):
                     p.kill()
 
-    def deploy(self, name: str) -> None:
-        """Deploy the operator `history` under this name; all its versions are at hand."""
-        for version in VERSIONS:
-            if version not in self._digests:
-                self._digests[version] = self._put_image(version)
-        self.api.deploy(name, "history", "1", self._digests["1"])
-        self._versions[name] = self._former[name] = "1"
+    def deploy(self, name: str, kind: Kind = HISTORY) -> None:
+        """Deploy the operator of this kind under this name; all its versions are at hand."""
+        self._kinds[name] = kind
+        for version in kind.versions:
+            if (kind.operator, version) not in self._digests:
+                self._digests[kind.operator, version] = self._put_image(kind, version)
+        self.api.deploy(name, kind.operator, "1", self._digests[kind.operator, "1"])
 
-    def _put_image(self, version: str) -> str:
-        source = OPERATORS / "history"
-        manifest = manifests.load(source).model_copy(update={"version": version, **VERSIONS[version]})
+    def _put_image(self, kind: Kind, version: str) -> str:
+        source = OPERATORS / kind.operator
+        manifest = manifests.load(source).model_copy(update={"version": version, **kind.versions[version]})
         digest = "sha256:" + hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()
         directory = self.home / "images" / digest.replace(":", "-")
         (directory / "deps").mkdir(parents=True)
@@ -122,6 +115,28 @@ class ChaosNode:
         """Counters of the deployment's slot."""
         with contextlib.closing(self.connect("queue")) as queue:
             return slot_stats(queue, prefix(name, 0))
+
+    # -- versions: what benchmarks.chaos.changes asks for ------------------------------------------------------------------
+
+    def version(self, name: str) -> str:
+        """The one that serves the deployment."""
+        return next(s.version for s in self.api.status().slots if s.deployment == name and not s.pinned)
+
+    def kept(self, name: str) -> str | None:
+        """The version that could come back by what is kept of its state; '' for none, None if nothing ever is."""
+        kind = self._kinds[name]
+        if kind.chained:
+            return None
+        with contextlib.closing(self.connect("state")) as state, contextlib.closing(self.connect("queue")) as queue:
+            found = rewinding.kept(state, prefix(name, 0))
+            log = queue.run_id
+        known = {digest: version for (operator, version), digest in self._digests.items() if operator == kind.operator}
+        return known[found.info["digest"]] if found and found.log == log else ""
+
+    def change(self, name: str, version: str, *, back: bool) -> str:
+        """Update to this version, which may be a former one; '' if it took place, else why not."""
+        last = list(self.api.update(name, version, self._digests[self._kinds[name].operator, version]))[-1]
+        return "" if last.phase == "done" else last.detail
 
     # -- faults: each answers whether it took place ----------------------------------------------------------------------
 
@@ -158,38 +173,9 @@ class ChaosNode:
             time.sleep(0.005)
         return 0
 
-    def update(self, name: str) -> bool:
-        """Live update to a version with the same form of state."""
-        equal = {"1": "2", "2": "1", "4": "2", "3": "3"}
-        return self._update(name, equal[self._versions[name]])
-
-    def migrate(self, name: str) -> bool:
-        """Live update to a version with another form of state."""
-        return self._update(name, "4" if self._versions[name] == "3" else "3")
-
-    def go_back(self, name: str) -> bool:
-        """From the other form of state to the version before, which cannot read it."""
-        return self._versions[name] == "3" and self._update(name, self._former[name])
-
-    def _update(self, name: str, wanted: str) -> bool:
-        now = self._versions[name]
-        phases = [e.phase for e in self.api.update(name, wanted, self._digests[wanted])]
-        if phases and phases[-1] == "done":
-            self._versions[name], self._former[name] = wanted, now
-            return True
-        return False
-
-    def stop_promote_resume(self, name: str, point: str, resume_after_s: float) -> bool:
-        """The owner stops at a point of its loop, another is promoted, the former one wakes up."""
-        pid = self.arm(name, point, "stop")
-        if not pid:
-            return False
-        try:
-            done = self.update(name)
-            time.sleep(min(resume_after_s, _RESUME_S))
-        finally:
-            _signal(pid, signal.SIGCONT)
-        return done
+    def resume(self, pid: int) -> None:
+        """An instance that was armed to stop goes on."""
+        _signal(pid, signal.SIGCONT)
 
     def kill_manager(self) -> bool:
         """kill -9 of the node manager; another one adopts what it left."""
@@ -214,15 +200,15 @@ def _signal(pid: int, signum: int) -> bool:
 
 
 @contextmanager
-def chaos_node(deployments: int, broken: str = "", module: str = "benchmarks.chaos.manager") -> Iterator[tuple[ChaosNode, list[str]]]:
-    """A node with that many deployments of `history`, removed at the end whatever happened; `module`: the manager to run."""
+def chaos_node(*kinds: Kind, broken: str = "", module: str = "benchmarks.chaos.manager") -> Iterator[tuple[ChaosNode, list[str]]]:
+    """A node with a deployment of each of these kinds, removed at the end whatever happened; `module`: the manager to run."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))
     node = ChaosNode(top, broken, module)
     try:
         node.start()
-        names = [f"d{i}" for i in range(deployments)]
-        for name in names:
-            node.deploy(name)
+        names = [f"d{i}" for i in range(len(kinds))]
+        for name, kind in zip(names, kinds, strict=True):
+            node.deploy(name, kind)
         yield node, names
     finally:
         with contextlib.suppress(UdoError):

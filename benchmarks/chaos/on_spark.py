@@ -9,66 +9,120 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Semaphore
 
 import psutil
 
 from benchmarks.bringup import Platform, say
+from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes
 from benchmarks.chaos.judge import Mismatch
-from benchmarks.chaos.lanes import Outcome
+from benchmarks.chaos.kinds import Kind
+from benchmarks.chaos.lanes import KINDS, Outcome
 from benchmarks.chaos.streaming import StreamingQuery, report
+from node_manager import access
 from udo_cli import local
 from udo_cli.home import Home
 from udo_interface.java import spark_session
+from udo_protocol import rewinding
 from udo_protocol.errors import UdoError
+from udo_protocol.keys import prefix
 
-AT_ONCE, DEPLOYMENTS = 2, 2
-INSTANCE, UPDATE, QUEUE, STATE, MANAGER, REGISTRY = (
+AT_ONCE = 2
+INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (
     "instance killed",
-    "live update",
     "queue server killed",
     "state server killed",
     "node manager killed",
     "registry away",
 )
-WEIGHTS = {INSTANCE: 6.0, UPDATE: 2.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
+WEIGHTS = {INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
+WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0}
+_NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
+# As many as two queries draw in one epoch each.
+_FAULTS_AT_ONCE = 4
+
+
+class _Versions:
+    """Changes asked of the registry: see benchmarks.chaos.changes."""
+
+    def __init__(self, p: Platform, kinds: Mapping[str, Kind]) -> None:
+        self._platform, self._kinds = p, kinds
+
+    def version(self, deployment: str) -> str:
+        with self._platform.registry() as registry:
+            return str(registry.deployment(deployment)["version"])
+
+    def kept(self, deployment: str) -> str | None:
+        kind, home = self._kinds[deployment], self._platform.home.node
+        if kind.chained:
+            return None
+        with closing(access.connect(home, "state")) as state, closing(access.connect(home, "queue")) as queue:
+            found = rewinding.kept(state, prefix(deployment, 0))
+            if found is None or found.log != queue.run_id:
+                return ""
+        with self._platform.registry() as registry:
+            return str(registry.version(kind.operator, found.info["digest"])["version"])
+
+    def change(self, deployment: str, version: str, *, back: bool) -> str:
+        with self._platform.registry() as registry:
+            back = back and version in [p["version"] for p in registry.deployment(deployment)["previous"]]
+            last = list((registry.rollback if back else registry.update)(deployment, version))[-1]
+        return "" if last["phase"] == "done" else str(last["detail"])
 
 
 class PlatformFaults:
-    """Faults of the whole platform, one at a time."""
+    """Faults of the whole platform, drawn by a query and happening beside it. `happened` says what, when and how it went."""
 
-    def __init__(self, p: Platform) -> None:
-        self._platform, self._lock, self._started = p, Lock(), time.monotonic()
-        self._versions: dict[str, str] = {}
+    def __init__(self, p: Platform, kinds: Mapping[str, Kind]) -> None:
+        self._platform, self._changes, self._started = p, Changes(_Versions(p, kinds)), time.monotonic()
+        self._pool = ThreadPoolExecutor(_FAULTS_AT_ONCE, thread_name_prefix="fault")
+        self._free, self._node_wide, self._counting = Semaphore(_FAULTS_AT_ONCE), Lock(), Lock()
+        self.counts: Counter[str] = Counter()
         self.happened: list[str] = []
 
-    def draw(self, deployment: str, rng: random.Random) -> str:
-        """One fault, at once; its name. What is away is back (or coming back) when it returns."""
+    def draw(self, deployment: str, rng: random.Random) -> None:
+        """One fault within the next half second; none if too many are under way. Draws the same from `rng` in either case."""
         [kind] = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
-        with self._lock:
-            self.happened.append(f"{time.monotonic() - self._started:7.3f} {kind} ({deployment})")
-            try:
-                self._step(kind, deployment)
-            except (UdoError, OSError, StopIteration, psutil.Error) as e:
-                return f"{kind} ({type(e).__name__})"
-        return kind
+        after_s = rng.random() / 2
+        if self._free.acquire(blocking=False):
+            self._pool.submit(self._run, deployment, kind, after_s)
 
-    def _step(self, kind: str, deployment: str) -> None:
+    def close(self) -> None:
+        """Wait for those under way."""
+        self._pool.shutdown()
+
+    def _run(self, deployment: str, kind: str, after_s: float) -> None:
+        time.sleep(after_s)
+        took, why, at = list[str](), "", time.monotonic() - self._started
+        try:
+            if kind in CHANGES:
+                took, why = self._changes.run(deployment, kind, pause_s=after_s)
+            else:
+                with self._node_wide if kind in _NODE_WIDE else nullcontext():
+                    self._break(kind, deployment)
+                    took = [kind]
+        except (UdoError, OSError, StopIteration, psutil.Error) as e:
+            why = f"{type(e).__name__}: {e}"
+        finally:
+            self._free.release()
+            with self._counting:
+                self.counts.update(took)
+                self.happened.append(f"{at:7.3f} {kind} on {deployment}: {', '.join(took) or 'did not take place'} {why[:300]}".rstrip())
+
+    def _break(self, kind: str, deployment: str) -> None:
+        """What is away is back, or coming back, on return."""
         p = self._platform
         if kind == INSTANCE:
             os.kill(next(s.pid for s in p.node().status().slots if s.deployment == deployment and s.pid), signal.SIGKILL)
         elif kind in (QUEUE, STATE):
             role = kind.split()[0]
             os.kill(next(s.pid for s in p.node().status().servers if s.role == role), signal.SIGKILL)
-        elif kind == UPDATE:
-            version = "2" if self._versions.get(deployment, "1") == "1" else "1"
-            with p.registry() as registry:
-                if [e["phase"] for e in registry.update(deployment, version)][-1] == "done":
-                    self._versions[deployment] = version
         else:
             name = "node_manager" if kind == MANAGER else "registry"
             # All that run it: the registry's worker would answer on for a moment.
@@ -99,21 +153,24 @@ def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callabl
     """All seeds; no new one starts `deadline_s` after Spark is up."""
     outcome = Outcome()
     with _platform() as p:
-        for version in ("1", "2"):
-            p.push("history", version)
-        for i in range(DEPLOYMENTS):
-            p.deploy(f"h{i}", "history")
+        for kind in dict.fromkeys(KINDS):
+            for version, otherwise in kind.versions.items():
+                p.push(kind.operator, version, **otherwise)
+        deployed = {f"d{i}": kind for i, kind in enumerate(KINDS)}
+        for name, kind in deployed.items():
+            p.deploy(name, kind.operator)
         conf = {"spark.udo.registry": p.registry_url, "spark.udo.node": p.node_socket, "spark.ui.enabled": "false"}
         say("starting Spark")
         spark = spark_session("udo-chaos", master="local[2,3]", **conf)
         spark.sparkContext.setLogLevel("OFF")
-        faults, started = PlatformFaults(p), time.monotonic()
+        faults, started = PlatformFaults(p, deployed), time.monotonic()
 
         def one(seed: int) -> tuple[int, StreamingQuery | None, str, float]:
             if time.monotonic() - started > deadline_s:
                 return seed, None, "", 0.0
-            name, at = f"h{seed % DEPLOYMENTS}", time.monotonic()
-            query = StreamingQuery(spark, p.home.path / f"seed-{seed}", name, p.home.node, seed, lambda rng: faults.draw(name, rng))
+            name, at = f"d{seed % len(KINDS)}", time.monotonic()
+            fault = partial(faults.draw, name)
+            query = StreamingQuery(spark, p.home.path / f"seed-{seed}", name, deployed[name], p.home.node, seed, fault)
             try:
                 query.run()
                 error = ""
@@ -138,5 +195,7 @@ def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callabl
                     else:
                         done(seed)
         finally:
+            faults.close()
             spark.stop()
+        outcome.faults += faults.counts
     return outcome

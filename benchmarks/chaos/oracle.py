@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.operators.history.history import History
+from benchmarks.chaos.kinds import Kind
 
 DELAY = dt.timedelta(seconds=5)
 _EXPIRES = "\0expires"
@@ -33,11 +33,11 @@ class _Ctx:
 class Oracle:
     """State by key, pending timers as (at, "t"imer or "x"piry, key), and the highest event time so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.state: dict[str, dict[str, Any]] = {}
         self.timers: set[tuple[dt.datetime, str, str]] = set()
         self._highest: dt.datetime | None = None
-        self._operator = History()
+        self._operator = kind.make()
 
     def epoch(self, events: Sequence[Event]) -> Answers:
         """Run one epoch; its answers by key."""

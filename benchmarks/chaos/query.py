@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.chaos.attempt import Attempt, Identity, Rows
 from benchmarks.chaos.judge import Mismatch, judge
+from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.oracle import Event
 from udo_protocol.connection import ReplyError
@@ -30,7 +31,9 @@ STUCK_S, QUIET_S = 120.0, 60.0
 # What a driver takes to start a query again, roughly; the node recovers meanwhile.
 _RESTART_S = 0.3
 # Platform faults per step of the scheduler.
-_FAULTS = 0.03
+_FAULTS = 0.06
+# A trigger's pause between epochs, at most: the platform changes while queries run, not only while they are busy.
+_PAUSE_S = 0.8
 # Never to be seen by a query, whatever happens to the platform.
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, TwoProducers)
 # Epochs whose answers a limit cuts short, alone or beside a full evaluation.
@@ -58,14 +61,14 @@ def events_of(rng: random.Random, epoch: int, keys: Sequence[str]) -> list[Event
 
 
 class Query:
-    """One seed's query against one deployment. `fault` breaks something of the platform, beside it or at once."""
+    """One seed's query against one deployment of this kind. `fault` breaks something of the platform, beside it or at once."""
 
-    def __init__(self, node: ChaosNode, deployment: str, seed: int, fault: Fault, tag: str = "") -> None:
-        self._node, self._deployment, self._fault = node, deployment, fault
+    def __init__(self, node: ChaosNode, deployment: str, kind: Kind, seed: int, fault: Fault, tag: str = "") -> None:
+        self._node, self._deployment, self._kind, self._fault = node, deployment, kind, fault
         self.session = f"{tag}seed-{seed}"
         self.rng = rng = random.Random(seed)
         keys = [f"{kind}{i}" for kind in "clsp" for i in range(rng.randrange(1, 5))]
-        self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(4, 9))]
+        self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(6, 13))]
         modes = [rng.choices((FULL, CUT, CUT_THEN_FULL, FULL_THEN_CUT), (12, 1, 1, 1))[0] for _ in self._epochs]
         self._modes = [FULL, *modes[1:-1], FULL]
         self.trace: list[str] = []
@@ -98,6 +101,7 @@ class Query:
                     continue
                 self._answers[epoch] = rows
                 epoch += 1
+                time.sleep(self.rng.random() * _PAUSE_S)
                 if self._chance(0.1):
                     self._did("driver killed after commit")
                     self._new_run()
@@ -152,7 +156,9 @@ class Query:
             late = self._start(epoch, self.rng.randrange(self._partitions), full=True)
             if late.frames > 1:
                 late.step()
-            self._lingering.append(late) if late.frames > 1 and self._chance(0.3) else late.die()
+            # If it ENDed after all, its answers would be the ones that count; a driver that wants no answers of a chain has none running.
+            lingers = late.frames > 1 and not self._kind.chained and self._chance(0.3)
+            self._lingering.append(late) if lingers else late.die()
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
@@ -212,7 +218,7 @@ class Query:
         window = 1 if cut or full else self.rng.choice((1, 2, 8))
         late = self._chance(0.2)
         self._log(f"start {who}: {len(frames)} frames, window {window}{', late' if late else ''}")
-        return Attempt(str(self._node.api.path), who, frames, window, late=late)
+        return Attempt(str(self._node.api.path), who, frames, window, late=late, answers=self._kind.answers)
 
     def _lose(self, attempt: Attempt, epoch: int, partition: int) -> Attempt:
         """Its executor is thought dead: a newer attempt starts; the old one is dead, or lives on."""
@@ -271,4 +277,4 @@ class Query:
     def _judge(self) -> None:
         epochs = self._epochs
         skipped = {epoch for epoch, mode in enumerate(self._modes) if mode == CUT}
-        judge(epochs, self._answers, self._node.home, self._deployment, self.session, skipped)
+        judge(self._kind, epochs, self._answers, self._node.home, self._deployment, self.session, skipped)

@@ -12,6 +12,7 @@ from udo_runtime.durable import load_session
 from udo_runtime.groups import TIMERS, unpack
 from udo_runtime.keyed import unpack_key
 
+from benchmarks.chaos.kinds import Kind
 from node_manager import access
 from udo_protocol.errors import ServerLost
 from udo_protocol.keys import prefix
@@ -20,7 +21,9 @@ _BACK_S = 30.0
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
-def durable_state(home: Path, deployment: str, name: str) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
+def durable_state(
+    kind: Kind, home: Path, deployment: str, name: str
+) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
     """State by key, and timers as (at, kind, key)."""
     deadline = time.monotonic() + _BACK_S
     while True:
@@ -45,6 +48,5 @@ def durable_state(home: Path, deployment: str, name: str) -> tuple[dict[str, dic
                 }
                 timers |= {(_EPOCH + dt.timedelta(microseconds=at), "x", unpack_key(k)) for k, at in value.get("x", {}).items()}
             else:
-                value = value.get("in", value)  # of version 3
-                states[key] = {n: v for n, v in value.items() if not n.startswith("\0")}
+                states[key] = {n: v for n, v in kind.plain(value).items() if not n.startswith("\0")}
     return states, timers

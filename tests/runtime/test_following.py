@@ -276,6 +276,24 @@ def test_a_crash_before_the_first_checkpoint_of_the_new_version_migrates_again(s
     assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
 
 
+def test_after_a_crash_state_that_nobody_asks_for_is_written_in_the_new_form_too(start: Start, servers: Servers) -> None:
+    """Otherwise a later version that reads the new form only would be refused for a query that has long ended."""
+    counter(start)
+    for session in ("q", "ended"):
+        Attempt(servers, 0, 0, session=session).run(["a", "b"])
+    follower = cents(start)
+    promote(servers, follower)
+    follower.process.kill()
+    follower.process.wait()
+    cents(start, follow=False, promote=True)
+    for epoch in range(1, 4):
+        assert Attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
+    later = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"], "state_version": 1}, follow=True, promote=False)
+    assert later.report is not None and later.report["ok"], later.report
+    promote(servers, later)
+    assert Attempt(servers, 1, 1, session="ended").run(["a", "b"]) == [("a", 2), ("b", 2)]
+
+
 def test_state_that_cannot_be_migrated_refuses_the_follower_with_its_traceback(start: Start, servers: Servers) -> None:
     source = STEP.format(step=1).replace("yield", "ctx.state['bad'] = 1\n        yield")
     start(source, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]})

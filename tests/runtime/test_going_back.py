@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from udo_runtime.durable import load_session
+from udo_runtime.groups import unpack
+from udo_runtime.session import Session
 
-from tests.conftest import Servers
+from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_following import cents, counter
 from tests.runtime.test_keyed import Attempt
@@ -24,10 +30,15 @@ def update(servers: Servers, follower: Process, window_ms: int = 60_000) -> None
 def rollback(start: Start, servers: Servers, **more: int) -> Process:
     former = counter(start, follow="kept", **more)
     assert former.report is not None and former.report["ok"], former.report
-    state, queue = servers.state(), servers.queue()
-    slot.promote(state, queue, P, former.token, lambda: rewinding.rewind(state, P))
-    rewinding.release(queue, P)
+    slot.promote(servers.state(), servers.queue(), P, former.token)
     return former
+
+
+def replace(start: Start, servers: Servers) -> Process:
+    """As the node manager replaces a dead owner of the former version."""
+    if not rewinding.possible(servers.state(), P, "former"):
+        return counter(start)
+    return rollback(start, servers)
 
 
 def kept_keys(servers: Servers) -> list[bytes]:
@@ -67,8 +78,45 @@ def test_a_crash_right_after_the_rollback_loses_nothing(start: Start, servers: S
     former = rollback(start, servers)
     former.process.kill()
     former.process.wait()
-    counter(start)
+    replace(start, servers)
     assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+
+
+def test_what_was_answered_stays_durable_all_the_way_back(start: Start, servers: Servers) -> None:
+    """The queue server, and with it the input since the update, may be lost at any moment of the rollback."""
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    update(servers, cents(start))
+    Attempt(servers, 1, 1).run(["a"])
+    newer = load_session(servers.state(), P, "q")
+    former = counter(start, follow="kept")
+    os.kill(former.process.pid, signal.SIGSTOP)
+    slot.promote(servers.state(), servers.queue(), P, former.token)
+    assert (now := load_session(servers.state(), P, "q")).last_ended == newer.last_ended == 1
+    assert values(now) == values(newer) == {"a": {"cents": 200}}
+    os.kill(former.process.pid, signal.SIGCONT)
+    wait_until(lambda: not kept_keys(servers), 10, "the former version to have taken over")  # without a new frame
+    assert (now := load_session(servers.state(), P, "q")).last_ended == 1
+    assert values(now) == {"a": {"n": 2}}
+
+
+def test_who_follows_while_the_state_is_rewound_leaves_and_loads_it_again(start: Start, servers: Servers) -> None:
+    counter(start)
+    Attempt(servers, 0, 0).run(["a", "b"])
+    update(servers, cents(start))
+    Attempt(servers, 1, 1).run(["a"])
+    former = counter(start, follow="kept")
+    late = cents(start)
+    slot.promote(servers.state(), servers.queue(), P, former.token)
+    wait_until(lambda: not kept_keys(servers), 10, "the former version to have taken over")
+    assert servers.state().call("GET", f"{P}follower") is None
+    late.process.kill()
+    update(servers, cents(start))
+    assert Attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
+
+
+def values(session: Session) -> dict[str, Any]:
+    return {key: unpack(raw) for group in session.groups.values() for key, raw in group.values.items() if isinstance(key, str)}
 
 
 def test_when_the_input_since_is_not_in_the_log_any_more_it_is_too_late(start: Start, servers: Servers) -> None:
@@ -119,7 +167,7 @@ def test_updates_and_rollbacks_between_any_epochs_count_like_one_process(start: 
             (newer or former).process.kill()
             (newer or former).process.wait()
             if newer is None:
-                former = counter(start)
+                former = replace(start, servers)
             else:
                 newer = cents(start, follow=False, promote=True)
         attempt.end()

@@ -56,8 +56,7 @@ def newer(start: Start, *, bad: str = "two", policy: str = "dead-letter", follow
 
 def promote(servers: Servers, back: Process) -> Process:
     assert back.report is not None and back.report["ok"], back.report
-    slot.promote(servers.state(), servers.queue(), P, back.token, lambda: rewinding.rewind(servers.state(), P))
-    rewinding.release(servers.queue(), P)
+    slot.promote(servers.state(), servers.queue(), P, back.token)
     return back
 
 
@@ -68,6 +67,14 @@ def rollback(start: Start, servers: Servers, **more: Any) -> Process:
 def keys(servers: Servers, kind: str = DEAD) -> list[str]:
     """The keys of the events that are dead letters, in order."""
     return [e["k"] for e in events(servers, kind)]
+
+
+def replace(start: Start, servers: Servers) -> None:
+    """As the node manager replaces a former version that died: before its first checkpoint it starts from what was kept."""
+    if rewinding.kept(servers.state(), P) is None:
+        former(start)
+    else:
+        rollback(start, servers)
 
 
 def crash(instance: Process) -> None:
@@ -86,7 +93,7 @@ def test_each_event_is_in_the_state_or_a_dead_letter_of_the_version_that_came_ba
     back = rollback(start, servers)
     if dies:  # before its first checkpoint: the next one processes it all again
         crash(back)
-        former(start)
+        replace(start, servers)
     assert Attempt(servers, 3, 3).run(["two", "one", "a"]) == [("two", 4), ("a", 3)]
     assert keys(servers) == ["one"] * 4
     assert [(d.epoch, d.operator) for d in letters(servers).values() if d.epoch == 0] == [(0, "t@1")]
@@ -236,12 +243,11 @@ def test_the_input_stays_until_the_log_belongs_to_the_version_that_goes_back(sta
     state, queue = servers.state(), servers.queue()
 
     def between() -> None:
-        rewinding.rewind(state, P)
         queue.call("FCALL", "udo_trim", 1, P, serving.token, slot.slot_stats(queue, P).emitted, 1 << 20)
 
     slot.promote(state, queue, P, back.token, between)
     crash(back)
-    former(start)
+    replace(start, servers)
     assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
 
 

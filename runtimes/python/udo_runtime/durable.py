@@ -55,6 +55,12 @@ class Durable:
         """The session as the last checkpoint left it; a new one if it has none."""
         return load_session(self._state, self._prefix, name, self._versions)
 
+    def maybe_former(self) -> list[str]:
+        """Sessions that may lie there in the form of a former version."""
+        if self._versions is None or not self._versions.migrates:
+            return []
+        return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
+
     def save(
         self,
         sessions: Iterable[Session],
@@ -64,13 +70,13 @@ class Durable:
         riding: Sequence[Any] = (),
         *,
         beside: Sequence[Sequence[Arg]] = (),
-        former: Follower | None = None,
+        own: str = "",
     ) -> None:
         """One checkpoint covering `seq`, with the commands `beside` in the same step; Fenced if another instance owns the slot.
 
-        `former`: this instance as it followed the owner before it; with this checkpoint it follows no more.
+        `own`: this instance's name, which followed the owner before it maybe: it does not tell itself.
         """
-        writes: list[Sequence[Arg]] = [*beside, *([former.ending()] if former else [])]
+        writes: list[Sequence[Arg]] = list(beside)
         written: list[Written] = []
         records: dict[str, str] = {}
         for name, numbers in dropped.items():
@@ -91,7 +97,7 @@ class Durable:
         covers = Checkpoint(seq, self._incarnation, riding)
 
         def entries(follower: str) -> Sequence[bytes]:
-            return () if former and former.name == follower else journal_entries(seq, written, records, dropped)
+            return () if follower == own else journal_entries(seq, written, records, dropped)
 
         if checkpoint(self._state, self._prefix, self._token, covers, emitted, writes, entries) is not Emit.STORED:
             raise ProtocolError(f"a checkpoint of {self._prefix} at {seq} is ahead of the answers emitted ({emitted})")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from udo_protocol import following
 from udo_protocol.checkpoints import load_checkpoint
 from udo_protocol.connection import Arg, Connection
-from udo_protocol.errors import StateLost
-from udo_protocol.rewinding import kept
+from udo_protocol.errors import Fenced, StateLost
+from udo_protocol.rewinding import kept, rewind
 from udo_runtime.groups import Group, pack, unpack
 from udo_runtime.session import Session
 from udo_runtime.versions import Versions
@@ -168,9 +168,9 @@ class Follower:
                 group.originals = None
         self._records, self._metas = {}, {}
 
-    def ending(self) -> Sequence[Arg]:
-        """The command after which nothing more is told."""
-        return following.ending(self._prefix, self.name)
+    def ending(self) -> Sequence[Sequence[Arg]]:
+        """What the first checkpoint begins with: nothing more is to be told."""
+        return [following.ending(self._prefix, self.name)]
 
 
 def _pieces(prefix: str, name: str, number: int) -> list[tuple[Arg, ...]]:
@@ -180,7 +180,12 @@ def _pieces(prefix: str, name: str, number: int) -> list[tuple[Arg, ...]]:
 
 
 class Rewinder(Follower):
-    """The sessions as they were kept before an update. All that came since is on trial until the state is rewound for good."""
+    """The sessions as they were kept before an update.
+
+    All that came since is on trial until the first checkpoint, which rewinds the durable state in its own step.
+    """
+
+    covered = 0  # what was kept covers the log up to here
 
     def load(self) -> int:
         p = self._prefix
@@ -192,6 +197,7 @@ class Rewinder(Follower):
         flat = self._state.call("HGETALL", f"{p}kept:sessions")
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             self._load(bytes(name).decode(), bytes(text))
+        self.covered = found.seq
         return found.seq
 
     def _load(self, name: str, text: bytes) -> None:
@@ -217,3 +223,8 @@ class Rewinder(Follower):
 
     def complete(self) -> bool:
         return True
+
+    def ending(self) -> Sequence[Sequence[Arg]]:
+        if kept(self._state, self._prefix) is None:
+            raise Fenced("what was kept from before the update was given up meanwhile: it is too late to go back")
+        return [rewind(self._prefix)]

@@ -19,6 +19,7 @@ from udo_protocol import following
 from udo_protocol.dead_letters import KeyedName, Letter
 from udo_protocol.errors import Fenced, ProtocolError, Stale, StateLost, TwoProducers, UdoError
 from udo_protocol.frame import ANSWER, DATA, END, RESTORE, SKIPPED, STALE, STATE, Failure, Frame, Header, decode, encode
+from udo_protocol.rewinding import release
 from udo_protocol.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.slot import failed_lanes
 from udo_protocol.slot_reader import Emit, Read
@@ -39,6 +40,7 @@ from udo_runtime.session import Session
 _CHECKPOINT_SHARE = 4
 # How often a follower looks for new frames and checkpoints; a promotion wakes it at once.
 _FOLLOW_MS = 2
+_TOO_LATE = "the input since the update is not in the log any more (from frame {}): it is too late to go back"
 
 
 class KeyedInstance(Instance):
@@ -77,6 +79,10 @@ class KeyedInstance(Instance):
         if self.follower is not None:
             self.follower.promoted()
             self._followed, self.follower = self.follower, None
+            if isinstance(self._followed, Rewinder):  # before anything is answered: until then the newer version's state is the one
+                self._checkpoint(cursor - 1, [])
+                self.ledger.kept, self._missed = False, None
+                release(self._conn, self._reader.prefix)
         self._stats.errors = 0
         return cursor
 
@@ -88,6 +94,7 @@ class KeyedInstance(Instance):
     def _restart(self, covered: int, sessions: dict[str, Session]) -> int:
         """The state is that of a checkpoint, nothing has been done since."""
         self._sessions = sessions
+        self._unseen: list[str] = []  # sessions that nobody has asked for, maybe of a former state version
         self._dropped: dict[str, set[int]] = {}
         self._uncovered = 0
         self._failed.clear()
@@ -115,7 +122,7 @@ class KeyedInstance(Instance):
                 turning = not self.keyed.commit_frame
                 continue
             if read.first > cursor and isinstance(follower, Rewinder):
-                raise StateLost(f"the input since the update is not in the log any more (from frame {cursor}): it is too late to go back")
+                raise StateLost(_TOO_LATE.format(cursor))
             if read.owner == self._reader.token:
                 break
             if read.frames and not self.keyed.commit_frame:  # else each has its checkpoint, and a second try would differ
@@ -131,19 +138,41 @@ class KeyedInstance(Instance):
                 size = sum(s.size for s in self._sessions.values())
                 self.report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
             self._park_shadow(cursor, _FOLLOW_MS)
-        self.ledger.kept, self._missed = False, None
         if not follower.complete():  # this process stood still for longer than the lease: load again, as after a crash
             return self._begin(read)
         if failed_lanes(self._conn, self._reader.prefix) != failed:  # of one that failed since, frames were tried
             follower.take_back()
-            cursor = self._restart(self.durable.covered().seq, follower.sessions) + 1
-        return max(cursor, self._take(read))
+            covered = follower.covered if isinstance(follower, Rewinder) else self.durable.covered().seq
+            cursor = self._restart(covered, follower.sessions) + 1
+        return self._catch_up(cursor, read.emitted) if isinstance(follower, Rewinder) else max(cursor, self._take(read))
+
+    def _catch_up(self, cursor: int, emitted: int) -> int:
+        """All that was answered is processed. The newest checkpoint, and what rides in it, is of the version that is replaced."""
+        while cursor <= emitted:
+            read = self._reader.read(cursor)
+            if read.first > cursor or not read.frames:
+                raise StateLost(_TOO_LATE.format(cursor))
+            for seq, data in enumerate(read.frames[: emitted + 1 - cursor], cursor):
+                self._keyed_answer(seq, data)
+                cursor = seq + 1
+        if self._missed is not None:
+            self._missed.check(self.durable.failed)
+        self._emitted = emitted
+        return cursor
 
     def _begin(self, read: Read) -> int:
         """Promoted without having followed: the state is loaded as it is asked for."""
         self.follower = None
         self._restart(0, {})
+        self._unseen = self.durable.maybe_former()
         return self._take(read)
+
+    def _see_one(self) -> None:
+        """Load one more of those that nobody asks for, so that the next checkpoints write it anew if it is of a former version."""
+        if (name := self._unseen.pop()) not in self._sessions:
+            session = self.durable.load(name)
+            if any(group.former for group in session.groups.values()):
+                self._sessions[name] = session
 
     def _take(self, read: Read) -> int:
         """Promoted: emit what rides in the newest checkpoint; from where to replay."""
@@ -196,8 +225,11 @@ class KeyedInstance(Instance):
         self._emitted = first + len(answers) - 1
 
     def _checkpoint(self, seq: int, riding: Sequence[tuple[str, bytes]]) -> None:
+        if self._unseen:
+            self._see_one()
+        beside = [*(self._followed.ending() if self._followed else ()), *self.ledger.writes()]
         sessions = list(self._sessions.values())
-        self.durable.save(sessions, self._dropped, seq, self._emitted, riding, beside=self.ledger.writes(), former=self._followed)
+        self.durable.save(sessions, self._dropped, seq, self._emitted, riding, beside=beside, own=self._reader.name)
         self._followed = None
         self.ledger.saved()
         self._dropped, self._uncovered = {}, 0

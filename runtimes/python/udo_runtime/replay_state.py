@@ -11,7 +11,6 @@ from udo_protocol.limits import DEFAULT
 from udo_protocol.recording_file import Recording
 from udo_runtime.api import Context
 from udo_runtime.durable import Durable, restored
-from udo_runtime.following import Follower
 from udo_runtime.keyed import Keyed, KeyedProcessor
 from udo_runtime.keyed_instance import KeyedInstance
 from udo_runtime.ledger import Ledger
@@ -32,6 +31,9 @@ class _Recorded(Durable):
     def cuts(self) -> dict[str, int]:
         return dict(self._recording.header["cuts"])
 
+    def maybe_former(self) -> list[str]:
+        return []  # nothing is written
+
     def load(self, name: str) -> Session:
         if name not in self._sessions:
             return Session(name, versions=self._versions)
@@ -47,7 +49,7 @@ class _Recorded(Durable):
         riding: Sequence[Any] = (),
         *,
         beside: Sequence[Sequence[Arg]] = (),
-        former: Follower | None = None,
+        own: str = "",
     ) -> None:
         for name in dropped:
             self._sessions.pop(name, None)

@@ -18,6 +18,11 @@ class Versions:
     def __init__(self, version: int = 0, sources: Iterable[int] = (), migrate: Migrate | None = None) -> None:
         self.version, self._sources, self._migrate = version, frozenset(sources), migrate
 
+    @property
+    def migrates(self) -> bool:
+        """Whether there may be state of other versions."""
+        return bool(self._sources)
+
     def migrated(self, key: Any, state: dict[str, Any], version: int) -> dict[str, Any]:
         """One key's state of another version as this one's; ProcessingError with migrate()'s own traceback."""
         if version not in self._sources or self._migrate is None:

@@ -1,0 +1,108 @@
+"""Changes of the running version: which there are, where each leads, and the waiting until they have taken place.
+
+The versions (benchmarks/chaos/kinds.py) keep their state in two forms: 1, 2, 4 and 6 in the first, 3 and 5 in the other. 3 and 5
+take the first form, 4 and 6 take the other one; 1 and 2 read nothing but their own, so that they come back by what was kept only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from threading import Lock
+from typing import Protocol
+
+from udo_protocol.connection import ReplyError
+from udo_protocol.errors import UdoError
+
+UPDATE, MIGRATE = "live update", "live update to another form of state"
+BACK_KEPT, BACK_DOWN = "rollback by kept state and input", "rollback by down-migration"
+CHANGES = (UPDATE, MIGRATE, BACK_KEPT, BACK_DOWN)
+_OTHER_FORM = ("3", "5")
+_EQUAL = {"1": "2", "2": "1", "3": "5", "5": "3", "4": "6", "6": "4"}
+Step = tuple[str, str]  # what it counts as, and the version it leads to
+# While a server or the manager is away no change takes place: it is tried again for this long.
+TRY_S, _AGAIN_S = 12.0, 0.3
+
+
+def equal(version: str) -> str:
+    """The one with the same form of state."""
+    return _EQUAL[version]
+
+
+def other_form(version: str) -> str:
+    """One with the other form, that takes this one's."""
+    return "4" if version in _OTHER_FORM else "3"
+
+
+def plan(change: str, now: str, kept: str | None) -> list[Step]:
+    """The steps that end with `change`. `now` serves; `kept`: the version that could come back by what is kept, '' for none.
+
+    None: nothing is ever kept of this operator, so that it goes back by down-migration.
+    """
+    other = now in _OTHER_FORM
+    if change == BACK_KEPT and kept is None:
+        change = BACK_DOWN
+    if change == UPDATE:
+        return [(UPDATE, equal(now))]
+    if change == MIGRATE:
+        return [(MIGRATE, other_form(now))]
+    if change == BACK_DOWN:
+        if other:
+            return [(BACK_DOWN, "4")]
+        return [(MIGRATE, "3"), (BACK_DOWN, now)] if now in ("4", "6") else [(UPDATE, "4"), (MIGRATE, "3"), (BACK_DOWN, "4")]
+    if other and kept in ("1", "2"):
+        return [(BACK_KEPT, kept)]
+    if now in ("1", "2"):
+        return [(MIGRATE, "3"), (BACK_KEPT, now)]
+    return [*([(MIGRATE, "4")] if other else []), (UPDATE, "2"), (MIGRATE, "3"), (BACK_KEPT, "2")]
+
+
+class Changeable(Protocol):
+    """A platform whose deployments can be changed. All may raise UdoError while parts of it are away."""
+
+    def version(self, deployment: str) -> str:
+        """The one that serves."""
+
+    def kept(self, deployment: str) -> str | None:
+        """The one that could come back by what is kept; '' for none, None if nothing is ever kept."""
+
+    def change(self, deployment: str, version: str, *, back: bool) -> str:
+        """Update, or go back, to this version; '' if it took place, else why not."""
+
+
+class Changes:
+    """Changes of one platform's deployments, one at a time for each: a second one would make the first be given up."""
+
+    def __init__(self, platform: Changeable) -> None:
+        self._platform = platform
+        self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+
+    def run(self, deployment: str, change: str, *, pause_s: float = 0.0, most: int = 9, try_s: float = TRY_S) -> tuple[list[str], str]:
+        """What took place, and why the rest did not. The steps are `pause_s` apart; `most`: so many of them."""
+        took: list[str] = []
+        why, steps = "another one is under way", list[Step]()
+        if not self._locks[deployment].acquire(timeout=try_s):
+            return took, why
+        deadline = time.monotonic() + try_s
+        try:
+            while len(took) < most and time.monotonic() < deadline:
+                try:
+                    now = self._platform.version(deployment)
+                    if steps and now == steps[0][1]:  # it took place, though nobody was there to say so
+                        why = ""
+                    else:
+                        steps = steps if why == "" and steps else plan(change, now, self._platform.kept(deployment))
+                        why = self._platform.change(deployment, steps[0][1], back=steps[0][0] in (BACK_KEPT, BACK_DOWN))
+                except (UdoError, ReplyError, OSError, StopIteration) as e:
+                    why = f"{type(e).__name__}: {e}"
+                if why:
+                    time.sleep(_AGAIN_S)
+                    continue
+                (name, _), *steps = steps
+                took.append(name)
+                if not steps:
+                    return took, ""
+                time.sleep(pause_s)
+        finally:
+            self._locks[deployment].release()
+        return took, why

@@ -1,0 +1,53 @@
+"""The two kinds of query under chaos: one whose answers follow from its events, one that rolls dice and looks at the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.operators.chain.chain import Chain
+from benchmarks.operators.history.history import History
+
+ANSWERS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("what", pa.string()), ("n", pa.int64())])
+LINKS = pa.schema([*ANSWERS, *(pa.field(name, pa.int64()) for name in ("before", "drawn", "at"))])
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An operator of benchmarks/operators in two forms of state. `plain` reads a key's state in either form.
+
+    A `chained` one has commit = "frame": of its answers and its state the oracle knows neither `drawn` nor `at`.
+    """
+
+    operator: str
+    answers: pa.Schema
+    make: Callable[[], Any]
+    other: str  # entry of the versions with the other form of state
+    back: str  # entry of the versions that take it back
+    plain: Callable[[State], State]
+    chained: bool = False
+
+    @property
+    def versions(self) -> dict[str, Mapping[str, Any]]:
+        """What each version says otherwise than operator.toml: two equal ones, two of another form, two that take that back."""
+        other = {"entry": self.other, "state_version": 1, "migrates_from": (0,)}
+        back = {"entry": self.back, "migrates_from": (1,)}
+        return {"1": {}, "2": {}, "3": other, "4": back, "5": other, "6": back}
+
+
+def _unwrapped(state: State) -> State:
+    inside: State = state.get("in", state)
+    return inside
+
+
+def _unpacked(state: State) -> State:
+    return dict(zip(("n", "drawn", "at"), state["link"], strict=True)) if "link" in state else state
+
+
+HISTORY = Kind("history", ANSWERS, History, "history:Wrapped", "history:Unwrapped", _unwrapped)
+CHAIN = Kind("chain", LINKS, Chain, "chain:Packed", "chain:Unpacked", _unpacked, chained=True)
+KINDS = {k.operator: k for k in (HISTORY, CHAIN)}
