@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udo_interface.key_groups import groups_of
-from udo_interface.store import File, Store, Stored, chains, located, newest_at, parsed, require_writable, superseded
+from udo_interface.store import File, Store, Stored, chains, newest_at, parsed, superseded
+from udo_interface.store_place import located, require_writable
 from udo_protocol.errors import StateLost, UsageError
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.stored import Row, rows
