@@ -157,7 +157,7 @@ class Store:
             found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=epoch is None))
         except OSError as e:
             raise self._away(f"{below} cannot be listed", e) from e
-        # Where writing begins with an empty file (abfs), that is all of one whose writer died.
+        # An empty one was never written: its writer died (abfs shows it from the beginning), or its upload was refused (s3).
         return [f for info in found if info.size and (f := parsed(info.path)) is not None]
 
     def write(self, file: File, batches: Sequence[pa.RecordBatch], about: dict[str, Any]) -> int:
