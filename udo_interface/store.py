@@ -23,7 +23,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from udo_interface.key_groups import groups_of
-from udo_interface.store_place import first_line, hint, put, reached
+from udo_interface.store_place import OBJECT_STORES, first_line, hint, put, reached
 from udo_protocol.errors import StateLost, Unavailable
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.stored import ROWS
@@ -157,8 +157,9 @@ class Store:
             found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=epoch is None))
         except OSError as e:
             raise self._away(f"{below} cannot be listed", e) from e
-        # An empty one was never written: its writer died (abfs shows it from the beginning), or its upload was refused (s3).
-        return [f for info in found if info.size and (f := parsed(info.path)) is not None]
+        # There an empty object was never written: its writer died (abfs shows it from the beginning), or its upload was refused (s3).
+        complete = 1 if self._files.type_name in OBJECT_STORES else 0
+        return [f for info in found if info.is_file and info.size >= complete and (f := parsed(info.path)) is not None]
 
     def write(self, file: File, batches: Sequence[pa.RecordBatch], about: dict[str, Any]) -> int:
         """Put a file in its place; its bytes. `about` goes into its metadata beside what the name says."""

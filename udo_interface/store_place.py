@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Spark's names of a scheme that pyarrow has another one for.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 # There a file appears as a whole when it is closed, and renaming is copying.
-_OBJECT_STORES = {"s3", "gcs", "abfs"}
+OBJECT_STORES = {"s3", "gcs", "abfs"}
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(?://([^/?]*))?([/?].*)?", re.DOTALL)
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/[^/].*)", re.DOTALL)
 # The first pyarrow that can be told by URI to send a small file with one request instead of three.
@@ -52,13 +52,13 @@ def located(location: str | os.PathLike[str]) -> str:
     scheme, authority, rest = uri[1].lower(), uri[2], uri[3] or ""
     if authority is None:
         raise UsageError(f"store={text!r}: expected {scheme}://bucket/path or {scheme}://host:port/path, or a path")
-    user, _, place = authority.rpartition("@")
-    if ":" in user:
+    scheme = _SCHEMES.get(scheme, scheme)
+    if ":" in (authority if scheme == "s3" else authority.rpartition("@")[0]):
         raise UsageError(
-            f"store='{scheme}://...@{place}{rest}' holds a secret, and a location is shown in plans and errors: leave it out; credentials "
-            "are taken from the environment of the driver and of every executor"
+            f"store='{scheme}://...' expects {scheme}://bucket/path, got one with a secret, and a location is shown in plans and errors: "
+            "leave it out; credentials are taken from the environment of the driver and of every executor"
         )
-    return f"{_SCHEMES.get(scheme, scheme)}://{authority}{rest}"
+    return f"{scheme}://{authority}{rest}"
 
 
 @functools.lru_cache(maxsize=16)
@@ -100,7 +100,7 @@ def require_writable(location: str) -> None:
 def put(files: fs.FileSystem, path: str, data: bytes | pa.Buffer) -> None:
     """All or nothing under that name."""
     draft = path
-    if files.type_name not in _OBJECT_STORES:
+    if files.type_name not in OBJECT_STORES:
         files.create_dir(path.rpartition("/")[0])
         draft = f"{path}.{secrets.token_hex(4)}.draft"
     with files.open_output_stream(draft) as f:
