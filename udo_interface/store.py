@@ -16,6 +16,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -31,6 +32,8 @@ from udo_protocol.stored import ROWS
 FORMAT = 1
 # Every so many epochs a full file instead of a delta: bounds what is read after a loss and what is kept.
 FULL_EVERY = 10
+# How many files are asked at once for their event time: there is one for each partition, and a distant store takes its time.
+READERS = 16
 _META = b"udo"
 _NAME = re.compile(r"(\d+)of(\d+)-(\d+)-(\d+)-v(\d+)\.(full|delta)\.arrow")
 
@@ -211,15 +214,21 @@ class Store:
 
     def highest_us(self, files: Sequence[File], epoch: int) -> int | None:
         """Highest event time before `epoch`: each file knows that of all earlier epochs and of its own partition."""
-        seen, covered = [], set[int]()
-        for at in sorted({f.epoch for f in files if f.epoch < epoch}, reverse=True):
-            for file in set(newest_at(files, at).values()):
-                covered |= file.groups
-                with self._opened(file, epoch) as (about, _):
-                    seen.append(about["highest_us"])
-            if len(covered) == KEY_GROUPS:
-                break
+        seen: list[int | None] = []
+        covered: set[int] = set()
+        with ThreadPoolExecutor(READERS) as pool:
+            for at in sorted({f.epoch for f in files if f.epoch < epoch}, reverse=True):
+                newest = set(newest_at(files, at).values())
+                seen += pool.map(lambda f: self._highest_us(f, epoch), newest)
+                covered.update(*(f.groups for f in newest))
+                if len(covered) == KEY_GROUPS:
+                    break
         return max((t for t in seen if t is not None), default=None)
+
+    def _highest_us(self, file: File, epoch: int) -> int | None:
+        with self._opened(file, epoch) as (about, _):
+            found: int | None = about["highest_us"]
+            return found
 
     def prune(self, epoch: int) -> None:
         """Remove what the states after `epoch` - 2 and later do without; best effort, since the next time does it as well."""
