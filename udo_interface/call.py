@@ -20,7 +20,8 @@ from udo_interface.deployed import Deployed, fetch
 from udo_interface.discovery import NODE_SETTING, REGISTRY_SETTING, registry_url
 from udo_interface.key_groups import by_key_group
 from udo_interface.spark_types import delivered, output_fields, require_input
-from udo_interface.store import Stored, located, require_writable
+from udo_interface.store import Stored
+from udo_interface.store_place import located, require_writable
 from udo_interface.task import Keys, Task
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.schema import GROUP_COLUMN, to_ipc

@@ -12,33 +12,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import re
-import secrets
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 
 from udo_interface.key_groups import groups_of
-from udo_protocol.errors import StateLost, Unavailable, UsageError
+from udo_interface.store_place import OBJECT_STORES, first_line, hint, put, reached
+from udo_protocol.errors import StateLost, Unavailable
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.stored import ROWS
-
-if TYPE_CHECKING:
-    from pyarrow import fs
 
 FORMAT = 1
 # Every so many epochs a full file instead of a delta: bounds what is read after a loss and what is kept.
 FULL_EVERY = 10
-# Spark's names of a scheme that pyarrow has another one for.
-_SCHEMES = {"s3a": "s3", "s3n": "s3"}
-# There a file appears as a whole when it is closed, and renaming is copying.
-_OBJECT_STORES = {"s3", "gcs", "abfs"}
+# How many files are asked at once for their event time: there is one for each partition, and a distant store takes its time.
+READERS = 16
 _META = b"udo"
 _NAME = re.compile(r"(\d+)of(\d+)-(\d+)-(\d+)-v(\d+)\.(full|delta)\.arrow")
 
@@ -130,55 +125,6 @@ def superseded(files: Sequence[File], epoch: int) -> list[int]:
     return sorted({f.epoch for f in files if f.epoch < oldest})
 
 
-def located(location: str | os.PathLike[str]) -> str:
-    """The location as tasks are to use it: a URI, or an absolute path."""
-    text = os.fspath(location)
-    if not isinstance(text, str) or not text.strip():
-        raise UsageError(f"store= expects a directory's path or URI, such as the query's checkpointLocation + '/udo', got {location!r}")
-    scheme, separator, rest = text.partition("://")
-    if text.startswith("file:"):
-        return urlsplit(text).path
-    return f"{_SCHEMES.get(scheme, scheme)}://{rest}" if separator else os.path.abspath(os.path.expanduser(text))
-
-
-@functools.lru_cache(maxsize=16)
-def _reached(location: str) -> tuple[fs.FileSystem, str]:
-    from pyarrow import fs  # only here: tasks without a store do not wait for it
-
-    if "://" not in location:
-        return fs.LocalFileSystem(), location
-    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(location)
-    return found
-
-
-def require_writable(location: str) -> None:
-    """UsageError unless files can be written, read and removed there."""
-    try:
-        files, directory = _reached(location)
-        probe = f"{directory}/.probe-{secrets.token_hex(4)}"
-        _put(files, probe, b"udo")
-        with files.open_input_stream(probe) as f:
-            f.read()
-        files.delete_file(probe)
-    except (OSError, pa.ArrowException) as e:
-        raise UsageError(
-            f"store={location!r} cannot be used: {e}. Expected a directory that the driver and the executors may write to: a path, or a "
-            "URI that pyarrow.fs.FileSystem.from_uri takes"
-        ) from e
-
-
-def _put(files: fs.FileSystem, path: str, data: bytes | pa.Buffer) -> None:
-    """All or nothing under that name."""
-    draft = path
-    if files.type_name not in _OBJECT_STORES:
-        files.create_dir(path.rpartition("/")[0])
-        draft = f"{path}.{secrets.token_hex(4)}.draft"
-    with files.open_output_stream(draft) as f:
-        f.write(data)
-    if draft != path:
-        files.move(draft, path)
-
-
 def _checksum(batches: Iterable[pa.RecordBatch]) -> int:
     """CRC-32 over groups, keys and values; Arrow files have none of their own."""
     crc = 0
@@ -202,16 +148,21 @@ class Store:
     directory: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self._files, base = _reached(self.stored.location)
+        self._files, base = reached(self.stored.location)
         self.directory = f"{base.rstrip('/')}/{quote(self.deployment, safe='')}/{quote(self.session, safe='')}"
 
     def files(self, epoch: int | None = None) -> list[File]:
-        """All there are, or those of one epoch."""
+        """All there are, or those of one epoch. Unavailable if they cannot be listed."""
         from pyarrow.fs import FileSelector
 
         below = self.directory if epoch is None else f"{self.directory}/{epoch}"
-        found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=epoch is None))
-        return [f for info in found if (f := parsed(info.path)) is not None]
+        try:
+            found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=epoch is None))
+        except OSError as e:
+            raise self._away(f"{below} cannot be listed", e) from e
+        # There an empty object was never written: its writer died (abfs shows it from the beginning), or its upload was refused (s3).
+        complete = 1 if self._files.type_name in OBJECT_STORES else 0
+        return [f for info in found if info.is_file and info.size >= complete and (f := parsed(info.path)) is not None]
 
     def write(self, file: File, batches: Sequence[pa.RecordBatch], about: dict[str, Any]) -> int:
         """Put a file in its place; its bytes. `about` goes into its metadata beside what the name says."""
@@ -235,9 +186,9 @@ class Store:
         data = sink.getvalue()
         path = f"{self.directory}/{file.name}"
         try:
-            _put(self._files, path, data)
+            put(self._files, path, data)
         except OSError as e:
-            raise Unavailable(f"{path} cannot be written: {e}. Epoch {file.epoch} is not complete without it: run it again") from e
+            raise self._away(f"{path} cannot be written", e, f"Epoch {file.epoch} is not complete without it: run it again") from e
         return len(data)
 
     def values(self, files: Sequence[File], groups: Iterable[int], epoch: int) -> tuple[dict[int, dict[bytes, bytes]], int | None]:
@@ -263,19 +214,25 @@ class Store:
 
     def highest_us(self, files: Sequence[File], epoch: int) -> int | None:
         """Highest event time before `epoch`: each file knows that of all earlier epochs and of its own partition."""
-        seen, covered = [], set[int]()
-        for at in sorted({f.epoch for f in files if f.epoch < epoch}, reverse=True):
-            for file in set(newest_at(files, at).values()):
-                covered |= file.groups
-                with self._opened(file, epoch) as (about, _):
-                    seen.append(about["highest_us"])
-            if len(covered) == KEY_GROUPS:
-                break
+        seen: list[int | None] = []
+        covered: set[int] = set()
+        with ThreadPoolExecutor(READERS) as pool:
+            for at in sorted({f.epoch for f in files if f.epoch < epoch}, reverse=True):
+                newest = set(newest_at(files, at).values())
+                seen += pool.map(lambda f: self._highest_us(f, epoch), newest)
+                covered.update(*(f.groups for f in newest))
+                if len(covered) == KEY_GROUPS:
+                    break
         return max((t for t in seen if t is not None), default=None)
+
+    def _highest_us(self, file: File, epoch: int) -> int | None:
+        with self._opened(file, epoch) as (about, _):
+            found: int | None = about["highest_us"]
+            return found
 
     def prune(self, epoch: int) -> None:
         """Remove what the states after `epoch` - 2 and later do without; best effort, since the next time does it as well."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, Unavailable):
             for old in superseded(self.files(), epoch - 1):
                 self._files.delete_dir(f"{self.directory}/{old}")
 
@@ -289,8 +246,15 @@ class Store:
     @contextlib.contextmanager
     def _opened(self, file: File, epoch: int) -> Iterator[tuple[dict[str, Any], Any]]:
         path = f"{self.directory}/{file.name}"
+        held = f"It holds what epoch {file.epoch} did, and the query continues with epoch {epoch}"
         try:
-            with self._files.open_input_file(path) as source, pa.ipc.open_file(source) as reader:
+            source = self._files.open_input_file(path)
+        except FileNotFoundError as e:
+            raise StateLost(f"{path} cannot be read: {e}. {held}") from e
+        except OSError as e:
+            raise self._away(f"{path} cannot be opened", e, held) from e
+        try:
+            with source, pa.ipc.open_file(source) as reader:
                 about = json.loads((reader.schema.metadata or {}).get(_META, b"null"))
                 if about is None or not reader.schema.equals(ROWS):
                     raise pa.ArrowInvalid("it is no file of a state store")
@@ -300,6 +264,12 @@ class Store:
                     raise pa.ArrowInvalid(f"its state is kept by {key}, the operator's by {self.stored.key}")
                 yield about, reader
         except (OSError, pa.ArrowException, ValueError, KeyError) as e:
-            raise StateLost(
-                f"{path} cannot be read: {e}. It holds what epoch {file.epoch} did, and the query continues with epoch {epoch}"
-            ) from e
+            if isinstance(e, OSError):  # a file cut short, or a store that went away meanwhile
+                self.files(file.epoch)
+            raise StateLost(f"{path} cannot be read: {e}. {held}") from e
+
+    def _away(self, what: str, e: OSError, then: str = "") -> Unavailable:
+        return Unavailable(
+            f"{what}: {first_line(e)}. {then + '. ' if then else ''}Nothing is lost: the query goes on from its checkpoint once this "
+            f"machine reaches the store{hint(self.stored.location)}"
+        )

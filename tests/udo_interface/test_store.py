@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udo_interface.key_groups import groups_of
-from udo_interface.store import File, Store, Stored, chains, located, newest_at, parsed, require_writable, superseded
+from udo_interface.store import File, Store, Stored, chains, newest_at, parsed, superseded
+from udo_interface.store_place import located, require_writable
 from udo_protocol.errors import StateLost, UsageError
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.stored import Row, rows
@@ -181,14 +182,55 @@ def test_of_two_runs_the_later_counts_group_by_group() -> None:
     assert found.keys() == set(range(KEY_GROUPS))
 
 
-def test_locations_are_made_absolute_and_sparks_schemes_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locations_are_made_absolute_and_sparks_spelling_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert located("ckpt/udo") == str(tmp_path / "ckpt" / "udo")
     assert located(tmp_path / "x") == str(tmp_path / "x")
-    assert located(f"file:{tmp_path}/x") == located(f"file://{tmp_path}/x") == f"{tmp_path}/x"
-    assert located("s3a://bucket/ckpt") == "s3://bucket/ckpt"
-    with pytest.raises(UsageError, match="expects a directory's path or URI"):
-        located("")
+    for path in ("x", "a b", "100%", "a%20b", "x#1", "x?y"):
+        assert located(f"file:{tmp_path}/{path}") == located(f"file://{tmp_path}/{path}") == f"{tmp_path}/{path}"
+        require_writable(located(f"file:{tmp_path}/{path}"))
+        assert (tmp_path / path).is_dir()
+    assert located("file://localhost/x") == "/x"
+    assert located("s3a://bucket/ckpt") == located("S3N://bucket/ckpt") == "s3://bucket/ckpt"
+    assert located("s3a://bucket?scheme=http") == "s3://bucket?scheme=http"
+    assert located("abfs://container@account.dfs.core.windows.net/x") == "abfs://container@account.dfs.core.windows.net/x"
+
+
+@pytest.mark.parametrize(
+    ("location", "match"),
+    [
+        ("", "expects a directory's path or URI"),
+        ("file:x", "expected file:/path or file:///path"),
+        ("file://host/x", "expected file:/path or file:///path"),
+        ("hdfs:/user/x", "expected hdfs://bucket/path or hdfs://host:port/path, or a path"),
+        ("dbfs:/x", "or a path"),
+    ],
+)
+def test_a_location_that_says_no_place_is_refused(location: str, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        located(location)
+
+
+@pytest.mark.parametrize("location", ["s3a://AKIA:hidden@bucket/x", "s3://AKIA:hid/hidden@bucket/x", "gs://me:hidden@bucket/x"])
+def test_a_secret_in_a_location_is_refused_and_not_repeated(location: str) -> None:
+    with pytest.raises(UsageError, match="got one with a secret") as e:
+        located(location)
+    assert "hid" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "match"),
+    [
+        ("hdfs://namenode:8020/x", "libjvm below JAVA_HOME, libhdfs below HADOOP_HOME .*`hadoop classpath --glob`"),
+        ("wasbs://container@account/x", "Unrecognized filesystem type"),
+        ("fsspec+nosuch://x/y", "fsspec|nosuch"),
+    ],
+)
+def test_a_file_system_that_pyarrow_has_no_way_to_is_said_in_one_line(location: str, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(UsageError, match=f"store='{location}' cannot be used: .*{match}") as e:
+        require_writable(located(location))
+    assert "\n" not in str(e.value)
 
 
 def test_a_place_that_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
