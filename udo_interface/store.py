@@ -160,7 +160,7 @@ class Store:
             found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=epoch is None))
         except OSError as e:
             raise self._away(f"{below} cannot be listed", e) from e
-        # There an empty object was never written: its writer died (abfs shows it from the beginning), or its upload was refused (s3).
+        # There an empty object was never written: its upload was refused, and closing the stream sent what it held.
         complete = 1 if self._files.type_name in OBJECT_STORES else 0
         return [f for info in found if info.is_file and info.size >= complete and (f := parsed(info.path)) is not None]
 
