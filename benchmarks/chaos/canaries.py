@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from node_manager import comparing
 from node_manager.manager import Manager
 from udo_protocol.errors import UdoError
 
@@ -19,8 +20,8 @@ _LOOK_S, _BEGIN_S, _END_S = 0.05, 10.0, 20.0
 
 
 def install() -> None:
-    """From here on a node manager that starts follows orders."""
-    start = Manager.start
+    """From here on a node manager that starts follows orders. Under chaos all cores are busy: what yields to all sees no frame."""
+    start, comparing._NICE = Manager.start, 0
 
     def following(self: Manager) -> None:
         start(self)
