@@ -232,6 +232,7 @@ def test_a_node_whose_canary_cannot_go_on_rolls_back_with_its_reason(deployed: t
     client, _ = deployed
     with CanaryNode(client, "a") as a:
         events = client.update(keyed, "2", canary=canary(3600))
+        wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
         assert any(e["phase"] == "sharing" for e in events)
         client.report("a", keyed, state="failed", phase="failed", detail="migrate() failed: KeyError: 3", error_code="operator", **a.told)
         last = list(events)[-1]

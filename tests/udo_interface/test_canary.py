@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -63,16 +64,21 @@ def test_a_keyed_query_counts_on_while_a_canary_is_tried_rolled_back_and_promote
     stream.run()
     query = stream.start()
     try:
-        bad = platform.api.update(name, "2", canary={"percent": 25, "for_s": 3600, "rollback_if": ["errors>0"]})
+        bad = platform.api.update(name, "2", canary={"percent": 50, "for_s": 3600, "rollback_if": ["errors>0"]})
         told = during(stream, bad, lambda e: e["phase"] == "sharing")
         assert told[-1]["phase"] == "rolled_back" and "not today" in told[-1]["detail"], told[-1]
         stream.add()
         query.processAllAvailable()
 
         wish = {"percent": 50, "for_s": 4, "rollback_if": ["errors>0", "different>0"], "min_events": 20}
+        files = stream.files
         told = during(stream, platform.api.update(name, "3", canary=wish), lambda e: e["phase"] == "sharing")
         assert told[-1]["phase"] == "done", told[-1]
-        assert any("0 errors" in e["detail"] and " compared different" in e["detail"] for e in told if e["phase"] == "preparing")
+        [passed] = [e["detail"] for e in told if e["phase"] == "preparing"]
+        counted = re.search(r"passed: (\d+) events, 0 errors, .*, 0 of (\d+) frames compared different", passed)
+        assert counted is not None and int(counted[2]) > 0, passed
+        # Of the nine keys k0, k4 and k15 lie in these groups: 5 of 17 events.
+        assert 20 <= int(counted[1]) <= 40 * (stream.files - files) / 2
         stream.add()
         query.processAllAvailable()
     finally:
