@@ -17,12 +17,13 @@ from node_manager.deaths import RESTART_FIRST_S, RESTART_MOST_S, SETTLED_S
 from node_manager.loading import Wanted
 from node_manager.slots import Slot
 from udo_protocol.canary import Measured, share_of_groups
-from udo_protocol.errors import OperatorError, SchemaError, UdoError
+from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, Unavailable
 from udo_protocol.limits import KEY_GROUPS
 
 _log = structlog.get_logger()
-# So many attempts in a row that do not begin are no passing trouble.
-_TRIES = 5
+# So many attempts in a row that do not begin are no passing trouble: of a version that does not load, and while a server is away
+# (about ten seconds).
+_LOAD_TRIES, _TRIES = 3, 8
 # What the comparing instance reports -> what is measured.
 _COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "frames": "compared", "different": "different"}
 
@@ -39,24 +40,22 @@ class KeyedCanary:
         # The first error of the new version, for people.
         self.first_error = ""
         self._comparisons, self._wanted, self._groups = comparisons, wanted, share_of_groups(percent)
-        self._begun, self._over, self._stop = Event(), Event(), Event()
+        # Whether it has begun.
+        self.running = False
+        self._decided, self._over, self._stop = Event(), Event(), Event()
         self._known: tuple[dict[str, float], dict[str, Any]] = ({}, {})  # counted by comparisons that are over; the present one's report
         self._thread = Thread(target=self._run, name=f"canary-{slot.deployment}", daemon=True)
 
     def start(self) -> None:
         """Returns once it tries frames; raises why it cannot."""
         self._thread.start()
-        self._begun.wait(self._wanted.ready_timeout_s)
+        self._decided.wait(self._wanted.ready_timeout_s)
         if self.failure is not None:
             raise self.failure
         if not self.running:
+            why = "was ended before it began" if self._over.is_set() else f"did not begin within {self._wanted.ready_timeout_s:g} s"
             self.end()
-            raise OperatorError(f"the canary of {self._wanted.reference} did not begin within {self._wanted.ready_timeout_s:g} s")
-
-    @property
-    def running(self) -> bool:
-        """Whether it has begun."""
-        return self._begun.is_set()
+            raise Conflict(f"the canary of {self._wanted.reference} {why}")
 
     def end(self) -> None:
         """Stop it, and wait until nothing of it is left."""
@@ -81,6 +80,12 @@ class KeyedCanary:
         return total | {n: float(report.get(n) or before.get(n, 0.0)) for n in ("p50_ms", "p99_ms")}
 
     def _run(self) -> None:
+        try:
+            self._until_over()
+        finally:
+            self._decided.set()
+
+    def _until_over(self) -> None:
         failed, pause_s = 0, 0.0
         while not self._over.wait(pause_s):
             self._stop = Event()
@@ -91,12 +96,12 @@ class KeyedCanary:
                 for found in self._comparisons.run(self.slot, self._wanted, float("inf"), 0, self._stop, self._groups):
                     began, failed = True, 0
                     self._take(found.report)
-            except UdoError as e:
-                _log.warning("canary interrupted", deployment=self.slot.deployment, error=str(e))
+            except Exception as e:
+                _log.warning("canary interrupted", deployment=self.slot.deployment, error=str(e), exc_info=not isinstance(e, UdoError))
                 failed += not began
-                if failed == _TRIES or (not self.running and isinstance(e, (OperatorError, SchemaError))):
-                    self.failure = e
-                    self._begun.set()
+                its_own = isinstance(e, (OperatorError, SchemaError))
+                if failed >= (_LOAD_TRIES if its_own else _TRIES) or (its_own and not self.running):
+                    self.failure = e if isinstance(e, UdoError) else Unavailable(f"{type(e).__name__}: {e}")
                     return
             finally:
                 self._known = (self.measured(), {})
@@ -108,7 +113,8 @@ class KeyedCanary:
         if error := report.get("first_error"):
             self.first_error = self.first_error or error["message"]
         if died := report.get("died"):
-            self.first_error = self.first_error or died
+            self.first_error = self.first_error or died.splitlines()[0]
             before = {**before, "errors": before.get("errors", 0.0) + 1}
         self._known = (before, report)
-        self._begun.set()
+        self.running = True
+        self._decided.set()

@@ -315,6 +315,7 @@ class Manager:
             self._follow(deployment)
             return serving.name
         if serving is not None:
+            self._follow_alone(deployment, wanted)
             self._await(
                 slot.prepare(wanted, check=False),
                 wanted.ready_timeout_s,
@@ -366,15 +367,19 @@ class Manager:
         deployment = self.find(name)
         assert deployment.slot is not None
         wanted = self._wanted(deployment, version, digest, deployment.config if config is None else config)
-        if wanted.image.manifest.key:
-            self._end_keyed_canary(deployment)
-            self.comparisons.hold(name, "an update")
+        self._follow_alone(deployment, wanted)
         self._await(
             deployment.slot.prepare(wanted, check=check),
             wanted.ready_timeout_s,
             f"{wanted.image.manifest.reference} to be ready",
         )
         return wanted.image
+
+    def _follow_alone(self, deployment: Deployment, wanted: Wanted) -> None:
+        """An update's shadow is about to follow the owner, until it is promoted or discarded: nothing else may."""
+        if wanted.image.manifest.key:
+            self._end_keyed_canary(deployment)
+            self.comparisons.hold(deployment.name, "an update")
 
     def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
         """Let the prepared version answer from here on; what is wanted is now this. Answers the instance."""

@@ -15,11 +15,13 @@ import pytest
 from node_manager import access
 from tests.conftest import wait_until
 from tests.keyed import Attempt
+from tests.node_manager.conftest import Daemon
 from tests.node_manager.test_canary import Watched
 from tests.node_manager.test_diff import Running
 from tests.node_manager.test_diff_keyed import MIGRATED
 from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
 from tests.node_manager.test_state import COUNT, KEYED
+from tests.registry.conftest import start
 from udo_protocol.errors import Conflict
 
 # The operator counts each key. Version 2: the same; it fails on key 13, sleeps on key 14, dies of key 15, hangs on key 16, and counts
@@ -289,3 +291,46 @@ def test_state_changed_from_outside_lets_it_begin_anew(keyed: Keyed) -> None:
     counted = keyed.counted(events=4)
     assert (counted["errors"], counted["different"]) == (0, 0)
     assert keyed.end(canary)["phase"] == "rolled_back"
+
+
+def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(keyed: Keyed) -> None:
+    keyed.c.push("2", COUNT + "# 2\n", **KEYED)
+    canary = keyed.canary("errors>0", "different>0", for_s=4, min_events=2)
+    url = keyed.c.registry.url
+    keyed.c.registry.process.terminate()
+    keyed.c.registry.process.wait(10)
+    assert keyed.run(1, 2) == [1, 1]
+    keyed.c.registry.process = start(keyed.c.data, "--listen", url.removeprefix("http://")).process
+    assert canary.end()["phase"] == "done", canary.events
+    assert keyed.run(1, 2) == [2, 2]
+
+
+def test_every_node_tries_the_same_share_and_their_counts_are_summed(keyed: Keyed) -> None:
+    c = keyed.c
+    keyed.c.push("2", ODD, **KEYED)
+    other = Daemon(c.node.home.parent / "h2")
+    other.start("--node", "n2", "--registry", c.registry.url, "--token-file", str(c.data / "token"))
+    try:
+        wait_until(lambda: [n["state"] for n in c.client.deployment("d")["nodes"]] == ["answering"] * 2, 30, "both nodes to answer")
+        canary = keyed.canary("errors>0", percent=HALF)
+        update = c.client.deployment("d")["update"]["id"]
+        assert keyed.run(13, 2, 2) == [1, 1, 2]  # 13 is in no group that is tried
+        assert Attempt(other.api, "d", "q2", 0, 1).run([15, 4]) == [1, 1]
+        events = lambda: sum((n["measured"] or {}).get("events", 0) for n in c.client.update_status(update)["nodes"])  # noqa: E731
+        wait_until(lambda: events() == 3, 30, "both nodes to have counted their share")
+        [(_, slot)] = [(s.slot, s) for s in other.api.status().slots]
+        assert "64 of 128 key groups" in slot.canary
+        assert keyed.end(canary)["phase"] == "rolled_back"
+        wait_until(lambda: not any(s.canary for s in other.api.status().slots), 20, "the other node's canary to go")
+    finally:
+        other.stop()
+    assert not other.processes()
+
+
+def test_a_node_that_stops_takes_its_canary_along(cluster: Cluster) -> None:  # noqa: F811
+    k = Keyed(cluster)
+    cluster.push("2", ODD, **KEYED)
+    k.canary()
+    assert cluster.node.stop() == 0
+    assert not cluster.node.processes()
+    assert not list((cluster.node.home / "handles").glob("*.json"))
