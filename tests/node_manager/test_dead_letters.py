@@ -16,6 +16,7 @@ from node_manager import access
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, put_image
+from tests.node_manager.test_state import imported
 from udo_protocol import access as rules
 from udo_protocol.errors import Conflict, NotFound, UsageError
 
@@ -173,6 +174,21 @@ def test_a_pending_letter_is_shown_apart(daemon: Daemon) -> None:
     [letter] = daemon.api.dead_letters("d")
     assert (letter.keyed, letter.session, letter.epoch, letter.attempt, letter.unfinished) == (True, "s", 0, 1, False)
     attempt.close()
+
+
+def test_a_letter_answered_in_an_epoch_that_an_import_takes_back_is_answered_again(home_daemon: Daemon) -> None:
+    daemon = home_daemon.start("--session-idle-s", "0")
+    daemon.deploy(COUNT, config_json=DEAD, key=["a"])
+    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 13]) == [1]
+    mended = put_image(daemon.home, COUNT.replace("== 13", "== 0"), version="2", key=["a"])
+    assert list(daemon.api.update("d", "2", mended))[-1].phase == "done"
+    daemon.api.replay_dead_letters("d", everything=True)
+    assert Attempt(daemon.api, "d", "s", 1, 2).run([1]) == [2, 1]
+    assert [d.replay for d in daemon.api.dead_letters("d")] == ["answered in epoch 1"]
+    imported(daemon, "s", {1: 1}, 0, replace=True)
+    assert Attempt(daemon.api, "d", "s", 1, 3, run="r2").run([1]) == [2, 1]
+    assert Attempt(daemon.api, "d", "s", 2, 4, run="r2").run([13]) == [2]
+    assert list(daemon.api.dead_letters("d")) == []
 
 
 # Of another form of state: bears 13, and fails on 17.

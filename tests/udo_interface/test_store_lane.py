@@ -19,6 +19,7 @@ from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import Stale, StateLost
 from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.node_api import connect_node
 from udo_protocol.schema import GROUP_COLUMN
 
 if TYPE_CHECKING:
@@ -186,6 +187,44 @@ def test_a_checkpoint_from_before_goes_on_from_the_state_of_its_time(query: Quer
     query.epochs(0, 3)
     query.restart()
     query.epochs(2, 4)
+
+
+PICKY = COUNT.replace("        n =", "        if event['k'] == 7: raise ValueError('seven')\n        n =", 1)
+
+
+def test_dead_letters_stay_where_they_arose_and_wait_there_for_their_query(
+    lossy: Platform, platform: Platform, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for each in (lossy, platform):
+        each.push(PICKY, name="picky-moved", **MANIFEST)
+        each.push(COUNT, name="picky-moved", version="2", **MANIFEST)
+        each.deploy("picky-moved", policy="dead-letter")
+    query = Query(lossy, "picky-moved", request.node.name, tmp_path)
+
+    def answers(epoch: int) -> list[int]:
+        """The counts of key 7; all others are as ever."""
+        found = []
+        for partition in range(query.partitions):
+            with query.lane(epoch, partition) as lane:
+                answered = exchange(lane.sender, lane.collector, query.events(epoch, partition), 4)
+                found += [(r["k"], r["n"]) for _, answer in lane.around(answered) for r in answer.to_pylist()]
+        assert sorted(f for f in found if f[0] != 7) == [(k, epoch + 1) for k in KEYS if k != 7]
+        return [n for k, n in found if k == 7]
+
+    def letters(where: Platform) -> list[tuple[int, str]]:
+        return sorted((d.epoch, d.replay) for d in connect_node(where.node).dead_letters("picky-moved"))
+
+    assert answers(0) + answers(1) == []
+    query.restart(platform)
+    assert answers(2) == []
+    connect_node(lossy.node).replay_dead_letters("picky-moved", everything=True)
+    assert letters(lossy) == [(0, "waiting"), (1, "waiting")]
+    assert letters(platform) == [(2, "")]
+    query.restart(lossy)
+    assert lossy.update("picky-moved", "2") == "done"
+    assert answers(3) == [1, 2, 3]  # the event of epoch 3, then those that waited
+    assert answers(4) == [4]
+    assert (letters(lossy), letters(platform)) == ([], [(2, "")])
 
 
 def test_more_partitions_than_key_groups_have_lanes_that_hold_nothing(query: Query) -> None:

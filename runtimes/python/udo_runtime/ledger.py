@@ -96,7 +96,8 @@ class Ledger:
         """What this END is to process again, and what an earlier epoch has: that may go.
 
         To process are those marked for it or, if an attempt at this epoch has ENDed, what that one processed: no more, no less. Nor
-        may another one process else that is compared with it.
+        may another one process else that is compared with it. Marks of epochs that have not ENDed in this state are from before it was
+        set back.
         """
         groups = set(groups)
         known = self._sessions.get(session.name, {})
@@ -110,8 +111,8 @@ class Ledger:
                 marks.pop(n, None)
             elif n in marks:
                 marks[n] = str(epoch)
-        wanted = str(label.epoch) if self.answered or session.has_ended(groups, label.epoch) else ""
-        chosen = sorted(n for n, m in marks.items() if m == wanted)
+        this = self.answered or session.has_ended(groups, label.epoch)
+        chosen = sorted(n for n, m in marks.items() if (m == str(label.epoch) if this else not m or int(m) >= label.epoch))
         bodies = self._state.transaction([("HGET", f"{self._source}{DEAD}", str(n)) for n in chosen]) if chosen else []
         letters = {n: Letter.decode(body) for n, body in zip(chosen, bodies, strict=True) if body is not None}
         return letters, [n for n, m in marks.items() if m and int(m) < label.epoch]
