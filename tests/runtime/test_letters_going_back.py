@@ -6,6 +6,8 @@ The answers that the newer version gave stay, whatever the former one makes of t
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -261,3 +263,42 @@ def test_given_up_no_letters_are_kept(start: Start, servers: Servers) -> None:
     rewinding.forget(servers.state(), servers.queue(), P)
     assert kept_keys(servers) == []
     assert [json.loads(d.event)["k"] for d in letters(servers).values()] == ["one"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_each_event_is_in_the_state_or_a_dead_letter_once(start: Start, servers: Servers, seed: int) -> None:
+    """Updates, rollbacks, kills and retries at any time; each version fails on another key."""
+    dice, sent = random.Random(seed), Counter[str]()
+    small: dict[str, Any] = {"retained_bytes": 200_000} if seed % 2 else {}
+    serving, is_newer, attempts = former(start, **small), False, 0
+    for epoch in range(8):
+        for last in (False, True) if dice.random() < 0.4 else (True,):
+            attempts += 1
+            attempt, mine = Attempt(servers, epoch, attempts), Counter[str]()
+            for _ in range(dice.randint(1, 3)):
+                some = dice.choices(["one", "two", "a", "b"], k=dice.randint(1, 4))
+                attempt.send(some)
+                mine.update(some)
+                what = dice.choice(["nothing", "wait", "change", "kill"])
+                if what == "wait":
+                    attempt.frames()
+                elif what == "change":
+                    if is_newer:
+                        serving = rollback(start, servers, **small)
+                    else:
+                        serving = newer(start, **small)
+                        update(servers, serving)
+                    is_newer = not is_newer
+                elif what == "kill":
+                    crash(serving)
+                    serving = newer(start, follow=False, **small) if is_newer else former(start, **small)
+            if last or dice.random() < 0.3:
+                attempt.end()
+            attempt.frames()
+        sent += mine
+    crash(serving)
+    newer(start, bad="", follow=False) if is_newer else former(start, bad="")
+    counted = dict(Attempt(servers, 8, 100).run(["one", "two", "a", "b"]))
+    put_aside = Counter(keys(servers))
+    assert {k: counted[k] - 1 + put_aside[k] for k in counted} == {k: sent[k] for k in counted}
+    assert letters(servers, PENDING) == {}
