@@ -132,6 +132,19 @@ def test_when_the_input_since_is_not_in_the_log_any_more_it_is_too_late(start: S
     assert Attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
 
 
+def test_a_version_that_was_ready_to_go_back_leaves_when_the_input_since_goes(start: Start, servers: Servers) -> None:
+    """It has processed it, but would need it again after a crash."""
+    counter(start, retained_bytes=20_000)
+    Attempt(servers, 0, 0).run(["a"])
+    update(servers, cents(start, retained_bytes=20_000))
+    former = counter(start, follow="kept", retained_bytes=20_000)
+    assert former.report is not None and former.report["ok"]
+    for epoch in range(1, 12):
+        Attempt(servers, epoch, epoch).run(["a"] * 100)
+    assert former.process.wait(20) == 0
+    assert Attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
+
+
 def test_given_up_nothing_is_left(start: Start, servers: Servers) -> None:
     counter(start)
     Attempt(servers, 0, 0).run(["a", "b"])

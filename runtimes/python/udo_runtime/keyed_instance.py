@@ -105,7 +105,7 @@ class KeyedInstance(Instance):
 
     def _follow(self, follower: Follower, cursor: int, started: float) -> int:
         """Keep up with the owner until promoted; from where to go on."""
-        ready, failed = False, set(self._failed)
+        first, ready, failed = cursor, False, set(self._failed)
         turning = said = False
         while True:
             if turning != said:
@@ -121,8 +121,10 @@ class KeyedInstance(Instance):
                 failed = set(self._failed)
                 turning = not self.keyed.commit_frame
                 continue
-            if read.first > cursor and isinstance(follower, Rewinder):
-                raise StateLost(_TOO_LATE.format(cursor))
+            # All of it, though it was processed here: whoever takes this instance's place before its first checkpoint needs it again.
+            gone = read.base > first if read.owner != self._reader.token else read.first > cursor
+            if gone and isinstance(follower, Rewinder):
+                raise StateLost(_TOO_LATE.format(first))
             if read.owner == self._reader.token:
                 break
             if read.frames and not self.keyed.commit_frame:  # else each has its checkpoint, and a second try would differ
