@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Protocol
 
@@ -21,7 +23,7 @@ _OTHER_FORM = ("3", "5")
 _EQUAL = {"1": "2", "2": "1", "3": "5", "5": "3", "4": "6", "6": "4"}
 Step = tuple[str, str]  # what it counts as, and the version it leads to
 # While a server or the manager is away no change takes place: it is tried again for this long.
-TRY_S, _AGAIN_S = 12.0, 0.3
+_TRY_S, _AGAIN_S = 12.0, 0.3
 
 
 def equal(version: str) -> str:
@@ -77,32 +79,43 @@ class Changes:
         self._platform = platform
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
-    def run(self, deployment: str, change: str, *, pause_s: float = 0.0, most: int = 9, try_s: float = TRY_S) -> tuple[list[str], str]:
+    @contextmanager
+    def alone(self, deployment: str) -> Iterator[bool]:
+        """Nobody else changes the deployment meanwhile; False if somebody did all the time."""
+        lock = self._locks[deployment]
+        got = lock.acquire(timeout=_TRY_S)
+        try:
+            yield got
+        finally:
+            if got:
+                lock.release()
+
+    def run(self, deployment: str, change: str, *, pause_s: float = 0.0, most: int = 9) -> tuple[list[str], str]:
+        """`steps`, alone."""
+        with self.alone(deployment) as alone:
+            return self.steps(deployment, change, pause_s=pause_s, most=most) if alone else ([], "another one is under way")
+
+    def steps(self, deployment: str, change: str, *, pause_s: float = 0.0, most: int = 9, try_s: float = _TRY_S) -> tuple[list[str], str]:
         """What took place, and why the rest did not. The steps are `pause_s` apart; `most`: so many of them."""
         took: list[str] = []
-        why, steps = "another one is under way", list[Step]()
-        if not self._locks[deployment].acquire(timeout=try_s):
-            return took, why
-        deadline = time.monotonic() + try_s
-        try:
-            while len(took) < most and time.monotonic() < deadline:
-                try:
-                    now = self._platform.version(deployment)
-                    if steps and now == steps[0][1]:  # it took place, though nobody was there to say so
-                        why = ""
-                    else:
-                        steps = steps if why == "" and steps else plan(change, now, self._platform.kept(deployment))
-                        why = self._platform.change(deployment, steps[0][1], back=steps[0][0] in (BACK_KEPT, BACK_DOWN))
-                except (UdoError, ReplyError, OSError, StopIteration) as e:
-                    why = f"{type(e).__name__}: {e}"
-                if why:
-                    time.sleep(_AGAIN_S)
-                    continue
-                (name, _), *steps = steps
-                took.append(name)
-                if not steps:
-                    return took, ""
-                time.sleep(pause_s)
-        finally:
-            self._locks[deployment].release()
+        deadline, why, steps = time.monotonic() + try_s, "no time", list[Step]()
+        while len(took) < most and time.monotonic() < deadline:
+            try:
+                now = self._platform.version(deployment)
+                if steps and now == steps[0][1]:  # it took place, though nobody was there to say so
+                    why = ""
+                else:
+                    if why or not steps:
+                        steps = plan(change, now, self._platform.kept(deployment))
+                    why = self._platform.change(deployment, steps[0][1], back=steps[0][0] in (BACK_KEPT, BACK_DOWN))
+            except (UdoError, ReplyError, OSError, StopIteration) as e:
+                why = f"{type(e).__name__}: {e}"
+            if why:
+                time.sleep(_AGAIN_S)
+                continue
+            (name, _), *steps = steps
+            took.append(name)
+            if not steps:
+                break
+            time.sleep(pause_s)
         return took, why

@@ -29,7 +29,7 @@ _RECOVER_S = 1.0
 # A deployment changes one at a time, and an armed order waits for its instance.
 _AT_ONCE = 16
 # A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
-_WHILE_STOPPED_S = 3.0
+_WHILE_STOPPED_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Faults:
         if drawn.kind == FORMER:
             return self._stop_change_resume(deployment, drawn)
         if drawn.kind == KILL_AT:
-            pid, took = self._armed(deployment, drawn.point, drawn.change, "kill")
+            pid, took = self._armed(deployment, drawn.point, "kill", lambda: self._changes.run(deployment, drawn.change, most=1)[0])
             return [*took, *([str(drawn)] if pid else [])], ""
         steps: dict[str, Callable[[], bool]] = {
             KILL: lambda: node.kill_instance(deployment),
@@ -118,13 +118,15 @@ class Faults:
         took, why = self._changes.run(deployment, MIGRATE if other else UPDATE, most=1) if through else ([], "")
         return [CANARY, *took], why
 
-    def _armed(self, deployment: str, point: str, change: str, action: str) -> tuple[int, list[str]]:
-        """The pid of the instance that came by, or 0; and what was done so that one would come by."""
+    def _armed(self, deployment: str, point: str, action: str, change: Callable[[], list[str]]) -> tuple[int, list[str]]:
+        """The pid of the instance that came by, or 0; and what was done so that one would come by: a kill, or `change`."""
 
         def bring() -> list[str]:
             if point in CHANGE_POINTS:
-                return self._changes.run(deployment, change, most=1)[0]
-            return [KILL] if point == RESTORED and self._node.kill_instance(deployment) else []
+                return change()
+            with contextlib.suppress(UdoError):  # whoever did come by is stopped, and to be resumed
+                return [KILL] if point == RESTORED and self._node.kill_instance(deployment) else []
+            return []
 
         with ThreadPoolExecutor(1) as beside:
             pid = beside.submit(self._node.arm, deployment, point, action)
@@ -134,14 +136,17 @@ class Faults:
     def _stop_change_resume(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
         """The owner stops at a point of its loop, the version changes, the former owner wakes up."""
         point = "promoted" if drawn.point == "loaded" else drawn.point  # who loads is no owner yet
-        pid, before = self._armed(deployment, point, UPDATE, "stop")
-        if not pid:
-            return before, "none came by"
-        try:
-            took, why = self._changes.run(deployment, drawn.change, most=1, try_s=_WHILE_STOPPED_S)
-            time.sleep(drawn.pause_s)
-        finally:
-            self._node.resume(pid)
+        with self._changes.alone(deployment) as alone:
+            if not alone:
+                return [], "another one is under way"
+            pid, before = self._armed(deployment, point, "stop", lambda: self._changes.steps(deployment, UPDATE)[0])
+            if not pid:
+                return before, "none came by"
+            try:
+                took, why = self._changes.steps(deployment, drawn.change, most=1, try_s=_WHILE_STOPPED_S)
+                time.sleep(drawn.pause_s)
+            finally:
+                self._node.resume(pid)
         if took and drawn.then_kill:
             self._node.kill_instance(deployment)
         return [*before, *took, *([FORMER] if took else [])], why

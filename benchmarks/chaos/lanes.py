@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from benchmarks.chaos.faults import WEIGHTS, Faults
 from benchmarks.chaos.judge import Mismatch
-from benchmarks.chaos.kinds import CHAIN, HISTORY
+from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
 from benchmarks.chaos.node import ChaosNode, chaos_node
 from benchmarks.chaos.query import Query
 
@@ -36,13 +36,14 @@ class Outcome:
 def run(
     seeds: Iterable[int],
     *,
+    kinds: Sequence[Kind] = KINDS,
     broken: str = "",
     weights: dict[str, float] = WEIGHTS,
     until_mismatch: bool = False,
     deadline_s: float = float("inf"),
     done: Callable[[int], None] = lambda seed: None,
 ) -> Outcome:
-    """All seeds, in order but several at once; `done` is told each one that came through.
+    """All seeds, in order but several at once, in turn on deployments of these kinds; `done` is told each one that came through.
 
     until_mismatch: stop at the first, as a broken build is only to be caught. deadline_s: start no seed after that long.
     """
@@ -50,10 +51,19 @@ def run(
     started = time.monotonic()
     while wanted and not (until_mismatch and outcome.reports) and time.monotonic() - started < deadline_s:
         part, wanted = wanted[:SEEDS_PER_NODE], wanted[SEEDS_PER_NODE:]
-        with chaos_node(*KINDS, broken=broken) as (node, names):
+        with chaos_node(*kinds, broken=broken) as (node, names):
             faults = Faults(node, weights)
             try:
-                _some(part, node, names, faults, outcome, lambda: until_mismatch and bool(outcome.reports), started + deadline_s, done)
+                _some(
+                    part,
+                    node,
+                    dict(zip(names, kinds, strict=True)),
+                    faults,
+                    outcome,
+                    lambda: until_mismatch and bool(outcome.reports),
+                    started + deadline_s,
+                    done,
+                )
             finally:
                 faults.close()
             outcome.faults += faults.counts
@@ -63,7 +73,7 @@ def run(
 def _some(
     seeds: list[int],
     node: ChaosNode,
-    names: list[str],
+    deployed: Mapping[str, Kind],
     faults: Faults,
     outcome: Outcome,
     enough: Callable[[], bool],
@@ -73,8 +83,8 @@ def _some(
     def one(seed: int) -> tuple[int, Query | None, str, float]:
         if enough() or time.monotonic() > deadline:
             return seed, None, "", 0.0
-        name = names[seed % len(names)]
-        query = Query(node, name, KINDS[seed % len(KINDS)], seed, lambda who, rng: faults.draw(name, who, rng))
+        name = list(deployed)[seed % len(deployed)]
+        query = Query(node, name, deployed[name], seed, lambda who, rng: faults.draw(name, who, rng))
         started = time.monotonic()
         try:
             query.run()
