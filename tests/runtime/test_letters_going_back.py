@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Servers
+from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_dead_letters import events, letters, mark, marks
 from tests.runtime.test_going_back import kept_keys, update
@@ -115,6 +115,21 @@ def test_an_attempt_that_spans_update_and_rollback_leaves_the_letters_of_the_ver
     attempt.end()
     assert attempt.answers() == [("two", 3)]
     assert (keys(servers), letters(servers, PENDING)) == (["one", "one"], {})
+
+
+def test_letters_that_the_update_found_pending_count_when_the_newer_version_has_ended_their_attempt(start: Start, servers: Servers) -> None:
+    former(start, retained_bytes=4)
+    attempt = Attempt(servers, 0, 0)
+    attempt.send(["one", "a"])
+    assert attempt.answers() == [("a", 1)]
+    wait_until(lambda: keys(servers, PENDING) == ["one"], 10, "the checkpoint")
+    update(servers, newer(start))
+    attempt.end()
+    assert attempt.answers() == []
+    assert (keys(servers), keys(servers, PENDING)) == (["one"], [])
+    rollback(start, servers)
+    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+    assert (keys(servers), keys(servers, PENDING)) == (["one"], [])
 
 
 def test_an_attempt_taken_back_within_the_window_leaves_nothing(start: Start, servers: Servers) -> None:

@@ -136,7 +136,7 @@ class Ledger:
         commands: list[Sequence[Arg]] = []
         p = self._prefix
         for name, entry in self._changed.items():
-            body = entry.body or self._state.call("HGET", f"{p}{entry.where}", str(name))
+            body = entry.body or self._state.call("HGET", f"{self._source}{entry.where}", str(name))
             if body is None:  # dropped from outside
                 continue
             commands.append(("HSET", f"{p}{entry.wanted}", str(name), body))
