@@ -136,11 +136,11 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
     manifest = load.wanted.image.manifest
     if not manifest.key:
         return ""
-    kept = rewinding.possible(state, prefix, load.wanted.image.digest)
-    if not load.follow:  # it had come back and died before its first checkpoint: the state is still the newer version's
-        return "kept" if kept else ""
+    digest = load.wanted.image.digest
+    if not load.follow:
+        return "kept" if rewinding.pending(state, prefix, digest) else ""
     reads = load.serving in (manifest.state_version, *manifest.migrates_from)
-    return "owner" if reads or not kept else "kept"
+    return "owner" if reads or not rewinding.possible(state, prefix, digest) else "kept"
 
 
 def _load_error(reference: str, error: dict[str, Any]) -> UdoError:

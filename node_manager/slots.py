@@ -292,7 +292,6 @@ class Slot(Worker):
         former, self._owner = self._owner, instance
         self._wanted, self._served, self._error, self._load_failures = wanted, True, None, 0
         self._owner_since = time.monotonic()
-        self._watch_kept()
         self.node.instances.move(instance, "owner")
         self._tell()
         if self._has_status:
@@ -301,12 +300,13 @@ class Slot(Worker):
         self._log.info("owner", operator=wanted.reference, instance=instance.name, token=instance.token)
         if former is not None:
             self._retire(former)
+        self._watch_kept()
 
     def _watch_kept(self) -> None:
         """What is kept for a rollback is given up in time."""
         self._timers.pop("kept", None)
-        if self._wanted is not None and self._wanted.image.manifest.key:
-            left = going_back.remaining_s(self.conn("state"), self.prefix, self._wanted)
+        if self._owner is not None and self._wanted is not None and self._wanted.image.manifest.key:
+            left = going_back.remaining_s(self.conn("state"), self.prefix, self._owner)
             if left is not None:
                 self.at("kept", left, lambda: rewinding.forget(self.conn("state"), self.conn("queue"), self.prefix))
 

@@ -44,9 +44,16 @@ def kept(state: Connection, prefix: str) -> Kept | None:
 
 
 def possible(state: Connection, prefix: str, digest: str) -> bool:
-    """Whether the version of that digest is the one whose state is kept. If it serves, it has yet to make its first checkpoint."""
+    """Whether the version of that digest is the one whose state is kept."""
     found = kept(state, prefix)
     return found is not None and bool(found.info["digest"] == digest)
+
+
+def pending(state: Connection, prefix: str, digest: str) -> bool:
+    """Whether the version of that digest, which serves, has come back and not made its first checkpoint: the durable state is still
+    the newer version's, which has made one since the state was kept."""
+    then, now = state.transaction([("HGET", f"{prefix}kept", "ckpt"), ("GET", f"{prefix}ckpt")])
+    return then is not None and bytes(then) != bytes(now or b"") and possible(state, prefix, digest)
 
 
 def rewind(prefix: str) -> Sequence[Arg]:

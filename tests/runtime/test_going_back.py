@@ -36,7 +36,7 @@ def rollback(start: Start, servers: Servers, **more: int) -> Process:
 
 def replace(start: Start, servers: Servers) -> Process:
     """As the node manager replaces a dead owner of the former version."""
-    if not rewinding.possible(servers.state(), P, "former"):
+    if not rewinding.pending(servers.state(), P, "former"):
         return counter(start)
     return rollback(start, servers)
 
@@ -98,6 +98,25 @@ def test_what_was_answered_stays_durable_all_the_way_back(start: Start, servers:
     wait_until(lambda: not kept_keys(servers), 10, "the former version to have taken over")  # without a new frame
     assert (now := load_session(servers.state(), P, "q")).last_ended == 1
     assert values(now) == {"a": {"n": 2}}
+
+
+def test_what_was_kept_is_needed_only_if_the_newer_version_has_made_a_checkpoint(start: Start, servers: Servers) -> None:
+    """An update that fails between its two halves leaves the former version's own state, which it loads as after any crash."""
+    first = counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    rewinding.keep(servers.state(), servers.queue(), P, {"digest": "former"}, 60_000)
+    assert not rewinding.pending(servers.state(), P, "former")
+    first.process.kill()
+    first.process.wait()
+    replace(start, servers)
+    update(servers, cents(start))
+    assert not rewinding.pending(servers.state(), P, "former")
+    Attempt(servers, 1, 1).run(["a"])
+    assert rewinding.pending(servers.state(), P, "former")
+    assert not rewinding.pending(servers.state(), P, "newer")
+    rollback(start, servers)
+    wait_until(lambda: not rewinding.pending(servers.state(), P, "former"), 10, "the former version to have taken over")
+    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
 
 
 def test_who_follows_while_the_state_is_rewound_leaves_and_loads_it_again(start: Start, servers: Servers) -> None:
