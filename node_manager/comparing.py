@@ -180,8 +180,8 @@ class Comparisons:
             now = time.monotonic()
             if instance.exited.is_set() or now >= began + for_s:
                 break
-            if looks != (looks := int(c.report.get("looks", 0))):
-                moved = now
+            if c.report.get("looks", 0) != looks:
+                looks, moved = c.report["looks"], now
             elif now > moved + c.wanted.answer_timeout_s:
                 break
             if not queue.call("PEXPIRE", f"{p}diff", _LEASE_MS):

@@ -46,10 +46,10 @@ HALF = 50
 class Keyed:
     """Version 1 of the counter is deployed as `d`; queries of one session send epoch after epoch."""
 
-    def __init__(self, c: Cluster) -> None:
+    def __init__(self, c: Cluster, **options: Any) -> None:
         self.c, self.epoch = c, 0
         c.push("1", COUNT, **KEYED)
-        c.client.deploy("d", "t", "1")
+        c.client.deploy("d", "t", "1", **options)
         wait_until(lambda: c.state() == ("answering", "1"), 30, "version 1 to answer")
         wait_until(lambda: [n["live"] for n in c.client.nodes()] == [True], 20, "the node to be live")
 
@@ -334,3 +334,15 @@ def test_a_node_that_stops_takes_its_canary_along(cluster: Cluster) -> None:  # 
     assert cluster.node.stop() == 0
     assert not cluster.node.processes()
     assert not list((cluster.node.home / "handles").glob("*.json"))
+
+
+def test_bad_events_are_tried_by_the_deployments_policy_and_no_letter_is_written(cluster: Cluster) -> None:  # noqa: F811
+    k = Keyed(cluster, policy="dead-letter")
+    cluster.push("2", ODD, **KEYED)
+    canary = k.canary("errors>0")
+    assert k.run(13, 1) == [1, 1]
+    assert k.run(1) == [2]
+    counted = k.counted(events=3)
+    assert (counted["errors"], counted["different"]) == (0, 1)
+    assert cluster.node.slot().dead_letters == 0
+    assert k.end(canary)["phase"] == "rolled_back"
