@@ -330,10 +330,11 @@ def test_every_node_tries_the_same_share_and_their_counts_are_summed(keyed: Keye
 def test_a_node_that_stops_takes_its_canary_along(cluster: Cluster) -> None:  # noqa: F811
     k = Keyed(cluster)
     cluster.push("2", ODD, **KEYED)
-    k.canary()
+    canary = k.canary()
     assert cluster.node.stop() == 0
     assert not cluster.node.processes()
     assert not list((cluster.node.home / "handles").glob("*.json"))
+    assert k.end(canary)["phase"] == "rolled_back"
 
 
 def test_bad_events_are_tried_by_the_deployments_policy_and_no_letter_is_written(cluster: Cluster) -> None:  # noqa: F811
