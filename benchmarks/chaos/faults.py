@@ -112,9 +112,10 @@ class Faults:
         found = canaries.try_out(node.chaos, deployment, version, 100 if pause_s > 1 else 10, pause_s)
         if found is None:
             return [], "it did not begin"
-        with self._counting:
-            self.counts["canary frames compared"] += int(found["compared"])
-            self.counts["canary frames different"] += int(found["different"])
+        if not node.rolls_dice(deployment):
+            with self._counting:
+                self.counts["canary frames compared"] += int(found["compared"])
+                self.counts["canary frames different"] += int(found["different"])
         took, why = self._changes.run(deployment, MIGRATE if other else UPDATE, most=1) if through else ([], "")
         return [CANARY, *took], why
 

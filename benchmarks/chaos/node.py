@@ -122,6 +122,10 @@ class ChaosNode:
         """The one that serves the deployment."""
         return next(s.version for s in self.api.status().slots if s.deployment == name and not s.pinned)
 
+    def rolls_dice(self, name: str) -> bool:
+        """Whether its answers differ from one try to another."""
+        return self._kinds[name].chained
+
     def kept(self, name: str) -> str | None:
         """The version that could come back by what is kept of its state; '' for none, None if nothing ever is."""
         kind = self._kinds[name]
