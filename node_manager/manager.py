@@ -475,13 +475,14 @@ class Manager:
             raise
 
     def _end_keyed_canary(self, deployment: Deployment) -> None:
-        with self._lock:
-            canary = deployment.canary
-            if not isinstance(canary, KeyedCanary):
-                return
-            deployment.canary = None
+        canary = deployment.canary
+        if not isinstance(canary, KeyedCanary):
+            return
         canary.end()
         self.comparisons.release(deployment.name)
+        with self._lock:
+            if deployment.canary is canary:
+                deployment.canary = None
 
     def end_canary(self, name: str, going_to: str = "") -> None:
         """No new lanes go there; lanes that are open there are answered by what the deployment serves, or is about to (a digest)."""
