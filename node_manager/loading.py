@@ -19,7 +19,7 @@ from node_manager.runtime_base import contradicts
 from node_manager.settings import Settings
 from udo_protocol import keys, rewinding, slot
 from udo_protocol.connection import Connection
-from udo_protocol.errors import Conflict, OperatorError, UdoError, by_code
+from udo_protocol.errors import Conflict, Fenced, OperatorError, UdoError, by_code
 
 # While it loads, an instance's death and a cancellation are noticed within this time.
 _SLICE_MS = 250
@@ -125,6 +125,8 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
                 if not report.get("follows"):
                     return
                 deadline, late = time.monotonic() + LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
+            if dead and load.follow and manifest.key and instance.exit and instance.exit.code == 0:
+                raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
             if dead:
                 raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
             if time.monotonic() > deadline:

@@ -257,7 +257,9 @@ class Slot(Worker):
         assert error is not None, "a load without an instance has failed"
         if instance is not None:
             self._retire(instance, kill=isinstance(error, OperatorError))
-        if load.update:
+        if load.update and isinstance(error, Fenced) and not load.cancelled.is_set():  # a fresh shadow has a newer token
+            self._start(Load(load.wanted, update=True, follow=load.follow, serving=load.serving, done=load.done))
+        elif load.update:
             load.done.set_exception(error)
         elif not load.cancelled.is_set():
             self._not_loaded(error)

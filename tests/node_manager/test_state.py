@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from udo_runtime.groups import Group, pack, unpack
@@ -186,6 +187,20 @@ def test_unknown_sessions_and_stateless_deployments_are_named(daemon: Daemon, at
     daemon.deploy("def f(batch): return {'b': batch.column('a')}", name="s", entry="op:f", version="9")
     with pytest.raises(UsageError, match="keeps no state"):
         list(daemon.api.export_state("s", "query-1"))
+
+
+def test_an_update_goes_on_when_the_owner_dies_while_its_shadow_loads(daemon: Daemon, attempt: Open) -> None:
+    attempt("q1", 0).run([1, 1])
+    slow = COUNT + "    def open(self, ctx):\n        import time\n        time.sleep(3)\n"
+    digest = put_image(daemon.home, slow, version="2", **KEYED)
+    [serving] = [s for s in daemon.api.status().slots if s.deployment == "d"]
+    updating = ThreadPoolExecutor(1).submit(lambda: list(daemon.api.update("d", "2", digest, timeout_s=60)))
+    wait_until(lambda: any('"loading"' in p.read_text() for p in (daemon.home / "handles").glob("*.json")), 10, "shadow to load")
+    os.kill(serving.pid, signal.SIGKILL)
+    wait_until(lambda: any(s.deployment == "d" and s.pid not in (0, serving.pid) for s in daemon.api.status().slots), 30, "an owner")
+    last = updating.result(60)[-1]
+    assert (last.phase, last.detail) == ("done", digest)
+    assert attempt("q1", 1).run([1]) == [3]
 
 
 def test_an_update_asked_for_while_the_state_server_is_away_ends_and_says_how(daemon: Daemon) -> None:
