@@ -16,9 +16,9 @@ from udo_protocol.errors import Fenced
 # A follower that is gone costs the owner a journal for so long; renewed after a third of it.
 LEASE_MS = 30_000
 _ALL = 1 << 30
-# An epoch that ends stops the slot's answers until it is on disk; a promotion waits so long for that to be over. Together with it
-# the two would make one long gap.
-_TURN_MS, _LOOK_MS = 100, 2
+# An epoch that ends stops the slot's answers until it is on disk, and the next one begins a little later. A promotion waits for
+# that, so long at most: the two together would make one long gap.
+ON_DISK_MS, NEXT_MS, _LOOK_MS = 500, 50, 2
 
 
 def begin(state: Connection, prefix: str, name: str) -> None:
@@ -48,17 +48,17 @@ def end(state: Connection, prefix: str, name: str) -> None:
     state.call(*ending(prefix, name))
 
 
-def turning(queue: Connection, prefix: str, *, on: bool) -> None:
-    """A follower has seen the end of an epoch (for a short while only: there may be no next one), or the next one begin."""
-    if on:
-        queue.call("SET", f"{prefix}turning", 1, "PX", _TURN_MS)
+def turning(queue: Connection, prefix: str, within_ms: int) -> None:
+    """The owner says that an epoch ends, for so long at most; 0: the next one has begun."""
+    if within_ms:
+        queue.call("SET", f"{prefix}turning", 1, "PX", within_ms)
     else:
         queue.call("DEL", f"{prefix}turning")
 
 
 def await_turn(queue: Connection, prefix: str) -> None:
-    """Return when no epoch is just ending, after 0.1 s at the latest."""
-    until = time.monotonic() + _TURN_MS / 1000
+    """Return when no epoch is just ending, after 0.5 s at the latest."""
+    until = time.monotonic() + ON_DISK_MS / 1000
     while queue.call("EXISTS", f"{prefix}turning") and time.monotonic() < until:
         time.sleep(_LOOK_MS / 1000)
 

@@ -85,10 +85,9 @@ def test_an_attempt_that_was_taken_back_meanwhile_counts_once(start: Start, serv
     assert Attempt(servers, 2, 5).run(["a", "z"]) == [("a", 3), ("z", 1)]
 
 
-def test_a_follower_says_when_an_epoch_ends_and_when_the_next_one_has_begun(start: Start, servers: Servers) -> None:
-    queue = servers.queue()
+def test_the_owner_says_when_an_epoch_ends_and_when_the_next_one_has_begun(start: Start, servers: Servers) -> None:
+    queue, state = servers.queue(), servers.state()
     counter(start)
-    counter(start, follow=True)
 
     def turning() -> bool:
         return bool(queue.call("EXISTS", f"{P}turning"))
@@ -98,9 +97,11 @@ def test_a_follower_says_when_an_epoch_ends_and_when_the_next_one_has_begun(star
         attempt.send(["a"])
         attempt.answers()
         wait_until(lambda: not turning(), 10, "the epoch to have begun")
+        state.call("CLIENT", "PAUSE", 300, "ALL")  # the disk takes its time
         attempt.end()
         wait_until(turning, 10, "the epoch to end")
-    wait_until(lambda: not turning(), 10, "the follower to be silent: no other epoch comes")
+        attempt.answers()
+    wait_until(lambda: not turning(), 10, "silence: no other epoch comes")
 
 
 def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Servers) -> None:
@@ -111,7 +112,7 @@ def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Server
     assert queue.call("EXISTS", f"{P}turning") == 1
     waiting = Thread(target=following.await_turn, args=(servers.queue(), P))
     waiting.start()
-    following.turning(queue, P, on=False)
+    following.turning(queue, P, 0)
     waiting.join(10)
     assert not waiting.is_alive()
 

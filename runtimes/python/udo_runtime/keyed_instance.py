@@ -53,6 +53,7 @@ class KeyedInstance(Instance):
     report: Callable[[Mapping[str, Any]], None]  # a follower tells that it is ready, or why it will not be
     ledger: Ledger
     _missed: Missed | None = None  # of a version that goes back
+    _turning = False  # an epoch has ended, and no frame of another has been answered
 
     def policy(self, *, dead_letter: bool) -> Policy:
         """The deployment's, with this instance's ledger and counters."""
@@ -106,11 +107,7 @@ class KeyedInstance(Instance):
     def _follow(self, follower: Follower, cursor: int, started: float) -> int:
         """Keep up with the owner until promoted; from where to go on."""
         first, ready, failed = cursor, False, set(self._failed)
-        turning = said = False
         while True:
-            if turning != said:
-                following.turning(self._conn, self._reader.prefix, on=turning)
-                said = turning
             follower.keep_lease()
             read = self._reader.read(cursor)
             if read.owner > self._reader.token:
@@ -119,7 +116,6 @@ class KeyedInstance(Instance):
             if covered is not None:
                 cursor = self._restart(covered, follower.sessions) + 1
                 failed = set(self._failed)
-                turning = not self.keyed.commit_frame
                 continue
             # All of it, though it was processed here: whoever takes this instance's place before its first checkpoint needs it again.
             gone = read.base > first if read.owner != self._reader.token else read.first > cursor
@@ -129,7 +125,7 @@ class KeyedInstance(Instance):
                 break
             if read.frames and not self.keyed.commit_frame:  # else each has its checkpoint, and a second try would differ
                 for seq, data in enumerate(read.frames, read.first):
-                    _, turning = self._keyed_answer(seq, data)
+                    self._keyed_answer(seq, data)
                     self._uncovered += len(data)
                 cursor = read.first + len(read.frames)
                 continue
@@ -201,8 +197,11 @@ class KeyedInstance(Instance):
             if complete and not self.keyed.commit_frame:
                 self._emit(at - len(waiting), waiting)
                 waiting = []
+                following.turning(self._conn, self._reader.prefix, following.ON_DISK_MS)
                 self._checkpoint(at, [(answer[0], b"".join(map(bytes, answer[1])))])
                 self._emit(at, [answer])
+                following.turning(self._conn, self._reader.prefix, following.NEXT_MS)
+                self._turning = True
                 self._reader.trim(at)
             else:
                 waiting.append(answer)
@@ -213,6 +212,9 @@ class KeyedInstance(Instance):
             self._reader.trim(end - 1)
             return end
         self._emit(end - len(waiting), waiting)
+        if waiting and self._turning:
+            following.turning(self._conn, self._reader.prefix, 0)
+            self._turning = False
         if self._uncovered > self._limits.retained_bytes // _CHECKPOINT_SHARE and self._emitted >= end - 1:
             self._checkpoint(end - 1, [])
             self._reader.trim(end - 1)
