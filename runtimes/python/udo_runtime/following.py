@@ -44,7 +44,7 @@ class Follower:
     """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
 
     def __init__(self, state: Connection, prefix: str, name: str, incarnation: str, versions: Versions | None = None) -> None:
-        self._state, self._prefix, self.name = state, prefix, name
+        self._state, self._prefix, self._name = state, prefix, name
         self._incarnation, self._versions = incarnation, versions
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
@@ -52,7 +52,7 @@ class Follower:
 
     def load(self) -> int:
         """Read all sessions; the sequence number they cover."""
-        following.begin(self._state, self._prefix, self.name)
+        following.begin(self._state, self._prefix, self._name)
         self._renew_at = 0.0
         covers = load_checkpoint(self._state, self._prefix)
         covered = covers.seq if covers.incarnation == self._incarnation else 0
@@ -92,7 +92,7 @@ class Follower:
     def told(self) -> list[tuple[int, list[list[Any]]]]:
         """The checkpoints made since, oldest first: what each covers, and its entries."""
         found: list[tuple[int, list[list[Any]]]] = [(0, [])]
-        for entry in following.told(self._state, self._prefix, self.name):
+        for entry in following.told(self._state, self._prefix, self._name):
             fields = unpack(entry)
             found[-1][1].append(fields)
             if len(fields) == 3:
@@ -155,11 +155,11 @@ class Follower:
         """To be called often; Fenced if the owner may have stopped telling."""
         if time.monotonic() > self._renew_at:
             self._renew_at = time.monotonic() + following.LEASE_MS / 3000
-            following.renew(self._state, self._prefix, self.name)
+            following.renew(self._state, self._prefix, self._name)
 
     def complete(self) -> bool:
         """Whether nothing was left untold, asked when no checkpoint can come any more: in the gap, so nothing is written to disk."""
-        return following.follows(self._state, self._prefix, self.name)
+        return following.follows(self._state, self._prefix, self._name)
 
     def promoted(self) -> None:
         """From here on what is done is for good."""
@@ -170,7 +170,7 @@ class Follower:
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         """What the first checkpoint begins with: nothing more is to be told."""
-        return [following.ending(self._prefix, self.name)]
+        return [following.ending(self._prefix, self._name)]
 
 
 def _pieces(prefix: str, name: str, number: int) -> list[tuple[Arg, ...]]:
