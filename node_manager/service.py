@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
+from typing import TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -34,6 +35,7 @@ SERVICE = "udo.v1.NodeManager"
 _THREADS = 64
 _METADATA_BYTES = 64 << 10
 CLOSE_GRACE_S = 2.0
+_Answer = TypeVar("_Answer")
 
 
 class NodeService(rpc.NodeManagerServicer):
@@ -206,7 +208,7 @@ def _config(text: str) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _connected(manager: Manager, role: Role) -> Iterator[Connection | None]:
-    """That server, or None while it is away: a status must not fail for that."""
+    """That server, or None while it is away."""
     try:
         conn = manager.servers.connect(role)
     except ServerLost:
@@ -216,8 +218,16 @@ def _connected(manager: Manager, role: Role) -> Iterator[Connection | None]:
         yield conn
 
 
+def asked(conn: Connection | None, question: Callable[..., _Answer], *about: str, otherwise: _Answer) -> _Answer:
+    """What that server answers, `otherwise` while it is away or still reads its file: a status must not fail for that."""
+    with contextlib.suppress(ServerLost):
+        return question(conn, *about) if conn else otherwise
+    return otherwise
+
+
 def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connection | None = None) -> pb.SlotStatus:
-    log = slot.slot_stats(queue, f"udo:{v.deployment}:{v.number}:") if queue else slot.SlotStats(0, 0, 0, 0, 0, 0)
+    prefix = f"udo:{v.deployment}:{v.number}:"
+    log = asked(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     image = v.wanted.image if v.wanted else None
     return pb.SlotStatus(
@@ -237,7 +247,7 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
         last_error=v.last_error,
         pinned=v.pinned,
         lanes=log.lanes,
-        dead_letters=count(state, f"udo:{v.deployment}:{v.number}:") if state else 0,
+        dead_letters=asked(state, count, prefix, otherwise=0),
         policy=v.wanted.config.bad_events() if v.wanted else "",
         diff=m.comparisons.describe(v.deployment, v.number),
         canary=next((c.describe() for name, c in m.canaries() if (name, c.slot.number) == (v.deployment, v.number)), ""),
@@ -247,7 +257,8 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
 def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
     """Counters of a slot since this manager knows it: those of former instances included."""
     status = _slot_status(m, queue, v)
-    now = slot.read_stats(queue, f"udo:{v.deployment}:{v.number}:", v.owner.name) if queue and v.owner else {}
+    nothing: dict[str, float] = {}
+    now = asked(queue, slot.read_stats, f"udo:{v.deployment}:{v.number}:", v.owner.name, otherwise=nothing) if v.owner else nothing
     total = {n: v.totals.get(n, 0.0) + now.get(n, 0.0) for n in COUNTED}
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     return pb.SlotStats(

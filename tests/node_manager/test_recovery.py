@@ -20,10 +20,12 @@ import pytest
 from node_manager.embedded import Servers
 from node_manager.manager import Manager
 from node_manager.servers import find_server
+from node_manager.service import asked
 from node_manager.settings import Settings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol import slot
+from udo_protocol.dead_letters import DEAD, count
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
 
 Open = Callable[..., Lane]
@@ -220,6 +222,7 @@ def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:
 import time
 from pathlib import Path
 from node_manager.embedded import Servers
+from node_manager.service import asked
 from node_manager.settings import Settings
 from node_manager.drivers.process import ProcessDriver
 from node_manager.drivers.base import Spec
@@ -281,6 +284,21 @@ def test_a_lost_state_server_comes_back_with_what_it_held(daemon: Daemon, lane: 
     digest = put_image(daemon.home, add(100), version="2")
     assert list(daemon.api.update("d", "2", digest))[-1].phase == "done"
     assert caller.ask(1) == 101
+
+
+def test_a_status_is_given_when_a_server_goes_after_it_was_reached(home: Path) -> None:
+    settings = Settings(home, "n")
+    settings.prepare()
+    servers = Servers(settings, lambda role: None)
+    try:
+        servers.start()
+        with contextlib.closing(servers.connect("state")) as state:
+            state.call("HSET", f"udo:x:0:{DEAD}", "1-1-1", b"letter")
+            assert asked(state, count, "udo:x:0:", otherwise=0) == 1
+            next(s for s in servers.running() if s.role == "state").process.kill()
+            assert asked(state, count, "udo:x:0:", otherwise=0) == 0
+    finally:
+        servers.stop()
 
 
 def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home: Path) -> None:
