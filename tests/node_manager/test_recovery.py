@@ -295,7 +295,7 @@ def test_a_status_is_given_when_a_server_goes_after_it_was_reached(home: Path) -
         with contextlib.closing(servers.connect("state")) as state:
             state.call("HSET", f"udo:x:0:{DEAD}", "1-1-1", b"letter")
             assert asked(state, count, "udo:x:0:", otherwise=0) == 1
-            next(s for s in servers.running() if s.role == "state").process.kill()
+            os.kill(next(s for s in servers.running() if s.role == "state").process.pid, signal.SIGKILL)
             assert asked(state, count, "udo:x:0:", otherwise=0) == 0
     finally:
         servers.stop()
