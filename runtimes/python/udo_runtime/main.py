@@ -32,6 +32,8 @@ from udo_runtime.letters import Letters
 from udo_runtime.load import Processor, load
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
+# The least there is.
+_LEAVING_NICE = 19
 # How often a waiting warm instance looks whether its node manager still lives.
 _WARM_POLL_S = 5
 
@@ -70,14 +72,19 @@ def _limits(overrides: dict[str, Any]) -> Limits:
     return replace(DEFAULT, **{k: v for k, v in overrides.items() if k in known})
 
 
+def _yield_to_others(nice: int) -> None:
+    """Let everybody else have the processor first, in good time: it cannot be taken back."""
+    os.nice(nice)
+    with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
+        f.write(str(nice))
+
+
 def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Any, ctx: Context, limits: Limits) -> Instance:
     reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
     arguments = (conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
     comparing = a.get("comparing")
     if comparing:
-        os.nice(comparing["nice"])
-        with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
-            f.write(str(comparing["nice"]))
+        _yield_to_others(comparing["nice"])
     if comparing and not a.get("keyed"):
         from udo_runtime.comparing import Comparing
 
@@ -160,6 +167,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
     try:
         instance.serve()
     except Fenced as e:
+        _yield_to_others(_LEAVING_NICE)  # to give back much state takes long, and its successor has just begun
         ctx.log.info("%s: leaving", e)
     finally:
         processor.close()
