@@ -15,11 +15,16 @@ import signal
 import socket
 import sys
 import time
+import urllib.parse
 from pathlib import Path
+from typing import Any
 
 # Looks up this often; much rarer than anybody could notice, often enough beside a grace of seconds.
 INTERVAL_S = 1.0
 HEARTBEAT = b"udo:heartbeat"
+# In the home, where the Docker daemon is that has its containers, and the label by which they are found.
+DOCKER, HOME_LABEL = "docker", "dev.udo.home"
+_REMOVED_S = 10.0
 
 
 def encoded(*words: bytes) -> bytes:
@@ -68,24 +73,40 @@ class Daemon(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-def remove_container(address: str, container: str) -> bool:
-    """Whether it runs or has ended; False if it is gone already, or its daemon is: the next manager looks again."""
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(Daemon(address)) as daemon:
-        daemon.request("DELETE", f"/containers/{container}?force=true&v=true")
-        return daemon.getresponse().status == 204
-    return False
+def remove_containers(home: Path) -> list[str]:
+    """Remove the containers of this home, also those no record names: which ones. If their daemon is away, the next manager looks."""
+    removed: list[str] = []
+    mine = urllib.parse.quote(json.dumps({"label": [f"{HOME_LABEL}={home}"]}))
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        address = (home / DOCKER).read_text()
+        deadline = time.monotonic() + _REMOVED_S
+        while time.monotonic() < deadline:
+            _, found = _asked(address, "GET", f"/containers/json?all=true&filters={mine}")
+            if not found:
+                break
+            for container in found:
+                status, _ = _asked(address, "DELETE", f"/containers/{container['Id']}?force=true&v=true")
+                removed += [f"{container['Names'][0].lstrip('/')} ({container['Id'][:12]})"] if status == 204 else []
+            time.sleep(0.1)  # one that somebody else removes may still be there
+    return removed
+
+
+def _asked(address: str, method: str, path: str) -> tuple[int, Any]:
+    with contextlib.closing(Daemon(address)) as daemon:
+        daemon.request(method, path)
+        reply = daemon.getresponse()
+        body = reply.read()
+        return reply.status, json.loads(body) if reply.status == 200 else None
 
 
 def stop_instances(home: Path) -> None:
     """SIGTERM, then SIGKILL for those left after five seconds. Containers, which stop by themselves unless they hang, are removed."""
+    remove_containers(home)
     found = []
     for record in (home / "handles").glob("*.json"):
         try:
             data = json.loads(record.read_text())["handle"]["data"]
-            if "container" in data:
-                remove_container(data["docker"], data["container"])
-            else:
-                found.append((int(data["pid"]), int(data["started"])))
+            found.append((int(data["pid"]), int(data["started"])))
         except (OSError, ValueError, KeyError):
             continue
     for pid, started in found:

@@ -115,11 +115,16 @@ def docker(docker_daemon: Daemon) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="session")
-def runtime_image(docker_daemon: Daemon) -> str:
+def runtime_image(docker_daemon: Daemon, pytestconfig: pytest.Config) -> str:
     """The Python runtime base, made of this checkout's runtime and Debian's Python."""
-    if not docker_daemon("images", "--quiet", DEBIAN).strip():
+    saved = pytestconfig.cache.mkdir("debian") / "base.tar"  # type: ignore[union-attr]
+    if saved.exists():  # by another part of the suite, whose daemon was another one
+        docker_daemon("load", "--input", str(saved))
+    elif not docker_daemon("images", "--quiet", DEBIAN).strip():
         tool("debootstrap", "debootstrap")
         script(docker_daemon, "debian-base.sh", DEBIAN)
+        docker_daemon("save", "--output", f"{saved}.{os.getpid()}", DEBIAN)
+        Path(f"{saved}.{os.getpid()}").rename(saved)
     return script(docker_daemon, "runtime.sh", DEBIAN)
 
 

@@ -273,12 +273,9 @@ def _stop_node(home: Home) -> None:
 
 def _sweep(home: Home) -> list[str]:
     """Kill the servers and instances that a killed node manager has left behind, by its own records of them."""
-    left = []
+    left = warden.remove_containers(home.node.absolute())
     for path in sorted(home.node.glob("handles/*.json")) + sorted(home.node.glob("servers/*.json")):
         record = read_json(path)
-        container = ((record or {}).get("handle") or {}).get("data") or {}
-        if "container" in container and warden.remove_container(container["docker"], container["container"]):
-            left.append(f"{path.stem} ({container['container'][:12]})")
         for process in _processes(record):
             if alive(process):
                 terminate(process, 0)

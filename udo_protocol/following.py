@@ -17,8 +17,8 @@ from udo_protocol.errors import Fenced
 LEASE_MS = 30_000
 _ALL = 1 << 30
 # An epoch that ends stops the slot's answers until it is on disk, and the next one begins a little later. A promotion waits for
-# that, so long at most: the two together would make one long gap.
-ON_DISK_MS, NEXT_MS, _LOOK_MS = 500, 50, 2
+# that, so long at most: the two together would make one long gap. A follower is behind for less.
+ON_DISK_MS, NEXT_MS, BEHIND_MS, _LOOK_MS = 500, 50, 500, 2
 
 
 def begin(state: Connection, prefix: str, name: str) -> None:
@@ -56,10 +56,18 @@ def turning(queue: Connection, prefix: str, within_ms: int) -> None:
         queue.call("DEL", f"{prefix}turning")
 
 
+def behind(queue: Connection, prefix: str, within_ms: int) -> None:
+    """A follower that said it is ready says that some answered frames are still to be tried, for so long at most; 0: none are."""
+    if within_ms:
+        queue.call("SET", f"{prefix}behind", 1, "PX", within_ms)
+    else:
+        queue.call("DEL", f"{prefix}behind")
+
+
 def await_turn(queue: Connection, prefix: str) -> None:
-    """Return when no epoch is just ending, after 0.5 s at the latest."""
+    """Return when no epoch is just ending and the follower is not behind, after 0.5 s at the latest."""
     until = time.monotonic() + ON_DISK_MS / 1000
-    while queue.call("EXISTS", f"{prefix}turning") and time.monotonic() < until:
+    while queue.call("EXISTS", f"{prefix}turning", f"{prefix}behind") and time.monotonic() < until:
         time.sleep(_LOOK_MS / 1000)
 
 

@@ -27,6 +27,7 @@
 | `compared:{inst}`| queue        | string | JSON: what a comparing instance has found so far                |
 | `differ:{inst}`  | queue        | list   | JSON of examples nobody has fetched yet                         |
 | `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
+| `behind`         | queue        | string | set while a ready follower has answered frames to try: no good time to promote either |
 | `turning`        | queue        | string | set while an epoch ends (following.py): no good time to promote |
 | `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |

@@ -27,10 +27,11 @@ from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, I
 from node_manager.drivers.container import LOST, Watched, attach, bounds, over_memory, said, update, used
 from node_manager.drivers.docker_images import RUNTIME, Images
 from node_manager.settings import Settings
+from node_manager.warden import DOCKER, HOME_LABEL
 from udo_protocol.errors import OperatorError, Unavailable
 
 _log = structlog.get_logger()
-NODE_LABEL, HOME_LABEL, INSTANCE_LABEL = "dev.udo.node", "dev.udo.home", "dev.udo.instance"
+NODE_LABEL, INSTANCE_LABEL = "dev.udo.node", "dev.udo.instance"
 INSIDE = Inside("/udo/instance", "/udo/run", "/tmp", RUNTIME)
 # Of a node manager that runs as root; any other's containers run as its own user.
 UNPRIVILEGED = 65532
@@ -81,6 +82,8 @@ class DockerDriver:
         return INSIDE
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
+        # For whoever cleans up behind a manager that is killed now.
+        Path(self._home, DOCKER).write_text(os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET)
         self._hand_over(spec.directory)
         (spec.directory / "log").touch(mode=0o600)
         image = self._images.pulled(spec.image) if spec.image else self._images.runtime
@@ -98,7 +101,6 @@ class DockerDriver:
         data = {
             "container": container.id,
             "pid": container.attrs["State"]["Pid"],
-            "docker": os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET,
         }
         handle = Handle(self.name, spec.instance, str(spec.directory), data)
         self._watch(handle, Watched(container, spec.directory / "log", spec.allowance, on_exit), output)

@@ -9,7 +9,7 @@ import docker as sdk
 import pytest
 from docker.models.containers import Container
 
-from node_manager.drivers.docker import HOME_LABEL
+from node_manager.warden import HOME_LABEL
 from tests.conftest import wait_until
 from tests.docker_daemon import Daemon as Docker
 from tests.keyed import Attempt

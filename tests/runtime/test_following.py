@@ -117,6 +117,30 @@ def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Server
     assert not waiting.is_alive()
 
 
+def test_a_follower_is_ready_a_little_before_it_has_tried_all_and_says_that_it_is_behind(start: Start, servers: Servers) -> None:
+    counter(start)
+    Attempt(servers, 0, 1).run(["a"])
+    attempt = Attempt(servers, 1, 2)
+    for _ in range(100):
+        attempt.send(["a"])
+    assert attempt.answers()[-1] == ("a", 101)
+    monitor = servers.queue()
+    monitor.call("MONITOR")
+
+    follower = counter(start, follow=True)
+
+    seen: list[str] = []
+    while len(seen) < 4:
+        words = bytes(monitor.reply(10)).decode().replace('"', "").split()[3:]
+        if words[:2] in ([kind, f"{P}{key}"] for kind, key in (("SET", "behind"), ("RPUSH", "ready:i1"), ("DEL", "behind"))):
+            seen.append(words[0])
+    assert seen == ["RPUSH", "SET", "RPUSH", "DEL"]  # loaded; then ready, while it is behind
+    promote(servers, follower)
+    attempt.send(["a"])
+    attempt.end()
+    assert attempt.answers() == [("a", 102)]
+
+
 def test_a_new_follower_takes_the_place_of_one_before_it(start: Start, servers: Servers) -> None:
     counter(start)
     former = counter(start, follow=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from udo_protocol import following
@@ -22,6 +22,8 @@ from udo_runtime.versions import Versions
 
 # A follower reads so much state at once.
 _READ_BYTES = 1 << 20
+# A promotion takes about as long to come.
+_NEARLY_S = 0.05
 
 
 class Written(NamedTuple):
@@ -171,6 +173,32 @@ class Follower:
     def ending(self) -> Sequence[Sequence[Arg]]:
         """What the first checkpoint begins with: nothing more is to be told."""
         return [following.ending(self._prefix, self._name)]
+
+
+class Readiness:
+    """Tells once that a follower is ready: it has, or with `early` very soon will have, tried all that is answered."""
+
+    def __init__(self, queue: Connection, prefix: str, tell: Callable[[], None], *, early: bool) -> None:
+        self._queue, self._prefix, self._tell, self._early = queue, prefix, tell, early
+        self._since, self._tried = time.perf_counter(), 0
+        self._told = self._behind = False
+
+    def tried(self, frames: int, left: int) -> None:
+        """So many more; `left` were answered behind them."""
+        self._tried += frames
+        if self._early and not self._told and (time.perf_counter() - self._since) / self._tried * left < _NEARLY_S:
+            following.behind(self._queue, self._prefix, following.BEHIND_MS)
+            self._tell()
+            self._told = self._behind = True
+
+    def all_tried(self) -> None:
+        """Nothing is left."""
+        if self._behind:
+            following.behind(self._queue, self._prefix, 0)
+            self._behind = False
+        if not self._told:
+            self._tell()
+            self._told = True
 
 
 def _pieces(prefix: str, name: str, number: int) -> list[tuple[Arg, ...]]:

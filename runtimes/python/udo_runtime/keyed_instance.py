@@ -27,7 +27,7 @@ from udo_runtime import restoring
 from udo_runtime.bad_events import Bad, joined
 from udo_runtime.durable import Durable
 from udo_runtime.failure import ProcessingError
-from udo_runtime.following import Follower, Rewinder
+from udo_runtime.following import Follower, Readiness, Rewinder
 from udo_runtime.instance import Answer, Instance, Result
 from udo_runtime.keyed import KeyedProcessor, label_of
 from udo_runtime.keyed_bad_events import Again, Policy
@@ -106,7 +106,13 @@ class KeyedInstance(Instance):
 
     def _follow(self, follower: Follower, cursor: int, started: float) -> int:
         """Keep up with the owner until promoted; from where to go on."""
-        first, ready, failed = cursor, False, set(self._failed)
+        first, failed = cursor, set(self._failed)
+
+        def tell() -> None:
+            size = sum(s.size for s in self._sessions.values())
+            self.report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
+
+        readiness = Readiness(self._conn, self._reader.prefix, tell, early=self._missed is None)
         while True:
             follower.keep_lease()
             read = self._reader.read(cursor)
@@ -128,13 +134,11 @@ class KeyedInstance(Instance):
                     self._keyed_answer(seq, data)
                     self._uncovered += len(data)
                 cursor = read.first + len(read.frames)
+                readiness.tried(len(read.frames), read.emitted + 1 - cursor)
                 continue
             if self._missed is not None:
                 self._missed.check(self.durable.failed)
-            if not ready:
-                ready = True
-                size = sum(s.size for s in self._sessions.values())
-                self.report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
+            readiness.all_tried()
             self._park_shadow(cursor, _FOLLOW_MS)
         if not follower.complete():  # this process stood still for longer than the lease: load again, as after a crash
             return self._begin(read)
