@@ -117,6 +117,7 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
     with contextlib.closing(node.servers.connect("queue")) as queue:
         while not load.cancelled.is_set():
             dead = instance.exited.is_set()
+            node.pool.hold()
             report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
             if report is not None:
                 node.instances.ready(instance)

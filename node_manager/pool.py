@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Event, Lock, Thread
 
 import structlog
@@ -10,7 +11,7 @@ from node_manager.instances import Instance, Instances
 from udo_protocol.errors import UdoError
 
 _log = structlog.get_logger()
-# The next warm instance is started this long after one was taken: the taken one has the processor to itself until then.
+# The next warm instance is started this long after one was taken or was loading: that one has the processor to itself until then.
 _REFILL_AFTER_S = 0.5
 # A runtime that dies at once is not started in a loop.
 _RETRY_S = 10.0
@@ -25,7 +26,7 @@ class Pool:
         self._lock = Lock()
         self._wake, self._stopping = Event(), Event()
         self._thread = Thread(target=self._refill, name="warm-pool", daemon=True)
-        self._pause_s = 0.0
+        self._not_before = 0.0
 
     def start(self, adopted: list[Instance]) -> None:
         """Take over warm instances of a former manager and keep the pool filled."""
@@ -39,10 +40,14 @@ class Pool:
             while self._warm:
                 instance = self._warm.pop()
                 if not instance.exited.is_set():
-                    self._pause_s = _REFILL_AFTER_S
+                    self.hold()
                     self._wake.set()
                     return instance
         return self._instances.start()
+
+    def hold(self) -> None:
+        """An instance is loading or about to."""
+        self._not_before = max(self._not_before, time.monotonic() + _REFILL_AFTER_S)
 
     def stop(self) -> None:
         """Stop them all."""
@@ -65,7 +70,7 @@ class Pool:
             if instance not in self._warm:
                 return
             self._warm.remove(instance)
-            self._pause_s = _RETRY_S
+            self._not_before = time.monotonic() + _RETRY_S
         _log.warning("warm instance died", instance=instance.name, how=str(instance.exit))
         self._instances.remove(instance)
         self._wake.set()
@@ -73,19 +78,18 @@ class Pool:
     def _refill(self) -> None:
         while not self._stopping.is_set():
             with self._lock:
-                missing, pause_s = self._size - len(self._warm), self._pause_s
-                self._pause_s = 0.0
+                missing = self._size - len(self._warm)
             if missing <= 0:
                 self._wake.wait()
                 self._wake.clear()
                 continue
-            if pause_s and self._stopping.wait(pause_s):
-                return
+            if (pause_s := self._not_before - time.monotonic()) > 0:
+                self._stopping.wait(pause_s)
+                continue
             try:
                 instance = self._instances.start()
                 self._instances.move(instance, "warm")
                 self._add(instance)
             except (UdoError, OSError) as e:
                 _log.error("no warm instance could be started", error=str(e))
-                with self._lock:
-                    self._pause_s = _RETRY_S
+                self._not_before = time.monotonic() + _RETRY_S

@@ -32,8 +32,8 @@ from udo_runtime.letters import Letters
 from udo_runtime.load import Processor, load
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
-# The least there is.
-_LEAVING_NICE = 19
+# Whoever is replaced leaves so much later, at the lowest priority: its successor has the processor to itself until then.
+_LEAVING_S, _LEAVING_NICE = 0.25, 19
 # How often a waiting warm instance looks whether its node manager still lives.
 _WARM_POLL_S = 5
 
@@ -167,7 +167,8 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
     try:
         instance.serve()
     except Fenced as e:
-        _yield_to_others(_LEAVING_NICE)  # to give back much state takes long, and its successor has just begun
+        _yield_to_others(_LEAVING_NICE)  # to give back much state takes long
+        time.sleep(_LEAVING_S)
         ctx.log.info("%s: leaving", e)
     finally:
         processor.close()
