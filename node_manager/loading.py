@@ -114,10 +114,10 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
     )
     deadline = time.monotonic() + manifest.limits.open_timeout_s
     late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
+    follows = False
     with contextlib.closing(node.servers.connect("queue")) as queue:
         while not load.cancelled.is_set():
             dead = instance.exited.is_set()
-            node.pool.hold()
             report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
             if report is not None:
                 node.instances.ready(instance)
@@ -125,7 +125,10 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
                     raise _load_error(manifest.reference, report["error"])
                 if not report.get("follows"):
                     return
+                follows = True
                 deadline, late = time.monotonic() + LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
+            if follows:  # large state takes long
+                node.pool.hold()
             if dead and load.follow and manifest.key and instance.exit and instance.exit.code == 0:
                 raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
             if dead:

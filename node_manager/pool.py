@@ -11,7 +11,7 @@ from node_manager.instances import Instance, Instances
 from udo_protocol.errors import UdoError
 
 _log = structlog.get_logger()
-# The next warm instance is started this long after one was taken or was loading: that one has the processor to itself until then.
+# The next warm instance is started this long after one was taken, or was loading state: that one has the processor until then.
 _REFILL_AFTER_S = 0.5
 # A runtime that dies at once is not started in a loop.
 _RETRY_S = 10.0
@@ -46,7 +46,7 @@ class Pool:
         return self._instances.start()
 
     def hold(self) -> None:
-        """An instance is loading or about to."""
+        """An instance is loading."""
         self._not_before = max(self._not_before, time.monotonic() + _REFILL_AFTER_S)
 
     def stop(self) -> None:
