@@ -16,7 +16,6 @@ CANARY, COMPARED, SEEN = "canary", "canary frames compared", "canary frames seen
 # The update goes through; it is decided against; somebody ends it.
 PASSES, DECIDED, ENDED = "passes", "decided against", "ended"
 _TRIES_OTHERWISE = "canary of a version that answers otherwise"
-_LASTS_S = (0.5, 4.0)
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,13 @@ class Triable(Changeable, Protocol):
 
 
 class Canaries:
-    """Canaries of one platform's deployments. `broken`: a text for each that saw what it must not see, or did not see what it must."""
+    """Canaries of one platform's deployments, which last up to `most_s`.
 
-    def __init__(self, platform: Triable, changes: Changes) -> None:
-        self._platform, self._changes, self._counting = platform, changes, Lock()
+    `broken`: a text for each that saw what it must not see, or did not see what it must.
+    """
+
+    def __init__(self, platform: Triable, changes: Changes, most_s: float) -> None:
+        self._platform, self._changes, self._most_s, self._counting = platform, changes, most_s, Lock()
         self.counts: Counter[str] = Counter()
         self.broken: list[str] = []
 
@@ -51,7 +53,7 @@ class Canaries:
         dice = self._platform.rolls_dice(deployment)
         change = rng.choice((UPDATE, MIGRATE, "") if not dice else (UPDATE, MIGRATE))
         ending = rng.choice((PASSES, DECIDED, ENDED) if change else (DECIDED, ENDED))
-        percent, for_s = rng.choice((10, 100, 100)), rng.uniform(*_LASTS_S)
+        percent, for_s = rng.choice((10, 100, 100, 100)), rng.uniform(0.1, 1.0) * self._most_s
         now = self._platform.version(deployment)
         version = equal(now) if change == UPDATE else other_form(now) if change else OTHERWISE
         tried = self._platform.try_out(deployment, version, percent, for_s, ending)
@@ -63,7 +65,7 @@ class Canaries:
             took, why = self._changes.run(deployment, change, most=1)
         else:
             took, why = [change] if tried.promoted else [], tried.why
-        return [CANARY if change else _TRIES_OTHERWISE, *took], why
+        return [CANARY if change else _TRIES_OTHERWISE, *took], f"{tried.measured}; {why}"
 
     def _judge(self, what: str, otherwise: bool, tried: Tried) -> None:
         why = wrong(tried, otherwise=otherwise)

@@ -28,6 +28,7 @@ _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _RECOVER_S = 1.0
 # A deployment changes one at a time, and an armed order waits for its instance.
 _AT_ONCE = 16
+_CANARY_S = 3.0
 # A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
 _WHILE_STOPPED_S = 5.0
 
@@ -51,7 +52,7 @@ class Faults:
 
     def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS) -> None:
         self._node, self._weights, self._changes = node, weights, Changes(node)
-        self.canaries = Canaries(node, self._changes)
+        self.canaries = Canaries(node, self._changes, _CANARY_S)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault")
         self._free, self._node_wide, self._counting = Semaphore(_AT_ONCE), Lock(), Lock()
         self._started = time.monotonic()

@@ -44,10 +44,11 @@ INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (
     "registry away",
 )
 WEIGHTS = {INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
-WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 6.0}
+WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 8.0}
 _NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
 # As many as two queries draw in one epoch each, and canaries of the epochs before.
 _FAULTS_AT_ONCE = 6
+_CANARY_S = 8.0  # some epochs
 _NEVER_ENOUGH = 1 << 40  # events
 
 
@@ -107,7 +108,7 @@ class PlatformFaults:
     def __init__(self, p: Platform, kinds: Mapping[str, Kind]) -> None:
         versions = _Versions(p, kinds)
         self._platform, self._changes, self._started = p, Changes(versions), time.monotonic()
-        self.canaries = Canaries(versions, self._changes)
+        self.canaries = Canaries(versions, self._changes, _CANARY_S)
         self._pool = ThreadPoolExecutor(_FAULTS_AT_ONCE, thread_name_prefix="fault")
         self._free, self._node_wide, self._counting = Semaphore(_FAULTS_AT_ONCE), Lock(), Lock()
         self.counts: Counter[str] = Counter()

@@ -49,7 +49,7 @@ class StreamingQuery:
         how = ("", "", "twice", "limit first", "" if kind.chained else "limit after")
         self._evaluation = {e: rng.choice(how) for e in range(len(self._epochs))}
         self._stop_at = {e: rng.random() * 0.5 for e in range(len(self._epochs)) if rng.random() < 0.2}
-        self._break_at = {e for e in range(len(self._epochs)) if rng.random() < 0.6}
+        self._break_at = {e for e in range(len(self._epochs)) if rng.random() < 0.75}
         self._rows: dict[int, Rows] = {}
         self.trace: list[str] = []
         self.faults: Counter[str] = Counter()

@@ -54,7 +54,7 @@ class Fake:
         return self.dice
 
     def try_out(self, deployment: str, version: str, percent: float, for_s: float, ending: str) -> Tried:
-        assert percent <= 100 and for_s > 0 and ending
+        assert percent <= 100 and 0 < for_s <= 5 and ending
         self.tried.append(version)
         return Tried(Measured(events=5, compared=3, different=self.different), not self.different)
 
@@ -62,7 +62,7 @@ class Fake:
 def test_every_kind_of_canary_is_drawn_and_what_it_sees_is_judged_and_counted() -> None:
     equal, differing = Fake(0), Fake(2)
     for platform, is_wrong in ((equal, lambda v: v == OTHERWISE), (differing, lambda v: v != OTHERWISE)):
-        canaries = Canaries(platform, Changes(platform))
+        canaries = Canaries(platform, Changes(platform), 5.0)
         took = [step for seed in range(60) for step in canaries.run("d0", random.Random(seed))[0]]
         assert {"2", "3", OTHERWISE} == set(platform.tried) <= set(HISTORY.versions)
         assert len(canaries.broken) == sum(map(is_wrong, platform.tried)) > 0
@@ -73,7 +73,7 @@ def test_every_kind_of_canary_is_drawn_and_what_it_sees_is_judged_and_counted() 
 
 def test_of_an_operator_that_rolls_dice_nothing_is_said() -> None:
     platform = Fake(2, dice=True)
-    canaries = Canaries(platform, Changes(platform))
+    canaries = Canaries(platform, Changes(platform), 5.0)
     for seed in range(30):
         canaries.run("d0", random.Random(seed))
     assert not canaries.broken and not canaries.counts and OTHERWISE not in platform.tried
