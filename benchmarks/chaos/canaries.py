@@ -53,26 +53,27 @@ class Canaries:
         dice = self._platform.rolls_dice(deployment)
         change = rng.choice((UPDATE, MIGRATE, "") if not dice else (UPDATE, MIGRATE))
         ending = rng.choice((PASSES, DECIDED, ENDED) if change else (DECIDED, ENDED))
-        percent, for_s = rng.choice((10, 100, 100, 100)), rng.uniform(0.1, 1.0) * self._most_s
+        percent, for_s = rng.choice((40, 100, 100)), rng.uniform(0.1, 1.0) * self._most_s
         now = self._platform.version(deployment)
         version = equal(now) if change == UPDATE else other_form(now) if change else OTHERWISE
         tried = self._platform.try_out(deployment, version, percent, for_s, ending)
         if isinstance(tried, str):
             return [], tried
+        what = f"{version} on {percent} % beside {now}: {tried.measured}"
         if not dice:
-            self._judge(f"canary of {version}, {percent} % beside {now} of {deployment}", not change, tried)
+            self._judge(f"{what} on {deployment}", not change, tried)
         if ending == PASSES and tried.promoted is None:
             took, why = self._changes.run(deployment, change, most=1)
         else:
             took, why = [change] if tried.promoted else [], tried.why
-        return [CANARY if change else _TRIES_OTHERWISE, *took], f"{tried.measured}; {why}"
+        return [CANARY if change else _TRIES_OTHERWISE, *took], f"({what}) {why}"
 
     def _judge(self, what: str, otherwise: bool, tried: Tried) -> None:
         why = wrong(tried, otherwise=otherwise)
         with self._counting:
             self.counts[SEEN if otherwise else COMPARED] += int(tried.measured.different if otherwise else tried.measured.compared)
             if why:
-                self.broken.append(f"{what}: {why}; {tried.measured}. {tried.why}")
+                self.broken.append(f"{what}: {why}. {tried.why}")
 
 
 def wrong(tried: Tried, *, otherwise: bool) -> str:
