@@ -95,7 +95,7 @@ def _catch(broken: str, first: int, seeds: int, for_s: float) -> dict[str, Any]:
         "faults": dict(sorted(outcome.faults.items())),
         "mismatches": len(outcome.reports),
         "broken": broken,
-        "caught_by": sorted(outcome.reports),
+        "caught_by": sorted(outcome.reports, key=str),
     }
 
 
@@ -147,8 +147,9 @@ def sections(made: dict[str, Any]) -> list[Section]:
         (name, str(part["seeds"]), str(part["runs"]), "0")
         for name, part in (("without Spark", made["without_spark"]), ("on Spark", made["on_spark"]))
     ]
-    faults = [(kind, str(n)) for kind, n in made["faults"].items()]
+    parts = (made["without_spark"]["faults"], made["on_spark"]["faults"])
+    faults = [(kind, *(str(part.get(kind, 0) or "") for part in parts)) for kind in made["faults"]]
     return [
         Section("Queries under fire, against one plain process", head, rows, f"The slowest seed took {made['slowest_s']} s."),
-        Section("Faults", ("kind", "times"), faults),
+        Section("Faults", ("kind", "without Spark", "on Spark"), faults),
     ]

@@ -1,102 +1,87 @@
-"""Canaries on a node without a registry. An order is a file, which the node manager follows as it would follow a registry's wish.
-
-`canary.<deployment>` holds "id version percent"; `tried.<deployment>` is what the canary of that order counts. The order taken
-away ends it.
-"""
+"""Canaries under chaos: which version is tried, how each ends, and what must hold of the answers that it compared."""
 
 from __future__ import annotations
 
-import json
-import time
-from pathlib import Path
-from threading import Thread
-from typing import Any
+import random
+from collections import Counter
+from dataclasses import dataclass
+from threading import Lock
+from typing import Protocol
 
-from node_manager import comparing
-from node_manager.manager import Manager
-from udo_protocol.errors import UdoError
+from benchmarks.chaos.changes import MIGRATE, UPDATE, Changeable, Changes, equal, other_form
+from benchmarks.chaos.kinds import OTHERWISE
+from udo_protocol.canary import Measured
 
-_LOOK_S, _BEGIN_S, _END_S = 0.05, 10.0, 20.0
-
-
-def install() -> None:
-    """From here on a node manager that starts follows orders. Under chaos all cores are busy: what yields to all sees no frame."""
-    start, comparing._NICE = Manager.start, 0
-
-    def following(self: Manager) -> None:
-        start(self)
-        Thread(target=_follow, args=(self,), name="canary-orders", daemon=True).start()
-
-    Manager.start = following  # type: ignore[method-assign]
+CANARY, COMPARED, SEEN = "canary", "canary frames compared", "canary frames seen to be answered otherwise"
+# The update goes through; it is decided against; somebody ends it.
+PASSES, DECIDED, ENDED = "passes", "decided against", "ended"
+_TRIES_OTHERWISE = "canary of a version that answers otherwise"
 
 
-def _follow(manager: Manager) -> None:
-    directory, done = manager.settings.home / "chaos", dict[str, str]()
-    while True:
-        orders = {p.name.removeprefix("canary."): p.read_text() for p in directory.glob("canary.*")}
-        for name in done.keys() - orders.keys():
-            manager.end_canary(name)
-            del done[name]
-            (directory / f"tried.{name}").unlink(missing_ok=True)
-        for name, order in orders.items():
-            identity, version, percent = order.split()
-            try:
-                if done.get(name) != identity:
-                    digest = _digest(manager, manager.find(name).operator, version)
-                    manager.start_canary(name, identity, version, digest, {}, float(percent))
-                    done[name] = identity
-                found = next((c.measured() for n, c in manager.canaries() if (n, c.update_id) == (name, identity)), None)
-            except UdoError:  # the node is down for another reason: the next look tries again
-                continue
-            if found is not None:
-                _write(directory / f"tried.{name}", json.dumps({"id": identity, **found}))
-        time.sleep(_LOOK_S)
+@dataclass(frozen=True)
+class Tried:
+    """What became of a canary that began. `promoted`: None where it is left to the caller; `why`: in words."""
+
+    measured: Measured
+    promoted: bool | None = None
+    why: str = ""
 
 
-def _digest(manager: Manager, operator: str, version: str) -> str:
-    for path in manager.settings.images.glob("*/manifest.json"):
-        manifest = json.loads(path.read_text())
-        if (manifest["name"], manifest["version"]) == (operator, version):
-            return path.parent.name.replace("-", ":", 1)
-    raise AssertionError(f"no image of {operator}@{version} on this node")
+class Triable(Changeable, Protocol):
+    """A platform on which a version can be tried before it serves. May raise UdoError while parts of it are away."""
+
+    def rolls_dice(self, deployment: str) -> bool:
+        """Whether its answers differ from one try to another."""
+
+    def try_out(self, deployment: str, version: str, percent: float, for_s: float, ending: str) -> Tried | str:
+        """A canary of this version, to its end; or why none began."""
 
 
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f"draft.{path.name}.{time.monotonic_ns()}")
-    draft.write_text(text)
-    draft.rename(path)
+class Canaries:
+    """Canaries of one platform's deployments, which last up to `most_s`.
+
+    `broken`: a text for each that saw what it must not see, or did not see what it must.
+    """
+
+    def __init__(self, platform: Triable, changes: Changes, most_s: float) -> None:
+        self._platform, self._changes, self._most_s, self._counting = platform, changes, most_s, Lock()
+        self.counts: Counter[str] = Counter()
+        self.broken: list[str] = []
+
+    def run(self, deployment: str, rng: random.Random) -> tuple[list[str], str]:
+        """Try an equal version, one of the other form of state, or one that answers otherwise: what took place, and why not the rest."""
+        dice = self._platform.rolls_dice(deployment)
+        change = rng.choice((UPDATE, MIGRATE, "") if not dice else (UPDATE, MIGRATE))
+        ending = rng.choice((PASSES, DECIDED, ENDED) if change else (DECIDED, ENDED))
+        percent, for_s = rng.choice((40, 100, 100)), rng.uniform(0.1, 1.0) * self._most_s
+        now = self._platform.version(deployment)
+        version = equal(now) if change == UPDATE else other_form(now) if change else OTHERWISE
+        tried = self._platform.try_out(deployment, version, percent, for_s, ending)
+        if isinstance(tried, str):
+            return [], tried
+        what = f"{version} on {percent} % beside {now}: {tried.measured}"
+        if not dice:
+            self._judge(f"{what} on {deployment}", not change, tried)
+        if ending == PASSES and tried.promoted is None:
+            took, why = self._changes.run(deployment, change, most=1)
+        else:
+            took, why = [change] if tried.promoted else [], tried.why
+        return [CANARY if change else _TRIES_OTHERWISE, *took], f"({what}) {why}"
+
+    def _judge(self, what: str, otherwise: bool, tried: Tried) -> None:
+        why = wrong(tried, otherwise=otherwise)
+        with self._counting:
+            self.counts[SEEN if otherwise else COMPARED] += int(tried.measured.different if otherwise else tried.measured.compared)
+            if why:
+                self.broken.append(f"{what}: {why}. {tried.why}")
 
 
-def try_out(directory: Path, deployment: str, version: str, percent: float, for_s: float) -> dict[str, Any] | None:
-    """A canary of `version` for that long: what it counted; None if it did not begin, or another one is under way."""
-    order, tried = directory / f"canary.{deployment}", directory / f"tried.{deployment}"
-    identity = f"{time.monotonic_ns()}"
-    draft = directory / f"draft.{identity}"
-    draft.write_text(f"{identity} {version} {percent:g}")
-    try:
-        order.hardlink_to(draft)
-    except FileExistsError:
-        return None
-    finally:
-        draft.unlink()
-    try:
-        deadline = time.monotonic() + _BEGIN_S
-        while (found := _counted(tried, identity)) is None and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        if found is not None:
-            time.sleep(for_s)
-            found = _counted(tried, identity) or found
-        return found
-    finally:
-        order.unlink()
-        deadline = time.monotonic() + _END_S
-        while tried.exists() and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-
-
-def _counted(tried: Path, identity: str) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(tried.read_text())
-    except FileNotFoundError:
-        return None
-    return found if found["id"] == identity else None
+def wrong(tried: Tried, *, otherwise: bool) -> str:
+    """Why this cannot be of a version that answers the same, or `otherwise`: with a row more for each event. '' if it can."""
+    m = tried.measured
+    if not otherwise:
+        return f"expected equal answers, got {m.different:g} different frames" if m.different else ""
+    if tried.promoted:
+        return "expected it not to pass, as it answers otherwise"
+    # A frame without events, as the one that ends an epoch, may be answered the same.
+    return "expected different answers to frames with events, got none" if m.events and m.compared and not m.different else ""

@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock, Semaphore
 
-from benchmarks.chaos import canaries
-from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes, equal, other_form
+from benchmarks.chaos.canaries import CANARY, Canaries
+from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes
 from benchmarks.chaos.inside import CHANGE_POINTS, POINTS, RESTORED
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.rules import InvalidRun
 from udo_protocol.connection import ReplyError
 from udo_protocol.errors import UdoError
 
-KILL, KILL_AT, FORMER, CANARY = "instance killed", "instance killed at", "former owner resumed", "canary"
+KILL, KILL_AT, FORMER = "instance killed", "instance killed at", "former owner resumed"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
 WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, CANARY: 8.0, QUEUE: 0.6, STATE: 0.6, MANAGER: 0.4}
 WEIGHTS |= {UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
@@ -28,6 +28,7 @@ _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _RECOVER_S = 1.0
 # A deployment changes one at a time, and an armed order waits for its instance.
 _AT_ONCE = 16
+_CANARY_S = 3.0
 # A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
 _WHILE_STOPPED_S = 5.0
 
@@ -51,6 +52,7 @@ class Faults:
 
     def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS) -> None:
         self._node, self._weights, self._changes = node, weights, Changes(node)
+        self.canaries = Canaries(node, self._changes, _CANARY_S)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault")
         self._free, self._node_wide, self._counting = Semaphore(_AT_ONCE), Lock(), Lock()
         self._started = time.monotonic()
@@ -89,7 +91,7 @@ class Faults:
         if drawn.kind in CHANGES:
             return self._changes.run(deployment, drawn.kind, pause_s=drawn.pause_s / 4)
         if drawn.kind == CANARY:
-            return self._canary(deployment, drawn)
+            return self.canaries.run(deployment, random.Random(drawn.pause_s))
         if drawn.kind == FORMER:
             return self._stop_change_resume(deployment, drawn)
         if drawn.kind == KILL_AT:
@@ -102,22 +104,6 @@ class Faults:
             MANAGER: node.kill_manager,
         }
         return [str(drawn)] if steps[drawn.kind]() else [], ""
-
-    def _canary(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
-        """Of an equal version or one of the other form of state; it ends, or the update goes through."""
-        node, pause_s = self._node, drawn.pause_s
-        other, through = drawn.then_kill, pause_s % 0.2 < 0.1
-        now = node.version(deployment)
-        version = other_form(now) if other else equal(now)
-        found = canaries.try_out(node.chaos, deployment, version, 100 if pause_s > 1 else 10, pause_s)
-        if found is None:
-            return [], "it did not begin"
-        if not node.rolls_dice(deployment):
-            with self._counting:
-                self.counts["canary frames compared"] += int(found["compared"])
-                self.counts["canary frames different"] += int(found["different"])
-        took, why = self._changes.run(deployment, MIGRATE if other else UPDATE, most=1) if through else ([], "")
-        return [CANARY, *took], why
 
     def _armed(self, deployment: str, point: str, action: str, change: Callable[[], list[str]]) -> tuple[int, list[str]]:
         """The pid of the instance that came by, or 0; and what was done so that one would come by: a kill, or `change`."""

@@ -14,13 +14,16 @@ from benchmarks.operators.history.history import History
 ANSWERS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("what", pa.string()), ("n", pa.int64())])
 LINKS = pa.schema([*ANSWERS, *(pa.field(name, pa.int64()) for name in ("before", "drawn", "at"))])
 State = dict[str, Any]
+# The version that is tried only: it answers otherwise.
+OTHERWISE = "7"
 
 
 @dataclass(frozen=True)
 class Kind:
     """An operator of benchmarks/operators in two forms of state. `plain` reads a key's state in either form.
 
-    A `chained` one has commit = "frame": of its answers and its state the oracle knows neither `drawn` nor `at`.
+    A `chained` one has commit = "frame": of its answers and its state the oracle knows neither `drawn` nor `at`. `otherwise`: entry of
+    a version that reads both forms and answers each event with a row more, if there is one.
     """
 
     operator: str
@@ -30,13 +33,15 @@ class Kind:
     back: str  # entry of the versions that take it back
     plain: Callable[[State], State]
     chained: bool = False
+    otherwise: str = ""
 
     @property
     def versions(self) -> dict[str, Mapping[str, Any]]:
-        """What each version says otherwise than operator.toml: two equal ones, two of another form, two that take that back."""
+        """What each version says that operator.toml does not: two equal ones, two of another form, two that take that back."""
         other = {"entry": self.other, "state_version": 1, "migrates_from": (0,)}
         back = {"entry": self.back, "migrates_from": (1,)}
-        return {"1": {}, "2": {}, "3": other, "4": back, "5": other, "6": back}
+        tried = {OTHERWISE: {"entry": self.otherwise, "migrates_from": (1,)}} if self.otherwise else {}
+        return {"1": {}, "2": {}, "3": other, "4": back, "5": other, "6": back, **tried}
 
 
 def _unwrapped(state: State) -> State:
@@ -48,6 +53,6 @@ def _unpacked(state: State) -> State:
     return dict(zip(("n", "drawn", "at"), state["link"], strict=True)) if "link" in state else state
 
 
-HISTORY = Kind("history", ANSWERS, History, "history:Wrapped", "history:Unwrapped", _unwrapped)
+HISTORY = Kind("history", ANSWERS, History, "history:Wrapped", "history:Unwrapped", _unwrapped, otherwise="history:OneMore")
 CHAIN = Kind("chain", LINKS, Chain, "chain:Packed", "chain:Unpacked", _unpacked, chained=True)
 KINDS = {k.operator: k for k in (HISTORY, CHAIN)}

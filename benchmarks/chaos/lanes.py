@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
+from benchmarks.chaos.canaries import Canaries
 from benchmarks.chaos.faults import WEIGHTS, Faults
 from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
@@ -29,8 +30,14 @@ class Outcome:
     seeds: int = 0
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    reports: dict[int, str] = field(default_factory=dict)
+    reports: dict[int | str, str] = field(default_factory=dict)
     slowest_s: float = 0.0
+
+    def add(self, canaries: Canaries, happened: Iterable[str]) -> None:
+        """What all canaries of a platform came to, and what befell it."""
+        self.faults += canaries.counts
+        for text in canaries.broken:
+            self.reports[f"canary {len(self.reports)}"] = "\n".join([f"CANARY: {text}", "what befell the platform:", *happened])
 
 
 def run(
@@ -67,6 +74,7 @@ def run(
             finally:
                 faults.close()
             outcome.faults += faults.counts
+            outcome.add(faults.canaries, _told(faults))
     return outcome
 
 
@@ -112,8 +120,8 @@ def _some(
 
 def _report(seed: int, query: Query, error: str, faults: Faults) -> str:
     lines = [f"seed {seed}: MISMATCH", error, "what the query did (seconds since its start):", *query.trace]
-    lines += [
-        "what befell the node:",
-        *(f"{at:7.3f} {who}: {what}: {', '.join(took) or 'did not take place'}" for at, who, what, took in faults.happened[-60:]),
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "what befell the node:", *_told(faults)])
+
+
+def _told(faults: Faults) -> list[str]:
+    return [f"{at:7.3f} {who}: {what}: {', '.join(took) or 'did not take place'}" for at, who, what, took in faults.happened[-60:]]

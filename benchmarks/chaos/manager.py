@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks.chaos import canaries
+from benchmarks.chaos import canary_orders
 from node_manager import runtime_base
 from node_manager.__main__ import main
 
 if __name__ == "__main__":
     runtime_base.bootstrap = lambda: Path(__file__).with_name("inside.py")
-    canaries.install()
+    canary_orders.install()
     sys.argv += ["--sandbox", "none"]  # orders come to an instance as files beside the sockets, and it says by its own pid that one fired
     sys.exit(main())

@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.bringup import OPERATORS, wait_until
+from benchmarks.chaos import canary_orders
+from benchmarks.chaos.canaries import Tried
 from benchmarks.chaos.inside import LACKS
 from benchmarks.chaos.kinds import HISTORY, Kind
 from node_manager import access
@@ -116,7 +118,7 @@ class ChaosNode:
         with contextlib.closing(self.connect("queue")) as queue:
             return slot_stats(queue, prefix(name, 0))
 
-    # -- versions: what benchmarks.chaos.changes asks for ------------------------------------------------------------------
+    # -- versions: what benchmarks.chaos.changes and canaries ask for ------------------------------------------------------
 
     def version(self, name: str) -> str:
         """The one that serves the deployment."""
@@ -141,6 +143,11 @@ class ChaosNode:
         """Update to this version, which may be a former one; '' if it took place, else why not."""
         last = list(self.api.update(name, version, self._digests[self._kinds[name].operator, version]))[-1]
         return "" if last.phase == "done" else last.detail
+
+    def try_out(self, name: str, version: str, percent: float, for_s: float, ending: str) -> Tried | str:
+        """A canary for that long. Without a registry nobody decides."""
+        measured = canary_orders.try_out(self.chaos, name, version, percent, for_s)
+        return "it did not begin" if measured is None else Tried(measured)
 
     # -- faults: each answers whether it took place ----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, Semaphore
@@ -20,6 +20,7 @@ from threading import Lock, Semaphore
 import psutil
 
 from benchmarks.bringup import Platform, say
+from benchmarks.chaos.canaries import CANARY, ENDED, PASSES, Canaries, Tried
 from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes
 from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import Kind
@@ -30,6 +31,7 @@ from udo_cli import local
 from udo_cli.home import Home
 from udo_interface.java import spark_session
 from udo_protocol import rewinding
+from udo_protocol.canary import DIFFERENT, Measured
 from udo_protocol.errors import UdoError
 from udo_protocol.keys import prefix
 
@@ -42,14 +44,16 @@ INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (
     "registry away",
 )
 WEIGHTS = {INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
-WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0}
+WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 8.0}
 _NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
-# As many as two queries draw in one epoch each.
-_FAULTS_AT_ONCE = 4
+# As many as two queries draw in one epoch each, and canaries of the epochs before.
+_FAULTS_AT_ONCE = 6
+_CANARY_S = 8.0  # some epochs
+_NEVER_ENOUGH = 1 << 40  # events
 
 
 class _Versions:
-    """Changes asked of the registry: see benchmarks.chaos.changes."""
+    """Changes and canaries asked of the registry: see benchmarks.chaos.changes and canaries."""
 
     def __init__(self, p: Platform, kinds: Mapping[str, Kind]) -> None:
         self._platform, self._kinds = p, kinds
@@ -75,12 +79,36 @@ class _Versions:
             last = list((registry.rollback if back else registry.update)(deployment, version))[-1]
         return "" if last["phase"] == "done" else str(last["detail"])
 
+    def rolls_dice(self, deployment: str) -> bool:
+        return self._kinds[deployment].chained
+
+    def try_out(self, deployment: str, version: str, percent: float, for_s: float, ending: str) -> Tried | str:
+        conditions = ["errors>0"] if self.rolls_dice(deployment) else ["errors>0", f"{DIFFERENT}>0"]
+        # One that somebody ends would be decided against some time later, should he not come by.
+        lasts_s, enough = 3 * for_s if ending == ENDED else for_s, 1 if ending == PASSES else _NEVER_ENOUGH
+        wish = {"percent": percent, "for_s": lasts_s, "rollback_if": conditions, "min_events": enough}
+        with self._platform.registry() as registry:
+            serving, update = self.version(deployment), ""
+            for event in registry.update(deployment, version, canary=wish):
+                update = event["id"]
+                if event["phase"] == "sharing" and ending == ENDED:
+                    time.sleep(for_s)
+                    with suppress(UdoError):  # the registry is away, or has decided already
+                        list(registry.rollback(deployment, serving))
+            told = registry.update_status(update)
+        if told["canary"]["since"] is None:
+            return str(told["detail"])
+        counted = [{k: v for k, v in (n["measured"] or {}).items() if k != "at"} for n in told["nodes"]]
+        return Tried(Measured.together(counted), told["state"] == "done", f"{ending}: {told['detail']}")
+
 
 class PlatformFaults:
     """Faults of the whole platform, drawn by a query and happening beside it. `happened` says what, when and how it went."""
 
     def __init__(self, p: Platform, kinds: Mapping[str, Kind]) -> None:
-        self._platform, self._changes, self._started = p, Changes(_Versions(p, kinds)), time.monotonic()
+        versions = _Versions(p, kinds)
+        self._platform, self._changes, self._started = p, Changes(versions), time.monotonic()
+        self.canaries = Canaries(versions, self._changes, _CANARY_S)
         self._pool = ThreadPoolExecutor(_FAULTS_AT_ONCE, thread_name_prefix="fault")
         self._free, self._node_wide, self._counting = Semaphore(_FAULTS_AT_ONCE), Lock(), Lock()
         self.counts: Counter[str] = Counter()
@@ -103,6 +131,9 @@ class PlatformFaults:
         try:
             if kind in CHANGES:
                 took, why = self._changes.run(deployment, kind, pause_s=after_s)
+            elif kind == CANARY:
+                with self._changes.alone(deployment) as alone:
+                    took, why = self.canaries.run(deployment, random.Random(after_s)) if alone else ([], "a change is under way")
             else:
                 with self._node_wide if kind in _NODE_WIDE else nullcontext():
                     self._break(kind, deployment)
@@ -198,4 +229,5 @@ def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callabl
             faults.close()
             spark.stop()
         outcome.faults += faults.counts
+        outcome.add(faults.canaries, faults.happened[-60:])
     return outcome

@@ -60,6 +60,11 @@ def events_of(rng: random.Random, epoch: int, keys: Sequence[str]) -> list[Event
     return made
 
 
+def keys_of(rng: random.Random) -> list[str]:
+    """The keys of a query. Of some queries each event has one answer: only there a share of the keys can be compared."""
+    return [f"{kind}{i}" for kind in rng.choice(("clsp", "clsp", "clsp", "cl")) for i in range(rng.randrange(1, 5))]
+
+
 class Query:
     """One seed's query against one deployment of this kind. `fault` breaks something of the platform, beside it or at once."""
 
@@ -67,7 +72,7 @@ class Query:
         self._node, self._deployment, self._kind, self._fault = node, deployment, kind, fault
         self.session = f"{tag}seed-{seed}"
         self.rng = rng = random.Random(seed)
-        keys = [f"{kind}{i}" for kind in "clsp" for i in range(rng.randrange(1, 5))]
+        keys = keys_of(rng)
         self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(6, 13))]
         modes = [rng.choices((FULL, CUT, CUT_THEN_FULL, FULL_THEN_CUT), (12, 1, 1, 1))[0] for _ in self._epochs]
         self._modes = [FULL, *modes[1:-1], FULL]

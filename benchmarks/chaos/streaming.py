@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from benchmarks.chaos.attempt import EVENTS, Rows
 from benchmarks.chaos.judge import Mismatch, judge
 from benchmarks.chaos.kinds import Kind
-from benchmarks.chaos.query import events_of
+from benchmarks.chaos.query import events_of, keys_of
 from udo_interface import udo
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class StreamingQuery:
         self._spark, self._dir, self._node_home, self._fault = spark.newSession(), directory, node_home, fault
         self._deployment, self._kind = deployment, kind
         self.rng = rng = random.Random(seed)
-        keys = [f"{kind}{i}" for kind in "clsp" for i in range(rng.randrange(1, 5))]
+        keys = keys_of(rng)
         self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(3, 6))]
         self._wrong = {e: rng.choice(("raise", "raise at once", "exit", "", "")) for e in range(len(self._epochs))}
         # Of an operator that rolls dice the last evaluation counts, and a limit may let tasks come to their end.
         how = ("", "", "twice", "limit first", "" if kind.chained else "limit after")
         self._evaluation = {e: rng.choice(how) for e in range(len(self._epochs))}
         self._stop_at = {e: rng.random() * 0.5 for e in range(len(self._epochs)) if rng.random() < 0.2}
-        self._break_at = {e for e in range(len(self._epochs)) if rng.random() < 0.6}
+        self._break_at = {e for e in range(len(self._epochs)) if rng.random() < 0.75}
         self._rows: dict[int, Rows] = {}
         self.trace: list[str] = []
         self.faults: Counter[str] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.exactly_once import together
+from benchmarks.exactly_once import sections, together
 
 
 def cut(commit: str, first: int, lanes: int = 0, spark: int = 0, **more: Any) -> dict[str, Any]:
@@ -41,3 +41,12 @@ def test_slices_add_up_and_no_seed_counts_twice() -> None:
 
 def test_without_a_full_run_there_is_nothing_to_put_together() -> None:
     assert together([cut("a", 0, lanes=6, arguments={"quick": True})]) is None
+
+
+def test_what_befell_each_part_stands_in_a_column_of_its_own() -> None:
+    made = together([cut("a", 0, lanes=3, spark=2), cut("a", 3, on_spark={"seeds": 1, "runs": 1, "faults": {"canary": 4}})])
+
+    assert made is not None
+    [_, faults] = sections(made)
+    assert faults.header[1:] == ("without Spark", "on Spark")
+    assert list(faults.rows) == [("canary", "", "4"), ("instance killed", "3", "2")]

@@ -69,6 +69,15 @@ class Unwrapped(History):
         return dict(old.get("in", {}))
 
 
+class OneMore(Unwrapped):
+    """Answers each event with a row more: never to serve."""
+
+    def process(self, event: dict[str, Any], ctx: Any) -> Answers:
+        """As it is, and the row."""
+        yield from super().process(event, ctx)
+        yield {"k": event["k"], "id": event["id"], "what": "one more", "n": 0}
+
+
 class _Inside:
     def __init__(self, ctx: Any) -> None:
         self.state, self.timer, self.expire = ctx.state.setdefault("in", {}), ctx.timer, ctx.expire

@@ -1,0 +1,103 @@
+"""Canaries on a node without a registry. An order is a file, which the node manager follows as it would follow a registry's wish.
+
+`canary.<deployment>` holds "id version percent"; `tried.<deployment>` is what the canary of that order counts. The order taken
+away ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from node_manager import comparing
+from node_manager.manager import Manager
+from udo_protocol.canary import Measured
+from udo_protocol.errors import UdoError
+
+_LOOK_S, _BEGIN_S, _END_S = 0.05, 10.0, 20.0
+
+
+def install() -> None:
+    """From here on a node manager that starts follows orders. Under chaos all cores are busy: what yields to all sees no frame."""
+    start, comparing._NICE = Manager.start, 0
+
+    def following(self: Manager) -> None:
+        start(self)
+        Thread(target=_follow, args=(self,), name="canary-orders", daemon=True).start()
+
+    Manager.start = following  # type: ignore[method-assign]
+
+
+def _follow(manager: Manager) -> None:
+    directory, done = manager.settings.home / "chaos", dict[str, str]()
+    while True:
+        orders = {p.name.removeprefix("canary."): p.read_text() for p in directory.glob("canary.*")}
+        for name in done.keys() - orders.keys():
+            manager.end_canary(name)
+            del done[name]
+            (directory / f"tried.{name}").unlink(missing_ok=True)
+        for name, order in orders.items():
+            identity, version, percent = order.split()
+            try:
+                if done.get(name) != identity:
+                    digest = _digest(manager, manager.find(name).operator, version)
+                    manager.start_canary(name, identity, version, digest, {}, float(percent))
+                    done[name] = identity
+                found = next((c.measured() for n, c in manager.canaries() if (n, c.update_id) == (name, identity)), None)
+            except UdoError:  # the node is down for another reason: the next look tries again
+                continue
+            if found is not None:
+                _write(directory / f"tried.{name}", json.dumps({"id": identity, **found}))
+        time.sleep(_LOOK_S)
+
+
+def _digest(manager: Manager, operator: str, version: str) -> str:
+    for path in manager.settings.images.glob("*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        if (manifest["name"], manifest["version"]) == (operator, version):
+            return path.parent.name.replace("-", ":", 1)
+    raise AssertionError(f"no image of {operator}@{version} on this node")
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f"draft.{path.name}.{time.monotonic_ns()}")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+def try_out(directory: Path, deployment: str, version: str, percent: float, for_s: float) -> Measured | None:
+    """A canary of `version` for that long: what it counted; None if it did not begin, or another one is under way."""
+    order, tried = directory / f"canary.{deployment}", directory / f"tried.{deployment}"
+    identity = f"{time.monotonic_ns()}"
+    draft = directory / f"draft.{identity}"
+    draft.write_text(f"{identity} {version} {percent:g}")
+    try:
+        order.hardlink_to(draft)
+    except FileExistsError:
+        return None
+    finally:
+        draft.unlink()
+    try:
+        deadline = time.monotonic() + _BEGIN_S
+        while (found := _counted(tried, identity)) is None and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        if found is not None:
+            time.sleep(for_s)
+            found = _counted(tried, identity) or found
+        return Measured(**{name: n for name, n in found.items() if name != "id"}) if found else None
+    finally:
+        order.unlink()
+        deadline = time.monotonic() + _END_S
+        while tried.exists() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+
+
+def _counted(tried: Path, identity: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(tried.read_text())
+    except FileNotFoundError:
+        return None
+    return found if found["id"] == identity else None
