@@ -25,6 +25,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q runtimes udo_protocol  # a sandboxed instance cannot write what it compiles
 	@touch $@
 
 demo: setup
