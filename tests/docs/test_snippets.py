@@ -56,7 +56,7 @@ def script(document: str) -> str:
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Environment of a platform of the test's own; whatever the snippets left running is stopped."""
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "SPARK_", "PYSPARK_"))}
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "SPARK_", "PYSPARK_")) or k == "SPARK_SUBMIT_OPTS"}
     binaries = str(Path(sys.executable).parent)
     env = {**keep, "UDO_HOME": str(tmp_path / "home"), "PATH": f"{binaries}{os.pathsep}{keep['PATH']}"}
     yield env
