@@ -111,14 +111,16 @@ def _progress(seeds: range) -> Any:
 
 
 def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest slices of a run that was cut into pieces, as one record; none of their seeds counts twice."""
+    """The newest run, also one that was cut into pieces, of one commit, as one record; no seed counts twice."""
     parts = {name: {"seeds": 0, "runs": 0, "faults": Counter[str]()} for name in ("without_spark", "on_spark")}
     counted: dict[str, set[int]] = {name: set() for name in parts}
-    newest, commits, slowest = None, [], 0.0
+    newest, slowest = None, 0.0
     for made in reversed(records):
         if made["arguments"].get("quick") or made.get("broken"):
             continue
         newest = newest or made
+        if made["commit"] != newest["commit"]:
+            break
         for name, part in parts.items():
             first, slice_of = made["arguments"].get("first", 0), made[name]
             seeds = set(range(first, first + slice_of["seeds"]))
@@ -128,13 +130,11 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
             part["seeds"] += slice_of["seeds"]
             part["runs"] += slice_of["runs"]
             part["faults"].update(slice_of["faults"])
-            commits.append(made["commit"])
             slowest = max(slowest, made["slowest_s"])
     if newest is None:
         return None
     faults = sum((part["faults"] for part in parts.values()), Counter[str]())
-    commit = ", ".join(dict.fromkeys(reversed(commits)))
-    return {**newest, **parts, "faults": dict(sorted(faults.items())), "slowest_s": slowest, "commit": commit}
+    return {**newest, **parts, "faults": dict(sorted(faults.items())), "slowest_s": slowest}
 
 
 def sections(made: dict[str, Any]) -> list[Section]:

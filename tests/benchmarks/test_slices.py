@@ -1,4 +1,4 @@
-"""A run cut into pieces is put together from its newest slices."""
+"""A run cut into pieces is put together from its newest slices, all of one commit."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ def cut(commit: str, first: int, lanes: int = 0, spark: int = 0, **more: Any) ->
 def test_slices_add_up_and_no_seed_counts_twice() -> None:
     made = together(
         [
-            cut("old", 0, lanes=30),  # overlaps a newer slice
-            cut("a", 0, lanes=10),
+            cut("b", 30, lanes=30),  # before another commit
+            cut("a", 15, lanes=30),
+            cut("b", 0, lanes=12),  # overlaps a newer slice
+            cut("b", 0, lanes=10),
             cut("b", 10, lanes=5),
             cut("b", 0, lanes=200, broken="fence"),
-            cut("c", 0, spark=3),
+            cut("b", 0, spark=3),
         ]
     )
 
     assert made is not None
     assert made["without_spark"] == {"seeds": 15, "runs": 30, "faults": {"instance killed": 15}}
     assert made["on_spark"]["seeds"] == 3
-    assert (made["faults"], made["commit"], made["slowest_s"]) == ({"instance killed": 18}, "a, b, c", 11.0)
+    assert (made["faults"], made["commit"], made["slowest_s"]) == ({"instance killed": 18}, "b", 11.0)
 
 
 def test_without_a_full_run_there_is_nothing_to_put_together() -> None:
