@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 
 from node_manager.instances import Instance
-from node_manager.loading import Wanted
+from node_manager.loading import Wanted, log_end
 from udo_protocol import rewinding
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict
+
+_REWOUND_S, _LOOK_S = 20.0, 0.002
 
 
 def step(
@@ -22,11 +24,22 @@ def step(
     if instance.record.get("follow") == "kept":
         if rewinding.kept(state, prefix) is None:
             raise Conflict(f"{new.reference} cannot come back any more: the state from before the update has just been given up")
-        return _nothing  # it makes the state what was kept, and what came since, with its first checkpoint
+        return lambda: _await_rewound(state, prefix, instance)
     if old.commit == "frame":  # processed again it would answer something else
         return _nothing
     info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
     return lambda: rewinding.keep(state, queue, prefix, info, round(window_s * 1000))
+
+
+def _await_rewound(state: Connection, prefix: str, instance: Instance) -> None:
+    """Its first checkpoint makes the state what was kept and what came since. Only then it may have the log, and with it the input
+    since, to itself: were the queue server lost before, it could not come back, and the newer version would be gone."""
+    deadline = time.monotonic() + _REWOUND_S
+    while rewinding.kept(state, prefix) is not None:
+        late = time.monotonic() > deadline
+        if instance.exited.wait(_LOOK_S) or late:
+            why = f"took longer than {_REWOUND_S:g} s" if late else f"ended: {instance.exit}{log_end(instance)}"
+            raise Conflict(f"{instance.record['version']} cannot come back: making its state what it was before the update {why}")
 
 
 def _nothing() -> None:

@@ -45,6 +45,31 @@ def kept_keys(servers: Servers) -> list[bytes]:
     return servers.state().call("KEYS", f"{P}kept*") + servers.queue().call("HKEYS", f"{P}pins")
 
 
+def test_the_state_is_that_of_who_comes_back_before_it_has_the_log_and_what_is_answered_meanwhile_counts(
+    start: Start, servers: Servers
+) -> None:
+    """So that the loss of the queue server never finds the former version the owner, and its input gone."""
+    queue, state = servers.queue(), servers.state()
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    update(servers, cents(start))
+    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+    former, under_way = counter(start, follow="kept"), Attempt(servers, 2, 2)
+
+    def meanwhile() -> None:
+        wait_until(lambda: rewinding.kept(state, P) is None, 20, "the state to be what it was")
+        under_way.send(["a", "b"])
+        assert under_way.answers() == [("a", 3), ("b", 1)]  # the newer version's
+        assert slot.slot_stats(queue, P).owner != former.token
+
+    slot.promote(state, queue, P, former.token, meanwhile)
+    under_way.send(["b"])
+    under_way.end()
+    assert under_way.answers() == [("b", 2)]
+    assert Attempt(servers, 3, 3).run(["a", "b"]) == [("a", 4), ("b", 3)]
+    assert kept_keys(servers) == []
+
+
 def test_the_former_version_goes_on_as_if_it_had_answered_all_along(start: Start, servers: Servers) -> None:
     counter(start)
     Attempt(servers, 0, 0).run(["a", "b"])

@@ -13,6 +13,7 @@ from typing import Any
 from udo_protocol.checkpoints import Checkpoint, checkpoint, cut, load_checkpoint
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import ProtocolError
+from udo_protocol.slot import as_int
 from udo_protocol.slot_reader import Emit
 from udo_runtime.following import Follower, Rewinder, Written, journal_entries
 from udo_runtime.groups import Group
@@ -35,6 +36,10 @@ class Durable:
     def follower(self, name: str, *, rewind: bool = False) -> Follower:
         """What lets the instance `name` have the state before it is promoted: the owner's, or what was kept before an update."""
         return (Rewinder if rewind else Follower)(self._state, self._prefix, name, self._incarnation, self._versions)
+
+    def owns(self) -> bool:
+        """Whether only this instance can make checkpoints: the first half of its promotion."""
+        return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
 
     def covered(self) -> Checkpoint:
         """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""

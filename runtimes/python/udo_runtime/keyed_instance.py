@@ -83,6 +83,7 @@ class KeyedInstance(Instance):
             if isinstance(self._followed, Rewinder):  # before anything is answered: until then the newer version's state is the one
                 self._checkpoint(cursor - 1, [])
                 self.ledger.kept, self._missed = False, None
+                self._await_queue(cursor)
                 release(self._conn, self._reader.prefix)
         self._stats.errors = 0
         return cursor
@@ -115,6 +116,8 @@ class KeyedInstance(Instance):
         readiness = Readiness(self._conn, self._reader.prefix, tell, early=self._missed is None)
         while True:
             follower.keep_lease()
+            # Who comes back rewinds between the halves of its promotion; read before the log, so that no END is answered behind that.
+            rewinds = isinstance(follower, Rewinder) and self.durable.owns()
             read = self._reader.read(cursor)
             if read.owner > self._reader.token:
                 raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
@@ -127,7 +130,7 @@ class KeyedInstance(Instance):
             gone = read.base > first if read.owner != self._reader.token else read.first > cursor
             if gone and isinstance(follower, Rewinder):
                 raise StateLost(_TOO_LATE.format(first))
-            if read.owner == self._reader.token:
+            if rewinds or read.owner == self._reader.token:
                 break
             if read.frames and not self.keyed.commit_frame:  # else each has its checkpoint, and a second try would differ
                 for seq, data in enumerate(read.frames, read.first):
@@ -147,6 +150,14 @@ class KeyedInstance(Instance):
             covered = follower.covered if isinstance(follower, Rewinder) else self.durable.covered().seq
             cursor = self._restart(covered, follower.sessions) + 1
         return self._catch_up(cursor, read.emitted) if isinstance(follower, Rewinder) else max(cursor, self._take(read))
+
+    def _await_queue(self, cursor: int) -> None:
+        """The state is this version's; until it owns the log too, what the other one answers is to be processed again."""
+        while (read := self._reader.read(cursor)).owner != self._reader.token:
+            if read.owner > self._reader.token:
+                raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
+            self._park_shadow(cursor, _FOLLOW_MS)
+        self._emitted = read.emitted
 
     def _catch_up(self, cursor: int, emitted: int) -> int:
         """All that was answered is processed. The newest checkpoint, and what rides in it, is of the version that is replaced."""
