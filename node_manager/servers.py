@@ -81,4 +81,5 @@ def server_args(binary: ServerBinary, role: Role, directory: Path, socket: Path,
     args += ["--aclfile", str(users)] if users else []
     if role == "queue":
         return [*args, "--appendonly", "no"]
-    return [*args, "--appendonly", "yes", "--appendfsync", "always"]
+    # Uncompressed: the file is written anew when it has grown by as much as it then held, and that is to be as much as memory holds.
+    return [*args, "--appendonly", "yes", "--appendfsync", "always", "--rdbcompression", "no"]

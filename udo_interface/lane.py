@@ -309,21 +309,32 @@ def exchange(
     """Answers to the batches of `items` = (batch, kept), sent up to `window` frames ahead; both ends share one connection.
 
     With `interleave` (Spark takes answers while input still comes) an input that kept us waiting counts as slow: what is in
-    flight is then collected before asking for more, so that no answer waits for an event that may be long in coming. The
-    attempt of a keyed operator closes with END, whose answer (of 0 asked rows) holds what its timers had to say.
+    flight is then collected before asking for more, so that no answer waits for an event that may be long in coming. Of an
+    input that is a little faster, what is there is collected that often too. The attempt of a keyed operator closes with END,
+    whose answer (of 0 asked rows) holds what its timers had to say.
     """
     clock = clock or SystemClock()
     asked: deque[Asked] = deque()
+    collected = clock.monotonic()
 
     def drain(left: int) -> Iterator[tuple[Asked, pa.RecordBatch]]:
+        nonlocal collected
         if len(asked) > left:
             sender.settle()
         while len(asked) > left:
-            for answer in collector.wait():
+            answers = collector.wait()
+            collected = clock.monotonic()
+            for answer in answers:
                 yield asked.popleft(), answer
 
     try:
         while True:
+            if interleave and asked and clock.monotonic() - collected > SLOW_INPUT_S:
+                sender.settle()
+                answers = collector.poll()
+                collected = clock.monotonic()
+                for answer in answers:
+                    yield asked.popleft(), answer
             before = clock.monotonic()
             item = next(items, None)
             if item is None:
@@ -333,6 +344,7 @@ def exchange(
             for rows, pieces in sender.encode(item[0]):
                 if not asked:
                     collector.due()
+                    collected = clock.monotonic()
                 sender.push(pieces)
                 asked.append(Asked(item[1], at, rows))
                 at += rows

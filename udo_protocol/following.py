@@ -19,6 +19,8 @@ _ALL = 1 << 30
 # An epoch that ends stops the slot's answers until it is on disk, and the next one begins a little later. A promotion waits for
 # that, so long at most: the two together would make one long gap. A follower is behind for less.
 ON_DISK_MS, NEXT_MS, BEHIND_MS, _LOOK_MS = 500, 50, 500, 2
+# Epochs often end in a rhythm. An end that is expected so soon, or so recently, as a share of an epoch, is awaited too.
+_EXPECTED_SHARE, _EXPECTED_S = 0.03, 0.1
 
 
 def begin(state: Connection, prefix: str, name: str) -> None:
@@ -48,12 +50,12 @@ def end(state: Connection, prefix: str, name: str) -> None:
     state.call(*ending(prefix, name))
 
 
-def turning(queue: Connection, prefix: str, within_ms: int) -> None:
-    """The owner says that an epoch ends, for so long at most; 0: the next one has begun."""
-    if within_ms:
-        queue.call("SET", f"{prefix}turning", 1, "PX", within_ms)
-    else:
-        queue.call("DEL", f"{prefix}turning")
+def turning(queue: Connection, prefix: str, within_ms: int, at: float | None = None) -> None:
+    """The owner says that an epoch ends, for so long at most; 0: the next one has begun. `at`: since when it ends (s since 1970), told
+    once per epoch."""
+    ends = [("LPUSH", f"{prefix}ends", f"{at:.3f}"), ("LTRIM", f"{prefix}ends", 0, 1)] if at is not None else []
+    ending = ("SET", f"{prefix}turning", 1, "PX", within_ms) if within_ms else ("DEL", f"{prefix}turning")
+    queue.transaction([*ends, ending])
 
 
 def behind(queue: Connection, prefix: str, within_ms: int) -> None:
@@ -65,10 +67,22 @@ def behind(queue: Connection, prefix: str, within_ms: int) -> None:
 
 
 def await_turn(queue: Connection, prefix: str) -> None:
-    """Return when no epoch is just ending and the follower is not behind, after 0.5 s at the latest."""
+    """Return when no epoch is just ending or expected to and the follower is not behind, after 0.5 s at the latest."""
     until = time.monotonic() + ON_DISK_MS / 1000
-    while queue.call("EXISTS", f"{prefix}turning", f"{prefix}behind") and time.monotonic() < until:
+    looks: list[Sequence[Arg]] = [("EXISTS", f"{prefix}turning", f"{prefix}behind"), ("LRANGE", f"{prefix}ends", 0, 1)]
+    while time.monotonic() < until:
+        busy, ends = queue.transaction(looks)
+        if not busy and not _expected([float(at) for at in ends], time.time()):
+            return
         time.sleep(_LOOK_MS / 1000)
+
+
+def _expected(ends: Sequence[float], now: float) -> bool:
+    """Whether the next epoch ends about `now`, if it lasts as long as the one before; `ends`: when the last ones did, newest first."""
+    if len(ends) < 2:
+        return False
+    lasts = ends[0] - ends[1]
+    return abs(ends[0] + lasts - now) < min(lasts * _EXPECTED_SHARE, _EXPECTED_S)
 
 
 def tell(prefix: str, name: str, entries: Sequence[bytes]) -> list[Sequence[Arg]]:

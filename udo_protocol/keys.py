@@ -29,6 +29,7 @@
 | `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
 | `behind`         | queue        | string | set while a ready follower has answered frames to try: no good time to promote either |
 | `turning`        | queue        | string | set while an epoch ends (following.py): no good time to promote |
+| `ends`           | queue        | list   | when the last two epochs ended, newest first (following.py)     |
 | `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.durable)                     |

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections.abc import Callable
 from threading import Thread
 
@@ -102,6 +103,8 @@ def test_the_owner_says_when_an_epoch_ends_and_when_the_next_one_has_begun(start
         wait_until(turning, 10, "the epoch to end")
         attempt.answers()
     wait_until(lambda: not turning(), 10, "silence: no other epoch comes")
+    newest, former = map(float, queue.call("LRANGE", f"{P}ends", 0, -1))
+    assert newest - former > 0.3
 
 
 def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Servers) -> None:
@@ -115,6 +118,14 @@ def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Server
     following.turning(queue, P, 0)
     waiting.join(10)
     assert not waiting.is_alive()
+
+
+def test_a_promotion_waits_for_an_end_that_is_expected_by_the_rhythm_of_the_last_ones(servers: Servers) -> None:
+    queue, expected = servers.queue(), time.time() + 0.02
+    for ago in (40, 20):
+        following.turning(queue, P, 0, expected - ago)
+    following.await_turn(queue, P)
+    assert time.time() > expected + 0.05
 
 
 def test_a_follower_is_ready_a_little_before_it_has_tried_all_and_says_that_it_is_behind(start: Start, servers: Servers) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.conftest import wait_until
 from tests.udo_interface.echo import EchoOperator
 from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, exchange
 from udo_protocol import frame, lane_end, slot
@@ -254,3 +255,20 @@ def test_slow_input_gets_its_answers_before_more_is_asked_for(bench: Bench) -> N
     for _ in exchange(*bench.lane(), source(), 4, interleave=True, clock=Slow()):
         answered += 1
     assert answered == 5
+
+
+def test_what_is_answered_is_collected_though_the_input_is_not_slow_enough_to_wait_for_the_rest(bench: Bench) -> None:
+    bench.operator()
+    clock, at = FakeClock(), []
+
+    def source() -> Iterator[tuple[pa.RecordBatch, None]]:
+        for i in range(100):
+            clock.now += 0.001  # an event a millisecond
+            if i == 50:
+                wait_until(lambda: slot.slot_stats(bench.servers.queue(), PREFIX).emitted >= 40, 10, "answers")
+            yield batch(i), None
+            at.append(i)
+
+    first = next(exchange(*bench.lane(), source(), 1000, interleave=True, clock=clock))
+    assert first[1].num_rows == 2
+    assert at[-1] < 60

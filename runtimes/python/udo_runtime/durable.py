@@ -22,8 +22,9 @@ from udo_runtime.versions import Versions
 
 # Changes below this are not worth folding, however small the base.
 _FOLD_BYTES = 64 << 10
-# State of a former version is written anew a part at a time, so that no checkpoint takes long.
-_MIGRATE_BYTES = 4 << 20
+# Folding groups, and writing those of a former version anew, is shared out among checkpoints, so that none takes long: each writes
+# so much whole, and twice of what changed, which is what folding in the end costs of each change.
+_WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2
 
 
 class Durable:
@@ -86,16 +87,18 @@ class Durable:
         records: dict[str, str] = {}
         for name, numbers in dropped.items():
             writes += self._removal(name, numbers)
-        migrated = 0
+        whole, changed = 0, 0  # bytes
         for session in sessions:
             session.settle()
             for number, group in session.groups.items():
-                renew = group.former and migrated < _MIGRATE_BYTES
+                room = whole < _WHOLE_BYTES + _WHOLE_SHARE * changed
+                renew = room and group.former
                 if renew:
                     group.migrate_all()
-                    migrated += group.size
                 if group.dirty or group.touched or renew:
-                    written.append(self._write(writes, session.name, number, group, renew=renew))
+                    written.append(self._write(writes, session.name, number, group, fold=room, renew=renew))
+                    changed += len(written[-1].delta or b"")
+                    whole += written[-1].whole
             if session.changed:
                 records[session.name] = record(session)
                 writes.append(("HSET", f"{self._prefix}sessions", session.name, records[session.name]))
@@ -112,22 +115,23 @@ class Durable:
         for session in sessions:
             session.changed = False
 
-    def _write(self, writes: list[Sequence[Arg]], name: str, number: int, group: Group, *, renew: bool) -> Written:
-        p, delta = self._prefix, None
+    def _write(self, writes: list[Sequence[Arg]], name: str, number: int, group: Group, *, fold: bool, renew: bool) -> Written:
+        p, delta, whole = self._prefix, None, 0
         meta = group.meta()
         writes.append(("HSET", f"{p}m:{name}", number, meta))
         if group.dirty or renew:
             delta = group.delta()
             base, deltas = group.stored
-            if renew or deltas + len(delta) > max(base, _FOLD_BYTES):
+            if renew or (fold and deltas + len(delta) > max(base, _FOLD_BYTES)):
                 snapshot = group.snapshot()
-                group.stored, group.former = [len(snapshot), 0], False
+                whole = len(snapshot)
+                group.stored, group.former = [whole, 0], False
                 writes.append(("FCALL", "udo_preserve", 1, p, name, number))  # for a rollback, if that is still possible
                 writes += [("SET", f"{p}g:{name}:{number}", snapshot), ("DEL", f"{p}d:{name}:{number}")]
             else:
                 group.stored[1] += len(delta)
                 writes.append(("RPUSH", f"{p}d:{name}:{number}", delta))
-        return Written(name, number, group, meta, delta)
+        return Written(name, number, group, meta, delta, whole)
 
     def _removal(self, name: str, numbers: set[int]) -> list[Sequence[Arg]]:
         p = self._prefix

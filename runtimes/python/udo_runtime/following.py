@@ -34,6 +34,7 @@ class Written(NamedTuple):
     group: Group
     meta: bytes
     delta: bytes | None
+    whole: int  # bytes of the base, if it was written anew
 
 
 def journal_entries(seq: int, written: Iterable[Written], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> list[bytes]:

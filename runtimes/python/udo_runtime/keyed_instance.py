@@ -212,7 +212,7 @@ class KeyedInstance(Instance):
             if complete and not self.keyed.commit_frame:
                 self._emit(at - len(waiting), waiting)
                 waiting = []
-                following.turning(self._conn, self._reader.prefix, following.ON_DISK_MS)
+                following.turning(self._conn, self._reader.prefix, following.ON_DISK_MS, None if self._turning else time.time())
                 self._checkpoint(at, [(answer[0], b"".join(map(bytes, answer[1])))])
                 self._emit(at, [answer])
                 following.turning(self._conn, self._reader.prefix, following.NEXT_MS)
