@@ -24,14 +24,14 @@ def step(
     if instance.record.get("follow") == "kept":
         if rewinding.kept(state, prefix) is None:
             raise Conflict(f"{new.reference} cannot come back any more: the state from before the update has just been given up")
-        return lambda: _await_rewound(state, prefix, instance)
+        return lambda: await_rewound(state, prefix, instance)
     if old.commit == "frame":  # processed again it would answer something else
         return _nothing
     info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
     return lambda: rewinding.keep(state, queue, prefix, info, round(window_s * 1000))
 
 
-def _await_rewound(state: Connection, prefix: str, instance: Instance) -> None:
+def await_rewound(state: Connection, prefix: str, instance: Instance) -> None:
     """Its first checkpoint makes the state what was kept and what came since. Only then it may have the log, and with it the input
     since, to itself: were the queue server lost before, it could not come back, and the newer version would be gone."""
     deadline = time.monotonic() + _REWOUND_S
