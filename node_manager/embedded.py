@@ -58,6 +58,7 @@ class Servers:
         self._binary: ServerBinary | None = None
         self._running: dict[Role, Server] = {}
         self._lock = Lock()
+        self._launched: set[proc.ProcessId] = set()
         self._stopping = Event()
 
     def start(self) -> set[Role]:
@@ -127,8 +128,10 @@ class Servers:
         self._stopping.set()
         if (process := self._warden()) is not None:
             proc.terminate(process, 2)
-        for server in self.running():
-            proc.terminate(server.process, 5)
+        with self._lock:  # from here on nothing is started or recorded
+            processes = {s.process for s in self._running.values()} | self._launched
+        for process in processes:
+            proc.terminate(process, 5)
         for role in ROLES:
             self.socket(role).unlink(missing_ok=True)
         self._record("warden").unlink(missing_ok=True)
@@ -167,16 +170,21 @@ class Servers:
             for notice in notices:
                 _log.warning("server passed over", why=notice)
         directory = self._settings.home.absolute() / "servers" / role
-        directory.mkdir(exist_ok=True, mode=0o700)
         log = directory / "log"
-        with log.open("wb") as out:
-            child = subprocess.Popen(
-                server_args(self._binary, role, directory, self.socket(role), self.users.acl_file(role)),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        with self._lock:
+            if self._stopping.is_set():
+                raise Unavailable(f"the {role} server is not started: the node manager stops")
+            directory.mkdir(exist_ok=True, mode=0o700)
+            with log.open("wb") as out:
+                child = subprocess.Popen(
+                    server_args(self._binary, role, directory, self.socket(role), self.users.acl_file(role)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            if process := proc.identify(child.pid):
+                self._launched = {p for p in self._launched if proc.alive(p)} | {process}
         deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
@@ -195,8 +203,10 @@ class Servers:
 
     def _settle(self, server: Server) -> None:
         with self._lock:
+            if self._stopping.is_set():
+                return
             self._running[server.role] = server
-        write_json(self._record(server.role), asdict(server))
+            write_json(self._record(server.role), asdict(server))
         Thread(target=self._watch, args=(server,), name=f"watch-{server.role}", daemon=True).start()
 
     def _watch(self, server: Server) -> None:
@@ -211,9 +221,12 @@ class Servers:
                 self._settle(self._launch(server.role))
                 break
             except Unavailable as e:
-                _log.error("server cannot be started again", role=server.role, error=str(e))
+                if not self._stopping.is_set():
+                    _log.error("server cannot be started again", role=server.role, error=str(e))
             if self._stopping.wait(_RELAUNCH_S):
                 return
+        if self._stopping.is_set():
+            return
         self.beat()
         self._start_warden()
         self._on_restart(server.role)
@@ -226,7 +239,7 @@ class Servers:
     def _start_warden(self) -> None:
         """One warden: the former one, if it lives, already watches these sockets. Both servers may come back at once."""
         with self._lock:
-            if self._warden() is not None:
+            if self._stopping.is_set() or self._warden() is not None:
                 return
             home = str(self._settings.home.absolute())
             argv = [sys.executable, "-I", "-S", str(Path(warden.__file__)), home, str(self._settings.heartbeat_grace_ms)]

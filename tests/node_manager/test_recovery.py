@@ -301,6 +301,25 @@ def test_a_status_is_given_when_a_server_goes_after_it_was_reached(home: Path) -
         servers.stop()
 
 
+@pytest.mark.parametrize("after_s", [0, 0.005, 0.02, 0.08])
+def test_a_stop_while_a_server_is_started_again_leaves_none_behind(home: Path, after_s: float) -> None:
+    settings = Settings(home, "n")
+    settings.prepare()
+    servers = Servers(settings, lambda role: None)
+    try:
+        servers.start()
+        os.kill(next(s for s in servers.running() if s.role == "state").process.pid, signal.SIGKILL)
+        time.sleep(after_s)
+    finally:
+        servers.stop()
+    watching = [t for t in threading.enumerate() if t.name.startswith("watch-")]
+    for thread in watching:
+        thread.join(10)
+    living = psutil.process_iter(["cmdline", "status"])
+    assert [p for p in living if p.info["status"] != "zombie" and any(str(home) in w for w in p.info["cmdline"] or ())] == []
+    assert list(home.rglob("*.sock")) == []
+
+
 def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home: Path) -> None:
     settings = Settings(home, "n")
     settings.prepare()

@@ -48,6 +48,9 @@ class _Schemas:
             return b"OK"
         return self._known.get(key) if command == "GET" else self._failed
 
+    def transaction(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        return [self.call(*command) for command in commands]
+
 
 class _Reader(SlotReader):
     """Keeps what is answered; nobody else owns this slot."""
