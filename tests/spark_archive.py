@@ -25,7 +25,8 @@ def main(archive: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         source = f"{name}/in"
         spark.range(100).selectExpr("id", "id % 7 AS k").write.json(source)
-        events = spark.readStream.schema("id long, k long").json(source).repartition("k").mapInArrow(lambda batches: batches, "id long, k long")
+        columns = "id long, k long"
+        events = spark.readStream.schema(columns).json(source).repartition("k").mapInArrow(lambda batches: batches, columns)
         query = events.writeStream.foreachBatch(lambda df, _: df.groupBy("k").count().collect())
         query.option("checkpointLocation", f"{name}/checkpoint").trigger(availableNow=True).start().awaitTermination()
         spark.stop()
