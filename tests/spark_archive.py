@@ -16,7 +16,8 @@ from udo_protocol.errors import Unavailable
 
 def main(archive: Path) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
+    new = archive.with_suffix(".new")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:ArchiveClassesAtExit={new} -Xlog:disable"
     try:
         spark = spark_session("archive")
     except Unavailable as e:
@@ -29,7 +30,12 @@ def main(archive: Path) -> None:
         events = spark.readStream.schema(columns).json(source).repartition("k").mapInArrow(lambda batches: batches, columns)
         query = events.writeStream.foreachBatch(lambda df, _: df.groupBy("k").count().collect())
         query.option("checkpointLocation", f"{name}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+        jvm = spark.sparkContext._gateway.proc
         spark.stop()
+    jvm.stdin.close()  # it ends, and writes while it does
+    jvm.wait(120)
+    if new.exists():
+        new.replace(archive)
 
 
 if __name__ == "__main__":
