@@ -47,10 +47,10 @@ def _nothing() -> None:
 
 
 def remaining_s(state: Connection, prefix: str, owner: Instance) -> float | None:
-    """How long what is kept is still to be kept; None if nothing is."""
+    """How long what is kept is still to be kept; None if nothing is, or if the owner comes back by it: its first checkpoint ends it."""
     found = rewinding.kept(state, prefix)
     if found is None:
         return None
     if found.info["digest"] == owner.record["digest"]:
-        return 0.0  # of an update that did not get further
+        return None if owner.record.get("follow") == "kept" else 0.0  # of an update that did not get further
     return max(0.0, float(found.info["until"]) - time.time())

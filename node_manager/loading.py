@@ -140,10 +140,13 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
 
 def _followed(load: Load, state: Connection, prefix: str) -> str:
     manifest = load.wanted.image.manifest
-    if not manifest.key or not load.follow:
+    if not manifest.key:
         return ""
+    digest = load.wanted.image.digest
+    if not load.follow:
+        return "kept" if rewinding.pending(state, prefix, digest) else ""
     reads = load.serving in (manifest.state_version, *manifest.migrates_from)
-    return "owner" if reads or not rewinding.possible(state, prefix, load.wanted.image.digest) else "kept"
+    return "owner" if reads or not rewinding.possible(state, prefix, digest) else "kept"
 
 
 def _load_error(reference: str, error: dict[str, Any]) -> UdoError:

@@ -49,6 +49,13 @@ def possible(state: Connection, prefix: str, digest: str) -> bool:
     return found is not None and bool(found.info["digest"] == digest)
 
 
+def pending(state: Connection, prefix: str, digest: str) -> bool:
+    """Whether the version of that digest, which serves, has come back and not made its first checkpoint: the durable state is still
+    the newer version's, which has made one since the state was kept."""
+    then, now = state.transaction([("HGET", f"{prefix}kept", "ckpt"), ("GET", f"{prefix}ckpt")])
+    return then is not None and bytes(then) != bytes(now or b"") and possible(state, prefix, digest)
+
+
 def rewind(prefix: str) -> Sequence[Arg]:
     """The command that makes the durable state what was kept. Only within the checkpoint that covers the input since: alone, it
     would leave epochs that have been answered to the log, which goes with the queue server."""

@@ -18,7 +18,6 @@ from tests.runtime.conftest import P, Process
 from tests.runtime.test_following import cents, counter
 from tests.runtime.test_keyed import Attempt
 from udo_protocol import rewinding, slot
-from udo_protocol.errors import Conflict
 
 Start = Callable[..., Process]
 
@@ -31,13 +30,15 @@ def update(servers: Servers, follower: Process, window_ms: int = 60_000) -> None
 def rollback(start: Start, servers: Servers, **more: int) -> Process:
     former = counter(start, follow="kept", **more)
     assert former.report is not None and former.report["ok"], former.report
-    slot.promote(servers.state(), servers.queue(), P, former.token, lambda: rewound(servers))
+    slot.promote(servers.state(), servers.queue(), P, former.token)
     return former
 
 
-def rewound(servers: Servers) -> None:
-    """Wait, as the node manager does between the halves, until the state is that of who comes back."""
-    wait_until(lambda: rewinding.kept(servers.state(), P) is None, 20, "the state to be what it was")
+def replace(start: Start, servers: Servers) -> Process:
+    """As the node manager replaces a dead owner of the former version."""
+    if not rewinding.pending(servers.state(), P, "former"):
+        return counter(start)
+    return rollback(start, servers)
 
 
 def kept_keys(servers: Servers) -> list[bytes]:
@@ -56,7 +57,7 @@ def test_the_state_is_that_of_who_comes_back_before_it_has_the_log_and_what_is_a
     former, under_way = counter(start, follow="kept"), Attempt(servers, 2, 2)
 
     def meanwhile() -> None:
-        rewound(servers)
+        wait_until(lambda: rewinding.kept(state, P) is None, 20, "the state to be what it was")
         under_way.send(["a", "b"])
         assert under_way.answers() == [("a", 3), ("b", 1)]  # the newer version's
         assert slot.slot_stats(queue, P).owner != former.token
@@ -102,38 +103,8 @@ def test_a_crash_right_after_the_rollback_loses_nothing(start: Start, servers: S
     former = rollback(start, servers)
     former.process.kill()
     former.process.wait()
-    counter(start)
+    replace(start, servers)
     assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
-
-
-@pytest.mark.parametrize("dies", ["before", "behind"])
-def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(start: Start, servers: Servers, dies: str) -> None:
-    """The state is the newer version's, or the former one's, which the newer one reads."""
-    counter(start)
-    Attempt(servers, 0, 0).run(["a"])
-    newer = cents(start)
-    update(servers, newer)
-    Attempt(servers, 1, 1).run(["a"])
-    former, under_way = counter(start, follow="kept"), Attempt(servers, 2, 2)
-    if dies == "before":
-        os.kill(former.process.pid, signal.SIGSTOP)
-
-    def half() -> None:
-        if dies == "behind":
-            rewound(servers)
-        former.process.kill()
-        former.process.wait()
-        raise Conflict("it died")
-
-    with pytest.raises(Conflict):
-        slot.promote(servers.state(), servers.queue(), P, former.token, half)
-    under_way.send(["a"])
-    assert under_way.answers() == [("a", 3)]
-    under_way.end()  # of which the newer one can make no checkpoint any more
-    assert newer.process.wait(20) == 0
-    cents(start, follow=False, promote=True)
-    assert under_way.answers() == []
-    assert Attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
 
 
 def test_what_was_answered_stays_durable_all_the_way_back(start: Start, servers: Servers) -> None:
@@ -145,28 +116,31 @@ def test_what_was_answered_stays_durable_all_the_way_back(start: Start, servers:
     newer = load_session(servers.state(), P, "q")
     former = counter(start, follow="kept")
     os.kill(former.process.pid, signal.SIGSTOP)
-
-    def between() -> None:
-        assert (now := load_session(servers.state(), P, "q")).last_ended == newer.last_ended == 1
-        assert values(now) == values(newer) == {"a": {"cents": 200}}
-        os.kill(former.process.pid, signal.SIGCONT)
-        rewound(servers)  # without a new frame
-
-    slot.promote(servers.state(), servers.queue(), P, former.token, between)
+    slot.promote(servers.state(), servers.queue(), P, former.token)
+    assert (now := load_session(servers.state(), P, "q")).last_ended == newer.last_ended == 1
+    assert values(now) == values(newer) == {"a": {"cents": 200}}
+    os.kill(former.process.pid, signal.SIGCONT)
+    wait_until(lambda: not kept_keys(servers), 10, "the former version to have taken over")  # without a new frame
     assert (now := load_session(servers.state(), P, "q")).last_ended == 1
     assert values(now) == {"a": {"n": 2}}
 
 
-def test_an_update_that_fails_between_its_halves_leaves_the_former_versions_own_state(start: Start, servers: Servers) -> None:
+def test_what_was_kept_is_needed_only_if_the_newer_version_has_made_a_checkpoint(start: Start, servers: Servers) -> None:
+    """An update that fails between its two halves leaves the former version's own state, which it loads as after any crash."""
     first = counter(start)
     Attempt(servers, 0, 0).run(["a"])
     rewinding.keep(servers.state(), servers.queue(), P, {"digest": "former"}, 60_000)
+    assert not rewinding.pending(servers.state(), P, "former")
     first.process.kill()
     first.process.wait()
-    counter(start)
+    replace(start, servers)
     update(servers, cents(start))
+    assert not rewinding.pending(servers.state(), P, "former")
     Attempt(servers, 1, 1).run(["a"])
+    assert rewinding.pending(servers.state(), P, "former")
+    assert not rewinding.pending(servers.state(), P, "newer")
     rollback(start, servers)
+    wait_until(lambda: not rewinding.pending(servers.state(), P, "former"), 10, "the former version to have taken over")
     assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
 
 
@@ -177,7 +151,8 @@ def test_who_follows_while_the_state_is_rewound_leaves_and_loads_it_again(start:
     Attempt(servers, 1, 1).run(["a"])
     former = counter(start, follow="kept")
     late = cents(start)
-    slot.promote(servers.state(), servers.queue(), P, former.token, lambda: rewound(servers))
+    slot.promote(servers.state(), servers.queue(), P, former.token)
+    wait_until(lambda: not kept_keys(servers), 10, "the former version to have taken over")
     assert servers.state().call("GET", f"{P}follower") is None
     late.process.kill()
     update(servers, cents(start))
@@ -249,7 +224,7 @@ def test_updates_and_rollbacks_between_any_epochs_count_like_one_process(start: 
             (newer or former).process.kill()
             (newer or former).process.wait()
             if newer is None:
-                former = counter(start)
+                former = replace(start, servers)
             else:
                 newer = cents(start, follow=False, promote=True)
         attempt.end()
