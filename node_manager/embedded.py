@@ -197,6 +197,8 @@ class Servers:
                     ) from e
                 time.sleep(0.005)
                 continue
+            if role == "queue":
+                self.beat()  # before anything that takes long on a busy machine
             _log.info("server started", role=role, pid=child.pid, version=server.version)
             Thread(target=child.wait, name=f"reap-{role}", daemon=True).start()
             return server
@@ -227,7 +229,6 @@ class Servers:
                 return
         if self._stopping.is_set():
             return
-        self.beat()
         self._start_warden()
         self._on_restart(server.role)
 

@@ -139,6 +139,11 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
 
 
 def _followed(load: Load, state: Connection, prefix: str) -> str:
+    """Whose state it is to have before it is promoted: `owner`, `kept`, or '': it reads what lies there once it is promoted.
+
+    Around a rollback the newer version may die. Who comes back is then loaded again, without following, and the state that lies
+    there is still the newer one's.
+    """
     manifest = load.wanted.image.manifest
     if not manifest.key:
         return ""

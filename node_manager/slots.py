@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Condition
@@ -62,6 +62,7 @@ class Slot(Worker):
         self.used_at = time.monotonic()
         self._on_idle = on_idle
         self._changed = Condition()
+        self._waiting = 0  # changed under it
         self._wanted: Wanted | None = None
         self._owner: Instance | None = None
         self._shadow: tuple[Instance, Wanted] | None = None
@@ -139,9 +140,8 @@ class Slot(Worker):
 
         Raises what the operator failed to load with, or Unavailable after `timeout_s`.
         """
-        self.used_at = time.monotonic()
         deadline = time.monotonic() + timeout_s
-        with self._changed:
+        with self._changed, self._used():
             while True:
                 if self._error is not None:
                     raise by_code(self._error.code, str(self._error))
@@ -153,6 +153,16 @@ class Slot(Worker):
                     what = self._wanted.reference if self._wanted else self.deployment
                     where = f"on node {self.node.settings.node} after {timeout_s:g} s"
                     raise Unavailable(f"operator {what} is still starting {where}; see: udo logs {self.deployment}")
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        """Somebody waits for it: it is not idle."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self.used_at = time.monotonic()
 
     def view(self) -> View:
         """What it is doing now."""
@@ -498,7 +508,7 @@ class Slot(Worker):
     def _look(self) -> None:
         """Has the owner stopped answering? Has a pinned version nobody left to serve? How many events pass?"""
         stats = slot.slot_stats(self.conn("queue"), self.prefix)
-        if stats.lanes or stats.depth_frames:
+        if stats.lanes or stats.depth_frames or self._waiting:
             self.used_at = time.monotonic()
         if self._on_idle and time.monotonic() - self.used_at > self.node.settings.pinned_idle_s:
             self._on_idle(self)

@@ -32,15 +32,32 @@ def encoded(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
 
 
-def command(path: Path, password: bytes, *words: bytes) -> bytes:
-    """One command on a connection of its own; its raw reply (empty when the server closed instead)."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
-        s.settimeout(5)
-        s.connect(str(path))
-        replies = s.makefile("rb")
-        s.sendall(encoded(b"AUTH", b"manager", password) + encoded(*words))
-        replies.readline()
-        return replies.readline()
+class Server:
+    """A connection to a server, as the manager."""
+
+    def __init__(self, path: Path, password: bytes) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(5)
+        self._replies = self._socket.makefile("rb")
+        try:
+            self._socket.connect(str(path))
+            self.call(b"AUTH", b"manager", password)
+        except OSError:
+            self.close()
+            raise
+
+    def call(self, *words: bytes) -> bytes:
+        """One command; the first line of its raw reply. OSError if the server closed instead."""
+        self._socket.sendall(encoded(*words))
+        line = self._replies.readline()
+        if not line:
+            raise ConnectionError("the server closed the connection")
+        return line
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._replies.close()
+        self._socket.close()
 
 
 def same_process(pid: int, started: int) -> bool:
@@ -122,21 +139,24 @@ def main(home: Path, grace_s: float) -> None:
     """Watch until the manager or the servers are gone."""
     queue, state = home / "run" / "queue.sock", home / "run" / "state.sock"
     password = json.loads((home / "servers" / "access.json").read_text())["manager"].encode()
-    seen = time.monotonic()
-    while True:
+    server, seen, patience_s = None, time.monotonic(), grace_s
+    while time.monotonic() - seen < patience_s:
         try:
-            if command(queue, password, b"EXISTS", HEARTBEAT).startswith(b":1"):
+            server = server or Server(queue, password)
+            if server.call(b"EXISTS", HEARTBEAT).startswith(b":1"):
                 seen = time.monotonic()
-            elif time.monotonic() - seen > min(grace_s, INTERVAL_S * 3):
-                break  # the key outlives the manager by the whole grace already
-        except OSError:  # the queue server is gone; the manager, if it lives, starts another and another warden
-            if time.monotonic() - seen > grace_s:
-                break
+                patience_s = min(grace_s, INTERVAL_S * 3)  # the key outlives the manager by the whole grace already
+        except OSError:  # gone; the manager, if it lives, starts another, which has no key until it finds the time
+            if server is not None:
+                server.close()
+            server, patience_s = None, grace_s
         time.sleep(INTERVAL_S)
+    if server is not None:
+        server.close()
     stop_instances(home)
     for path in (queue, state):
-        with contextlib.suppress(OSError):
-            command(path, password, b"SHUTDOWN", b"NOSAVE")
+        with contextlib.suppress(OSError), contextlib.closing(Server(path, password)) as server:
+            server.call(b"SHUTDOWN", b"NOSAVE")
         path.unlink(missing_ok=True)
 
 

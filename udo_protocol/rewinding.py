@@ -50,8 +50,8 @@ def possible(state: Connection, prefix: str, digest: str) -> bool:
 
 
 def pending(state: Connection, prefix: str, digest: str) -> bool:
-    """Whether the version of that digest, which serves, has come back and not made its first checkpoint: the durable state is still
-    the newer version's, which has made one since the state was kept."""
+    """Whether the version of that digest, if it is to serve now, has to start from what was kept: the durable state is still the
+    newer version's, which has made a checkpoint since."""
     then, now = state.transaction([("HGET", f"{prefix}kept", "ckpt"), ("GET", f"{prefix}ckpt")])
     return then is not None and bytes(then) != bytes(now or b"") and possible(state, prefix, digest)
 

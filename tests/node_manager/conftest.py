@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -158,6 +159,18 @@ class Daemon:
     def slot(self, name: str = "d") -> Any:
         """Status of the deployment's own slot."""
         return next(s for s in self.api.status().slots if s.deployment == name and not s.pinned)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What it has noted of each instance there is."""
+        found = []
+        for path in (self.home / "handles").glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):  # it has just gone
+                found.append(json.loads(path.read_text()))
+        return found
+
+    def loading(self) -> int:
+        """Number of instances that load."""
+        return sum(record["state"] == "loading" for record in self.records())
 
     def processes(self) -> list[psutil.Process]:
         """All processes that belong to this home: servers, warden, instances."""

@@ -75,16 +75,14 @@ class Keyed:
 
     def instance(self) -> int:
         """Process id of the instance that tries; 0 while there is none."""
-        for path in (self.c.node.home / "handles").glob("*.json"):
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                record = json.loads(path.read_text())
-                if record.get("comparing") and record["state"] == "shadow":
-                    return int(record["handle"]["data"]["pid"])
+        for record in self.c.node.records():
+            if record.get("comparing") and record["state"] == "shadow":
+                return int(record["handle"]["data"]["pid"])
         return 0
 
     def traces(self) -> set[str]:
         """What is there of a canary: instances, keys on the servers."""
-        found = {"instance"} if any('"comparing": true' in p.read_text() for p in (self.c.node.home / "handles").glob("*.json")) else set()
+        found = {"instance"} if any(record.get("comparing") for record in self.c.node.records()) else set()
         for role in ("queue", "state"):
             with contextlib.closing(access.connect(self.c.node.home, role)) as conn:  # type: ignore[arg-type]
                 found |= {bytes(key).split(b":")[3].decode("latin-1") for key in conn.call("KEYS", "udo:d:0:*")}

@@ -64,8 +64,7 @@ def test_a_manager_killed_in_the_middle_of_an_update_leaves_the_old_version_answ
     slow = "import time\nfrom udo_runtime import Operator\nclass run(Operator):\n    def open(self, ctx): time.sleep(600)\n"
     steps = daemon.api.update("d", "2", put_image(daemon.home, slow, version="2"))
     assert [next(steps).phase, next(steps).phase] == ["pulling", "starting"]
-    handles = daemon.home / "handles"
-    wait_until(lambda: sum('"loading"' in p.read_text() for p in handles.glob("*.json")) == 1, 10, "shadow to load")
+    wait_until(lambda: daemon.loading() == 1, 10, "shadow to load")
 
     daemon.kill()
     assert caller.ask(1) == 2
@@ -73,7 +72,7 @@ def test_a_manager_killed_in_the_middle_of_an_update_leaves_the_old_version_answ
 
     assert caller.ask(2) == 3
     assert (daemon.slot().instance, daemon.slot().version) == (before, "1")
-    wait_until(lambda: not any('"loading"' in p.read_text() for p in handles.glob("*.json")), 10, "shadow to go")
+    wait_until(lambda: daemon.loading() == 0, 10, "shadow to go")
     assert list(daemon.api.update("d", "3", put_image(daemon.home, add(100), version="3")))[-1].phase == "done"
     assert caller.ask(1) == 101
 
@@ -102,3 +101,11 @@ def test_a_pinned_version_nobody_calls_is_retired_and_comes_back_when_it_is_call
     assert again.ask(1) == 2
     again.conn.close()
     assert home_daemon.slot().state == "owner"
+
+
+def test_a_pinned_version_that_somebody_waits_for_is_not_idle_while_it_loads(home_daemon: Daemon) -> None:
+    home_daemon.start("--pinned-idle-s", "0.5")
+    home_daemon.deploy("import time\ntime.sleep(1.6)\n" + add(1))
+    pinned = Lane(home_daemon.api, "d@1")
+    assert pinned.ask(1) == 2
+    pinned.conn.close()

@@ -1,7 +1,12 @@
-"""What a promotion of a version that comes back by what was kept waits for."""
+"""A version that comes back by what was kept: what its promotion waits for, and deaths around it."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +14,17 @@ import pytest
 from node_manager import going_back
 from node_manager.drivers.base import Exit
 from node_manager.instances import Instance
-from tests.conftest import Servers
+from node_manager.manager import Manager
+from node_manager.service import Server
+from tests.conftest import Servers, wait_until
+from tests.keyed import Attempt
+from tests.node_manager.conftest import put_image
+from tests.node_manager.test_diff_keyed import MIGRATED
+from tests.node_manager.test_recovery import manager  # noqa: F401
+from tests.node_manager.test_state import COUNT, KEYED
 from udo_protocol import rewinding
 from udo_protocol.errors import Conflict
+from udo_protocol.node_api import Node, connect_node
 
 PREFIX = "udo:d:0:"
 
@@ -30,3 +43,59 @@ def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_
         going_back.await_rewound(state, PREFIX, instance)
     rewinding.forget(state, queue, PREFIX)
     going_back.await_rewound(state, PREFIX, instance)  # it died later, with the state its own: who replaces it loads that
+
+
+def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers, instance: Instance) -> None:
+    """Its first checkpoint ends it; an owner of that version that serves its own state needs none."""
+    state, queue = servers.state(), servers.queue()
+    rewinding.keep(state, queue, PREFIX, {"digest": "former", "until": time.time() + 60}, 60_000)
+    instance.record["digest"] = "former"
+    assert going_back.remaining_s(state, PREFIX, instance) is None
+    instance.record["follow"] = ""
+    assert going_back.remaining_s(state, PREFIX, instance) == 0.0
+    instance.record["digest"] = "newer"
+    assert 50 < (going_back.remaining_s(state, PREFIX, instance) or 0) <= 60
+    rewinding.forget(state, queue, PREFIX)
+    assert going_back.remaining_s(state, PREFIX, instance) is None
+
+
+@pytest.fixture
+def api(manager: Manager) -> Iterator[Node]:  # noqa: F811
+    """The manager's own door."""
+    server = Server(manager)
+    server.start()
+    with contextlib.closing(connect_node(manager.settings.socket)) as node:
+        yield node
+    assert server.stop().wait(10)
+
+
+@pytest.mark.parametrize("when", ["prepared", "promoted"])
+def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager: Manager, api: Node, when: str) -> None:  # noqa: F811
+    """Who comes back is loaded once more then, and nobody says any more that it goes back: what lies there does."""
+    home = manager.settings.home
+    one = put_image(home, COUNT, **KEYED)
+    two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
+
+    def run(epoch: int, *keys: int) -> list[int]:
+        return Attempt(api, "d", "q", epoch, epoch + 1).run(keys)
+
+    def pid() -> int:
+        [serving] = api.status().slots
+        return serving.pid
+
+    manager.deploy("d", "t", "1", one, {}, 30)
+    assert run(0, 5, 6) == [1, 1]
+    manager.change("d", "2", two, {}, 30)
+    assert run(1, 5) == [2]
+    if when == "prepared":
+        manager.prepare("d", "1", one)
+    newer = pid()
+    os.kill(newer, signal.SIGKILL)
+    if when == "prepared":
+        wait_until(lambda: pid() not in (0, newer), 20, "another owner")
+        manager.promote("d", "1", one)
+    else:
+        wait_until(lambda: pid() != newer, 20, "the death to be seen")
+        manager.change("d", "1", one, {}, 30)
+    assert run(2, 5, 6) == [3, 2]
+    assert [s.version for s in api.status().slots] == ["1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,9 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from node_manager import access, warden
+from node_manager.access import Users
 from node_manager.embedded import Servers
 from node_manager.manager import Manager
-from node_manager.servers import find_server
+from node_manager.servers import Role, find_server, server_args
 from node_manager.service import asked
 from node_manager.settings import Settings
 from tests.conftest import wait_until
@@ -27,6 +30,7 @@ from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol import slot
 from udo_protocol.dead_letters import DEAD, count
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
+from udo_protocol.keys import HEARTBEAT
 
 Open = Callable[..., Lane]
 HANGS = "import time\ntime.sleep(600)\n"
@@ -243,6 +247,54 @@ os.kill(os.getpid(), 9)
     daemon = Daemon(home)
     wait_until(lambda: daemon.processes() == [], 20, "servers, warden and instance to stop")
     assert list(home.rglob("*.sock")) == []
+
+
+def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartbeat(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manager that has just started it may be short of time, as when all its deployments start over at once."""
+    monkeypatch.setattr(warden, "INTERVAL_S", 0.02)
+    Settings(home, "n").prepare()
+    users, binary = Users(home), find_server(os.environ.get("UDO_SERVER"))[0]
+    running: dict[Role, subprocess.Popen[bytes]] = {}
+
+    def launch(role: Role) -> None:
+        (home / "servers" / role).mkdir(exist_ok=True)
+        args = server_args(binary, role, home / "servers" / role, home / "run" / f"{role}.sock", users.acl_file(role))
+        running[role] = subprocess.Popen(args, stdout=subprocess.DEVNULL)
+
+    def looks() -> int:
+        """How often the warden has looked at this queue server."""
+        with contextlib.suppress(ServerLost), contextlib.closing(access.connect(home, "queue")) as queue:
+            found = re.search(r"cmdstat_exists:calls=(\d+)", bytes(queue.call("INFO", "commandstats")).decode())
+            return int(found[1]) if found else 0
+        return 0
+
+    def beat(*words: str) -> None:
+        with contextlib.closing(access.connect(home, "queue")) as queue:
+            queue.call(words[0], HEARTBEAT, *words[1:])
+
+    launch("queue")
+    launch("state")
+    wait_until(lambda: (home / "run" / "queue.sock").exists(), 10, "the queue server")
+    beat("SET", "1")
+    watching = threading.Thread(target=warden.main, args=(home, 20))
+    watching.start()
+    try:
+        wait_until(lambda: looks() > 3, 10, "the warden to look")
+        running["queue"].kill()
+        running["queue"].wait()
+        launch("queue")
+        wait_until(lambda: looks() > 20, 10, "the warden to look again and again")  # without a heartbeat, for much longer than 3 intervals
+        beat("SET", "1")
+        before = looks()
+        wait_until(lambda: looks() > before + 3, 10, "the warden to see it")
+        beat("DEL")  # as it expires when the manager is gone
+        watching.join(10)
+        assert [p.wait(10) for p in running.values()] == [0, 0]
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+        watching.join(30)
 
 
 def test_a_second_manager_on_the_same_home_is_refused_by_name(daemon: Daemon) -> None:

@@ -195,7 +195,7 @@ def test_an_update_goes_on_when_the_owner_dies_while_its_shadow_loads(daemon: Da
     digest = put_image(daemon.home, slow, version="2", **KEYED)
     [serving] = [s for s in daemon.api.status().slots if s.deployment == "d"]
     updating = ThreadPoolExecutor(1).submit(lambda: list(daemon.api.update("d", "2", digest, timeout_s=60)))
-    wait_until(lambda: any('"loading"' in p.read_text() for p in (daemon.home / "handles").glob("*.json")), 10, "shadow to load")
+    wait_until(daemon.loading, 10, "shadow to load")
     os.kill(serving.pid, signal.SIGKILL)
     wait_until(lambda: any(s.deployment == "d" and s.pid not in (0, serving.pid) for s in daemon.api.status().slots), 30, "an owner")
     last = updating.result(60)[-1]

@@ -18,6 +18,7 @@ from tests.runtime.conftest import P, Process
 from tests.runtime.test_following import cents, counter
 from tests.runtime.test_keyed import Attempt
 from udo_protocol import rewinding, slot
+from udo_protocol.errors import Conflict
 
 Start = Callable[..., Process]
 
@@ -105,6 +106,36 @@ def test_a_crash_right_after_the_rollback_loses_nothing(start: Start, servers: S
     former.process.wait()
     replace(start, servers)
     assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+
+
+@pytest.mark.parametrize("dies", ["before", "behind"])
+def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(start: Start, servers: Servers, dies: str) -> None:
+    """The state is the newer version's, or the former one's, which the newer one reads."""
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    newer = cents(start)
+    update(servers, newer)
+    Attempt(servers, 1, 1).run(["a"])
+    former, under_way = counter(start, follow="kept"), Attempt(servers, 2, 2)
+    if dies == "before":
+        os.kill(former.process.pid, signal.SIGSTOP)
+
+    def half() -> None:
+        if dies == "behind":
+            wait_until(lambda: rewinding.kept(servers.state(), P) is None, 20, "the state to be what it was")
+        former.process.kill()
+        former.process.wait()
+        raise Conflict("it died")
+
+    with pytest.raises(Conflict):
+        slot.promote(servers.state(), servers.queue(), P, former.token, half)
+    under_way.send(["a"])
+    assert under_way.answers() == [("a", 3)]
+    under_way.end()  # of which the newer one can make no checkpoint any more
+    assert newer.process.wait(20) == 0
+    cents(start, follow=False, promote=True)
+    assert under_way.answers() == []
+    assert Attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
 
 
 def test_what_was_answered_stays_durable_all_the_way_back(start: Start, servers: Servers) -> None:
