@@ -72,4 +72,4 @@ bench: setup
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

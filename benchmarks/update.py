@@ -215,6 +215,7 @@ def _figures(found: dict[str, list[float]], sequence: Sequence, events: int, sta
         "updates": len(found["gap_ms"]),
         "state_mb": state_mb,
         **{name: quantiles(values) for name, values in found.items() if values},
+        "gaps_ms": [round(gap, 1) for gap in found["gap_ms"]],
         "lost": sequence.lost,
         "duplicated": sequence.duplicated,
         "reordered": sequence.reordered,

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -47,19 +48,28 @@ def main() -> int:
     found = others()
     print(f"other interpreters present: {', '.join(found) or 'none'}", flush=True)
     for version, path in sorted(found.items()):
-        venv = ROOT / f".venv-{version}"
-        python = str(venv / "bin" / "python")
-        install = [UV, "pip", "install", "--quiet", "--python", python]
-        for command in (
-            [UV, "venv", "--quiet", "--clear", "--python", path, str(venv)],
-            [*install, "--require-hashes", "-r", "requirements.lock"],
-            [*install, "--no-deps", "--no-build-isolation", "-e", "."],
-            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
-        ):
-            status = subprocess.run(command, cwd=ROOT, env={**os.environ, "UDO_MODEL_EXAMPLES": "50"}, check=False).returncode
-            if status:
-                print(f"Python {version}: {' '.join(command[:4])} ... ended with status {status}", file=sys.stderr)
-                return status
+        with tempfile.TemporaryDirectory(prefix="udo-interpreter-") as made:
+            status = run(version, path, Path(made))
+        if status:
+            return status
+    return 0
+
+
+def run(version: str, path: str, scratch: Path) -> int:
+    """The tests with one interpreter, in an environment under `scratch`: the status of what failed, else 0."""
+    python, left_out = str(scratch / "venv" / "bin" / "python"), scratch / "left_out.txt"
+    left_out.write_text("pyspark\n", "utf-8")  # no test here needs it, and each interpreter would build it from source
+    install = [UV, "pip", "install", "--quiet", "--python", python]
+    for command in (
+        [UV, "venv", "--quiet", "--python", path, str(scratch / "venv")],
+        [*install, "--require-hashes", "-r", "requirements.lock", "--excludes", str(left_out)],
+        [*install, "--no-deps", "--no-build-isolation", "-e", "."],
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
+    ):
+        status = subprocess.run(command, cwd=ROOT, env={**os.environ, "UDO_MODEL_EXAMPLES": "50"}, check=False).returncode
+        if status:
+            print(f"Python {version}: {' '.join(command[:4])} ... ended with status {status}", file=sys.stderr)
+            return status
     return 0
 
 

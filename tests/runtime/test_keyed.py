@@ -49,6 +49,16 @@ class Renewed(Operator):
     def on_timer(self, key, at, ctx):
         yield {"k": key, "n": ctx.state.get("n", 0) * 100 + at.second}
 """
+SLOW = """
+import time
+from pathlib import Path
+from udo_runtime import Operator
+class Slow(Operator):
+    def process(self, event, ctx):
+        time.sleep(0.01)
+        while event["k"] == "hold" and not Path("go").exists(): time.sleep(0.01)
+        yield {"k": event["k"], "n": 1}
+"""
 GROUPS = 4
 
 
@@ -105,8 +115,8 @@ class Attempt:
         return self.answers()
 
 
-def counter(start: Start, source: str = COUNT, entry: str = "op:Count", **keyed: Any) -> Process:
-    return start(source, entry, schemas=(EVENTS, COUNTS), keyed={"columns": ["k"], **keyed})
+def counter(start: Start, source: str = COUNT, entry: str = "op:Count", promote: bool = True, **keyed: Any) -> Process:
+    return start(source, entry, promote, schemas=(EVENTS, COUNTS), keyed={"columns": ["k"], **keyed})
 
 
 def test_counts_go_on_over_epochs_and_a_retried_epoch_counts_once(start: Start, servers: Servers) -> None:
@@ -148,6 +158,23 @@ def test_an_answer_that_was_durable_but_not_emitted_is_emitted_by_the_next_insta
     counter(start)
     assert [f.header.number for f in attempt.frames()] == [2]
     assert Attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
+
+
+def test_an_answer_does_not_wait_for_the_frames_that_were_read_with_it(start: Start, servers: Servers) -> None:
+    """Else a promotion would find many unanswered, and the new version would begin with all of them."""
+    instance = counter(start, SLOW, "op:Slow", promote=False)
+    attempt = Attempt(servers, 0, 1)
+    for keys in (["a"], ["hold"], ["b"]):
+        attempt.send(keys)
+    slot.promote(servers.state(), servers.queue(), P, instance.token)
+    first = attempt.lane.collect(10_000)
+    (instance.log.parent / "go").touch()
+    assert [f.header.number for f in first] == [1]
+    attempt.end()
+    while len(first) < 4:
+        assert (more := attempt.lane.collect(10_000))
+        first += more
+    assert [f.header.number for f in first] == [1, 2, 3, 4]
 
 
 def test_sessions_do_not_see_each_other(start: Start, servers: Servers) -> None:

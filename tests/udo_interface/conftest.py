@@ -49,6 +49,7 @@ class Platform:
         self.node = str(home / "node" / "node.sock")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._names = itertools.count()
+        self.deployed: set[str] = set()
         (home / "registry").mkdir()
         self._start(
             "registry", "--data", str(home / "registry"), "--listen", f"unix:{home}/registry.sock", "--token-file", str(home / "token")
@@ -84,6 +85,7 @@ class Platform:
     def deploy(self, name: str, version: str = "1", **options: Any) -> None:
         """Deploy and wait until the node answers, or says why it cannot."""
         self.api.deploy(name, name, version, **options)
+        self.deployed.add(name)
         wait_until(lambda: self.state(name) in ("answering", "failed"), START_TIMEOUT_S, f"{name} to answer")
 
     def state(self, name: str) -> str:
@@ -96,6 +98,12 @@ class Platform:
         self.push(source, name=name, **manifest)
         self.deploy(name)
         return name
+
+    def undeploy(self, names: set[str]) -> None:
+        """With their state; each one left would be started again whenever a test kills the queue server."""
+        for name in names & {d["name"] for d in self.api.deployments()}:
+            self.api.undeploy(name, drop_state=True)
+        self.deployed -= names
 
     def update(self, name: str, version: str) -> str:
         """Live update; the last phase."""
@@ -159,6 +167,18 @@ def platform() -> Iterator[Platform]:
             yield started
         finally:
             started.stop()
+
+
+@pytest.fixture(autouse=True)
+def left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test deploys on the session's platform ends with it."""
+    if "platform" not in request.fixturenames:
+        yield
+        return
+    shared: Platform = request.getfixturevalue("platform")
+    before = set(shared.deployed)
+    yield
+    shared.undeploy(shared.deployed - before)
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,8 @@ from udo_runtime.session import Session
 
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
 _CHECKPOINT_SHARE = 4
+# Answers wait no longer for those of the frames behind them: a promotion throws away what waits.
+_EMIT_S = 0.002
 # How often a follower looks for new frames and checkpoints; a promotion wakes it at once.
 _FOLLOW_MS = 2
 _TOO_LATE = "the input since the update is not in the log any more (from frame {}): it is too late to go back"
@@ -204,6 +206,7 @@ class KeyedInstance(Instance):
 
     def _answer_all(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
         waiting: list[Answer] = []
+        since = time.perf_counter()
         for at, data in enumerate(frames, seq):
             answer, complete = self._keyed_answer(at, data)
             self._uncovered += len(data)
@@ -218,22 +221,29 @@ class KeyedInstance(Instance):
                 following.turning(self._conn, self._reader.prefix, following.NEXT_MS)
                 self._turning = True
                 self._reader.trim(at)
-            else:
-                waiting.append(answer)
+                continue
+            waiting.append(answer)
+            if not self.keyed.commit_frame and time.perf_counter() - since > _EMIT_S:
+                self._emit_turned(at + 1 - len(waiting), waiting)
+                waiting, since = [], time.perf_counter()
         end = seq + len(frames)
         if self.keyed.commit_frame and waiting:
             self._checkpoint(end - 1, [(lane, b"".join(map(bytes, answer))) for lane, answer in waiting])
             self._emit(end - len(waiting), waiting)
             self._reader.trim(end - 1)
             return end
-        self._emit(end - len(waiting), waiting)
-        if waiting and self._turning:
-            following.turning(self._conn, self._reader.prefix, 0)
-            self._turning = False
+        self._emit_turned(end - len(waiting), waiting)
         if self._uncovered > self._limits.retained_bytes // _CHECKPOINT_SHARE and self._emitted >= end - 1:
             self._checkpoint(end - 1, [])
             self._reader.trim(end - 1)
         return end
+
+    def _emit_turned(self, first: int, answers: Sequence[Answer]) -> None:
+        """Answers of an epoch under way: the end of the former one is over."""
+        self._emit(first, answers)
+        if answers and self._turning:
+            following.turning(self._conn, self._reader.prefix, 0)
+            self._turning = False
 
     def _emit(self, first: int, answers: Sequence[Answer]) -> None:
         if not answers:
