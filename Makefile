@@ -32,9 +32,9 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
-# The suite mostly waits for processes, so two parts of it run at once, and the other interpreters beside the last one.
-test: setup lint
-	$(MAKE) -j2 -k others journeys nodes spark interpreters
+# Two parts of the suite run at once; the short ones begin and end it.
+test: setup
+	$(MAKE) -j2 -k lint others journeys nodes spark interpreters
 
 lint: setup
 	$(BIN)/ruff check

@@ -32,6 +32,8 @@ from udo_protocol.manifest import call_misfits, update_refusals
 LOADS_BEFORE_STATUS = 3
 _RELOAD_FIRST_S, _RELOAD_MOST_S = 1.0, 60.0
 _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
+# At a switch the processors are the new owner's: what is to be written and told about it comes behind its first answers.
+_QUIET_S = 0.02
 
 StateWork = Callable[[Connection, Connection, int], None]
 
@@ -301,6 +303,8 @@ class Slot(Worker):
         state, queue = self.conn("state"), self.conn("queue")
         between = going_back.step(state, queue, self.prefix, instance, wanted, self._wanted, self.node.settings.rollback_window_s)
         slot.promote(state, queue, self.prefix, instance.token, between)
+        if self._owner is not None:
+            time.sleep(_QUIET_S)
         former, self._owner = self._owner, instance
         self._wanted, self._served, self._error, self._load_failures = wanted, True, None, 0
         self._owner_since = time.monotonic()

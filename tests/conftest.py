@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,8 @@ from udo_protocol import slot
 from udo_protocol.connection import Connection
 from udo_protocol.errors import ServerLost, Unavailable
 
+# Ignored in what a script starts in the background, and then in all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A Docker daemon and the runtime base: started and made when a test asks for them.
 pytest_plugins = ["tests.docker_daemon"]
 
