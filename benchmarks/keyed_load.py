@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 import zlib
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benchmarks.openloop import exact_timers
+from benchmarks.openloop import undisturbed
 from benchmarks.rules import InvalidRun
 from udo_interface.lane import exchange
 from udo_interface.opening import Keyed, Request, conversation
@@ -61,21 +60,16 @@ class KeyedLoad:
 
     def run(self, stop: threading.Event, seed: int) -> None:
         """Timed epochs until told to stop."""
-        exact_timers()
         rng = np.random.default_rng(seed)
         hot = rng.choice(self.cards, min(2_000, self.cards), replace=False)
-        self._due = time.perf_counter()
-        gc.collect()
-        gc.disable()  # a collection of all the answers would be measured as a gap of up to 90 ms
-        try:
+        with undisturbed():
+            self._due = time.perf_counter()
             while not stop.is_set():
                 for answer in self._exchange(self._timed(rng, hot)):
                     if answer.num_rows:
                         self.at.append(time.perf_counter())
                         self.batches.append(answer)
                         self.epochs.append(self._epoch)
-        finally:
-            gc.enable()
 
     def _timed(self, rng: np.random.Generator, hot: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         rows = round(self.rate * FRAME_S)

@@ -10,7 +10,8 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -72,10 +73,7 @@ class Sent:
 
 def send(client: Client, rate: float, events: int, make: Make, stop: threading.Event | None = None) -> Sent:
     """Send `events` events (fewer if `stop` is set), one call of `Client.send` each, at their times; then wait for the answers."""
-    exact_timers()
-    gc.collect()
-    gc.disable()  # a collection would be measured as latency
-    try:
+    with undisturbed():
         done = 0
         started = time.perf_counter() + 0.01
         while done < events and not (stop and stop.is_set()):
@@ -89,12 +87,17 @@ def send(client: Client, rate: float, events: int, make: Make, stop: threading.E
             done = due
         ended = time.perf_counter()
         client.flush(DRAIN_TIMEOUT_S)
-    finally:
-        gc.enable()
     return Sent(done, rate, started, ended)
 
 
-def exact_timers() -> None:
-    """Sleeps of this thread end when they should: Linux else adds up to 50 µs."""
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Sleeps of this thread end when they should, Linux else adds up to 50 µs; no collection of what is kept is measured as latency."""
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0) != 0:
         raise InvalidRun("the timer slack of the sending thread cannot be set (prctl): latencies would carry the timer's own delay")
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

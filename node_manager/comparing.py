@@ -39,6 +39,8 @@ _DRAIN_S = 10.0
 _KEPT_BYTES = 64 << 20
 # Processor time that others want goes to them (measured: benchmarks diff).
 _NICE = 19
+# What may follow a keyed owner, besides a diff; an update goes before a canary.
+UPDATE, CANARY = "an update", "a canary"
 # Examples handed on at once: below what a message may hold.
 _FETCHED = 100
 
@@ -81,15 +83,19 @@ class Comparisons:
         self._lock = Lock()
 
     def hold(self, deployment: str, what: str) -> None:
-        """No diff of this deployment until `release`, and one that runs ends: one instance follows a keyed owner at a time."""
+        """No comparison of this deployment for anything else until `release`, and one that runs ends: one instance follows a keyed
+        owner at a time. Conflict for a canary while an update holds it."""
         with self._lock:
+            if what == CANARY:
+                self._require_not_held(deployment, CANARY)
             self._held[deployment] = what
         self.end(deployment)
 
-    def release(self, deployment: str) -> None:
-        """Diffs may run again."""
+    def release(self, deployment: str, what: str) -> None:
+        """Others may run again, if this is what held them up."""
         with self._lock:
-            self._held.pop(deployment, None)
+            if self._held.get(deployment) == what:
+                del self._held[deployment]
 
     def describe(self, deployment: str, number: int) -> str:
         """What a running diff of this slot has found, in a few words; '' if there is none."""
@@ -127,7 +133,7 @@ class Comparisons:
         if former is not None and former.load.cancelled.is_set():  # its caller has left, and it is just ending
             former.over.wait(self._node.settings.stop_grace_s + 5)
         with self._lock:
-            self._require_free(slot.deployment, diff=canary is None)
+            self._require_free(slot.deployment, "" if canary is None else CANARY)
             self._running[slot.deployment] = comparison
         try:
             yield from self._steps(comparison, for_s)
@@ -136,14 +142,20 @@ class Comparisons:
                 del self._running[slot.deployment]
             comparison.over.set()
 
-    def _require_free(self, deployment: str, *, diff: bool) -> None:
-        where = f"on node {self._node.settings.node}"
+    def _require_free(self, deployment: str, what: str) -> None:
         if self._stopping:
             raise Unavailable(f"node {self._node.settings.node} is stopping")
-        if diff and (what := self._held.get(deployment)):
-            raise Conflict(f"{what} of {deployment!r} is under way {where}: one version at a time follows the serving one; see: udo status")
+        self._require_not_held(deployment, what)
         if deployment in self._running:
-            raise Conflict(f"a diff of {deployment!r} is already running {where}; one at a time")
+            raise Conflict(f"a diff of {deployment!r} is already running on node {self._node.settings.node}; one at a time")
+
+    def _require_not_held(self, deployment: str, what: str) -> None:
+        held = self._held.get(deployment)
+        if held not in (None, what):
+            raise Conflict(
+                f"{held} of {deployment!r} is under way on node {self._node.settings.node}: one version at a time follows the serving one; "
+                "see: udo status"
+            )
 
     def _require_comparable(self, slot: Slot, wanted: Wanted) -> None:
         new, old = wanted.image.manifest, slot.wanted.image.manifest if slot.wanted else None

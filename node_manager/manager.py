@@ -24,7 +24,7 @@ import structlog
 
 from node_manager import runtime_base
 from node_manager.canaries import Canary
-from node_manager.comparing import Comparisons, Found
+from node_manager.comparing import CANARY, UPDATE, Comparisons, Found
 from node_manager.drivers import sandbox
 from node_manager.drivers.base import Driver
 from node_manager.drivers.process import ProcessDriver
@@ -378,15 +378,15 @@ class Manager:
     def _follow_alone(self, deployment: Deployment, wanted: Wanted) -> None:
         """An update's shadow is about to follow the owner, until it is promoted or discarded: nothing else may."""
         if wanted.image.manifest.key:
+            self.comparisons.hold(deployment.name, UPDATE)
             self._end_keyed_canary(deployment)
-            self.comparisons.hold(deployment.name, "an update")
 
     def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
         """Let the prepared version answer from here on; what is wanted is now this. Answers the instance."""
         deployment = self.find(name)
         assert deployment.slot is not None
         instance = self._await(deployment.slot.promote(), _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
-        self.comparisons.release(name)
+        self.comparisons.release(name, UPDATE)
         with self._lock:
             deployment.version, deployment.digest = version, digest
             deployment.config = deployment.config if config is None else config
@@ -401,7 +401,7 @@ class Manager:
 
     def discard(self, name: str) -> None:
         """Give up a prepared update."""
-        self.comparisons.release(name)
+        self.comparisons.release(name, UPDATE)
         slot = self.find(name).slot
         assert slot is not None
         slot.discard()
@@ -464,9 +464,9 @@ class Manager:
     def _start_keyed_canary(self, deployment: Deployment, update_id: str, wanted: Wanted, percent: float) -> None:
         assert deployment.slot is not None
         self._end_keyed_canary(deployment)
+        self.comparisons.hold(deployment.name, CANARY)
         with self._lock:
             deployment.canary = canary = KeyedCanary(self.comparisons, deployment.slot, wanted, update_id, percent)
-        self.comparisons.hold(deployment.name, "a canary")
         try:
             deployment.slot.wait_serving(wanted.ready_timeout_s)
             canary.start()
@@ -479,7 +479,7 @@ class Manager:
         if not isinstance(canary, KeyedCanary):
             return
         canary.end()
-        self.comparisons.release(deployment.name)
+        self.comparisons.release(deployment.name, CANARY)
         with self._lock:
             if deployment.canary is canary:
                 deployment.canary = None

@@ -236,6 +236,7 @@ class Reconciler:
                 except NotFound:
                     manager.deploy(name, wish["operator"], wish["version"], wish["digest"], config, _DEPLOY_WAIT_S, source="registry")
             if update["phase"] == "canary":
+                manager.discard(name)  # of a former update that came to nothing
                 manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
                 self._report(step, "ready", update_id=update["id"], phase="ready")
                 with self._changed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import Fenced
@@ -30,13 +31,12 @@ def begin(state: Connection, prefix: str, name: str) -> None:
 
 def renew(state: Connection, prefix: str, name: str) -> None:
     """Keep the lease; Fenced if it ran out or somebody else follows: entries may be missing."""
-    if not follows(state, prefix, name) or not state.call("PEXPIRE", f"{prefix}follower", LEASE_MS):
-        raise Fenced(f"{name} does not follow {prefix} any more: its lease ran out, or a newer instance follows")
-
-
-def follows(state: Connection, prefix: str, name: str) -> bool:
-    """Whether `name` has followed until now, and so was told of everything."""
     follower = state.call("GET", f"{prefix}follower")
+    if not _is(follower, name) or not state.call("PEXPIRE", f"{prefix}follower", LEASE_MS):
+        raise Fenced(f"{name} does not follow {prefix} any more: its lease ran out, a newer instance follows, or the owner went back")
+
+
+def _is(follower: Any, name: str) -> bool:
     return follower is not None and bytes(follower).decode() == name
 
 
@@ -91,6 +91,8 @@ def tell(prefix: str, name: str, entries: Sequence[bytes]) -> list[Sequence[Arg]
     return [("RPUSH", key, *entries), ("PEXPIRE", key, LEASE_MS)] if entries else []
 
 
-def told(state: Connection, prefix: str, name: str) -> Sequence[bytes]:
-    """Take what the journal holds: whole checkpoints, oldest first."""
-    return state.call("LPOP", f"{prefix}journal:{name}", _ALL) or ()
+def told(state: Connection, prefix: str, name: str) -> tuple[Sequence[bytes], bool]:
+    """Take what the journal holds: whole checkpoints, oldest first. And whether `name` has followed until now: else some are missing,
+    or they go on from a state that it does not have."""
+    entries, follower = state.transaction([("LPOP", f"{prefix}journal:{name}", _ALL), ("GET", f"{prefix}follower")])
+    return entries or (), _is(follower, name)

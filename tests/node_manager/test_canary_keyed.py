@@ -13,15 +13,18 @@ import psutil
 import pytest
 
 from node_manager import access
+from node_manager.manager import Manager
 from tests.conftest import wait_until
 from tests.keyed import Attempt
-from tests.node_manager.conftest import Daemon
+from tests.node_manager.conftest import Daemon, put_image
 from tests.node_manager.test_canary import Watched
 from tests.node_manager.test_diff import Running
 from tests.node_manager.test_diff_keyed import MIGRATED
+from tests.node_manager.test_recovery import manager  # noqa: F401
 from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
 from tests.node_manager.test_state import COUNT, KEYED
 from tests.registry.conftest import start
+from udo_protocol import following
 from udo_protocol.errors import Conflict
 
 # The operator counts each key. Version 2: the same; it fails on key 13, sleeps on key 14, dies of key 15, hangs on key 16, and counts
@@ -289,6 +292,41 @@ def test_state_changed_from_outside_lets_it_begin_anew(keyed: Keyed) -> None:
     counted = keyed.counted(events=4)
     assert (counted["errors"], counted["different"]) == (0, 0)
     assert keyed.end(canary)["phase"] == "rolled_back"
+
+
+def test_who_is_not_told_of_checkpoints_any_more_compares_nothing_from_there_on(keyed: Keyed) -> None:
+    keyed.c.push("2", COUNT + "# 2\n", **KEYED)
+    keyed.run(1, 2)
+    canary = keyed.canary("errors>0", "different>0")
+    keyed.run(1, 2)
+    keyed.counted(compared=2)
+    before = keyed.instance()
+    with contextlib.closing(access.connect(keyed.c.node.home, "state")) as state:
+        following.begin(state, "udo:d:0:", "another")
+        keyed.run(1, 2)
+        wait_until(lambda: keyed.instance() not in (0, before), 30, "the canary to begin anew")
+        following.end(state, "udo:d:0:", "another")
+    assert keyed.measured()["compared"] == 2
+    wait_until(lambda: keyed.run(1, 2) and keyed.measured()["compared"] >= 4, 30, "it to compare again")
+    assert (keyed.measured()["errors"], keyed.measured()["different"]) == (0, 0)
+    assert keyed.end(canary)["phase"] == "rolled_back"
+
+
+def test_no_canary_begins_beside_an_update_and_an_update_ends_it(manager: Manager) -> None:  # noqa: F811
+    images = manager.settings.home
+    one, two = put_image(images, COUNT, **KEYED), put_image(images, COUNT + "# 2\n", version="2", **KEYED)
+    manager.deploy("d", "t", "1", one, {}, 30)
+    manager.prepare("d", "2", two)
+    with pytest.raises(Conflict, match="an update of 'd' is under way on node"):
+        manager.start_canary("d", "u", "2", two, {}, 100)
+    manager.discard("d")
+    manager.start_canary("d", "u", "2", two, {}, 100)
+    assert [name for name, _ in manager.canaries()] == ["d"]
+    manager.prepare("d", "2", two)
+    assert not manager.canaries()
+    manager.promote("d", "2", two)
+    manager.start_canary("d", "v", "1", one, {}, 100)
+    manager.end_canary("d")
 
 
 def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(keyed: Keyed) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from threading import Thread
 
 import pytest
+from udo_runtime.following import Follower
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_keyed import COUNTS, EVENTS, TIMERS, Attempt
 from udo_protocol import checkpoints, following, slot
 from udo_protocol.connection import Connection
+from udo_protocol.errors import Fenced
 
 Start = Callable[..., Process]
 STEP = """
@@ -196,6 +198,26 @@ def test_a_follower_that_stood_still_for_too_long_loads_again(start: Start, serv
     promote(servers, follower)
     os.kill(follower.process.pid, signal.SIGCONT)
     assert Attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
+
+
+def test_who_is_robbed_of_the_lease_while_it_loads_does_not_take_what_it_has_read_for_one_state(start: Start, servers: Servers) -> None:
+    """Checkpoints made meanwhile were told to another one: a part of what was read may be newer than the rest."""
+
+    class Robbed(Follower):
+        def _load(self, name: str, text: bytes) -> None:
+            super()._load(name, text)
+            following.begin(self._state, P, "another")
+
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    run_id = servers.queue().run_id
+    with pytest.raises(Fenced, match="not told of all checkpoints while it loaded"):
+        Robbed(servers.state(), P, "robbed", run_id).load()
+    follower = Follower(servers.state(), P, "follower", run_id)
+    follower.load()
+    following.begin(servers.state(), P, "another")
+    follower.sync()
+    assert not follower.follows
 
 
 def test_a_job_that_ends_while_it_is_followed_leaves_nothing(start: Start, servers: Servers) -> None:

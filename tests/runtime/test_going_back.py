@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from udo_runtime.durable import load_session
+from udo_runtime.following import Follower
 from udo_runtime.groups import unpack
 from udo_runtime.session import Session
 
@@ -94,6 +95,19 @@ def test_the_former_version_goes_on_as_if_it_had_answered_all_along(start: Start
     former.process.wait()
     counter(start)
     assert Attempt(servers, 4, 4).run(["a", "b", "c"]) == [("a", 5), ("b", 3), ("c", 3)]
+
+
+def test_who_follows_the_newer_version_is_told_that_what_comes_does_not_go_on_from_its_state(start: Start, servers: Servers) -> None:
+    counter(start)
+    Attempt(servers, 0, 0).run(["a"])
+    update(servers, cents(start))
+    Attempt(servers, 1, 1).run(["a"])
+    follower = Follower(servers.state(), P, "follower", servers.queue().run_id)
+    follower.load()
+    rollback(start, servers)
+    Attempt(servers, 2, 2).run(["a"])
+    follower.told()
+    assert not follower.follows
 
 
 def test_a_crash_right_after_the_rollback_loses_nothing(start: Start, servers: Servers) -> None:

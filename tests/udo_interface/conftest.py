@@ -49,7 +49,6 @@ class Platform:
         self.node = str(home / "node" / "node.sock")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._names = itertools.count()
-        self.deployed: set[str] = set()
         (home / "registry").mkdir()
         self._start(
             "registry", "--data", str(home / "registry"), "--listen", f"unix:{home}/registry.sock", "--token-file", str(home / "token")
@@ -85,7 +84,6 @@ class Platform:
     def deploy(self, name: str, version: str = "1", **options: Any) -> None:
         """Deploy and wait until the node answers, or says why it cannot."""
         self.api.deploy(name, name, version, **options)
-        self.deployed.add(name)
         wait_until(lambda: self.state(name) in ("answering", "failed"), START_TIMEOUT_S, f"{name} to answer")
 
     def state(self, name: str) -> str:
@@ -99,11 +97,9 @@ class Platform:
         self.deploy(name)
         return name
 
-    def undeploy(self, names: set[str]) -> None:
-        """With their state; each one left would be started again whenever a test kills the queue server."""
-        for name in names & {d["name"] for d in self.api.deployments()}:
-            self.api.undeploy(name, drop_state=True)
-        self.deployed -= names
+    def deployed(self) -> set[str]:
+        """Names of all deployments."""
+        return {d["name"] for d in self.api.deployments()}
 
     def update(self, name: str, version: str) -> str:
         """Live update; the last phase."""
@@ -137,7 +133,7 @@ class Platform:
         connect_node(self.node).close()
         shutil.rmtree(self.home / "node")
         self.start_node()
-        for name in (d["name"] for d in self.api.deployments()):
+        for name in self.deployed():
             wait_until(lambda n=name: self.state(n) == "answering", START_TIMEOUT_S, f"{name} to answer")  # type: ignore[misc]
 
     def stop(self) -> None:
@@ -171,14 +167,15 @@ def platform() -> Iterator[Platform]:
 
 @pytest.fixture(autouse=True)
 def left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test deploys on the session's platform ends with it."""
+    """What a test deploys on the session's platform ends with it: else whatever kills the queue server starts all of it over."""
     if "platform" not in request.fixturenames:
         yield
         return
     shared: Platform = request.getfixturevalue("platform")
-    before = set(shared.deployed)
+    before = shared.deployed()
     yield
-    shared.undeploy(shared.deployed - before)
+    for name in shared.deployed() - before:
+        shared.api.undeploy(name, drop_state=True)
 
 
 @pytest.fixture(scope="module")

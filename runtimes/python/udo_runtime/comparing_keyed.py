@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udo_protocol.errors import StateLost
+from udo_protocol.errors import Fenced, StateLost
 from udo_protocol.frame import ANSWER, DATA, END, ERROR, Frame, Header, decode
 from udo_protocol.schema import GROUP_COLUMN, conform
 from udo_runtime.bad_events import empty
@@ -128,8 +128,11 @@ class ComparingKeyed(Comparing, KeyedInstance):
         return decode(b"".join(map(bytes, pieces))) if lane else None
 
     def _reach(self, seq: int) -> bool:
-        """Bring the state to what it was before frame `seq`; False if frames before it are gone: until the next checkpoint."""
+        """Bring the state to what it was before frame `seq`; False if it holds that frame, or frames before it are gone: until the next
+        checkpoint."""
         self._told_of += self.follower.told()
+        if not self.follower.follows:
+            raise Fenced(f"{self._reader.name} was not told of all checkpoints: another instance follows, or the owner went back")
         while self._told_of and self._told_of[0][0] < seq:
             self._covered, entries = self._told_of.popleft()
             self.follower.adopt(entries)
@@ -143,4 +146,4 @@ class ComparingKeyed(Comparing, KeyedInstance):
             for at, data in enumerate(read.frames[: seq - read.first], read.first):
                 self._answered(at, data)
                 self._renew(at)
-        return True
+        return self._next == seq

@@ -49,6 +49,7 @@ class Follower:
     def __init__(self, state: Connection, prefix: str, name: str, incarnation: str, versions: Versions | None = None) -> None:
         self._state, self._prefix, self._name = state, prefix, name
         self._incarnation, self._versions = incarnation, versions
+        self.follows = True  # until it was last told: of everything
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
@@ -63,6 +64,8 @@ class Follower:
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             self._load(bytes(name).decode(), bytes(text))
         found = self.sync()
+        if not self.follows:  # what was read is of one time and of another
+            raise Fenced(f"{self._name} was not told of all checkpoints while it loaded: another instance follows, or the owner went back")
         return covered if found is None else found
 
     def _load(self, name: str, text: bytes) -> None:
@@ -95,7 +98,8 @@ class Follower:
     def told(self) -> list[tuple[int, list[list[Any]]]]:
         """The checkpoints made since, oldest first: what each covers, and its entries."""
         found: list[tuple[int, list[list[Any]]]] = [(0, [])]
-        for entry in following.told(self._state, self._prefix, self._name):
+        entries, self.follows = following.told(self._state, self._prefix, self._name)
+        for entry in entries:
             fields = unpack(entry)
             found[-1][1].append(fields)
             if len(fields) == 3:
@@ -159,10 +163,6 @@ class Follower:
         if time.monotonic() > self._renew_at:
             self._renew_at = time.monotonic() + following.LEASE_MS / 3000
             following.renew(self._state, self._prefix, self._name)
-
-    def complete(self) -> bool:
-        """Whether nothing was left untold, asked when no checkpoint can come any more: in the gap, so nothing is written to disk."""
-        return following.follows(self._state, self._prefix, self._name)
 
     def promoted(self) -> None:
         """From here on what is done is for good."""
@@ -249,9 +249,6 @@ class Rewinder(Follower):
 
     def keep_lease(self) -> None:
         """Nobody tells anything."""
-
-    def complete(self) -> bool:
-        return True
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         if kept(self._state, self._prefix) is None:

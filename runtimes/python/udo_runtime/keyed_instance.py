@@ -38,7 +38,7 @@ from udo_runtime.session import Session
 
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
 _CHECKPOINT_SHARE = 4
-# Answers wait no longer for those of the frames behind them: a promotion throws away what waits.
+# Behind the frame that ends later than this, what is answered leaves: a promotion throws away what waits.
 _EMIT_S = 0.002
 # How often a follower looks for new frames and checkpoints; a promotion wakes it at once.
 _FOLLOW_MS = 2
@@ -123,7 +123,8 @@ class KeyedInstance(Instance):
             read = self._reader.read(cursor)
             if read.owner > self._reader.token:
                 raise Fenced(f"token {self._reader.token} was overtaken by {read.owner} before it was promoted")
-            covered = follower.sync()  # after the read: a promotion fences the owner here first, so that no checkpoint follows it
+            # After the read: a promotion fences the owner here first, so that no checkpoint follows it, and none is left untold.
+            covered = follower.sync()
             if covered is not None:
                 cursor = self._restart(covered, follower.sessions) + 1
                 failed = set(self._failed)
@@ -145,7 +146,7 @@ class KeyedInstance(Instance):
                 self._missed.check(self.durable.failed)
             readiness.all_tried()
             self._park_shadow(cursor, _FOLLOW_MS)
-        if not follower.complete():  # this process stood still for longer than the lease: load again, as after a crash
+        if not follower.follows:  # this process stood still for longer than the lease: load again, as after a crash
             return self._begin(read)
         if failed_lanes(self._conn, self._reader.prefix) != failed:  # of one that failed since, frames were tried
             follower.take_back()
