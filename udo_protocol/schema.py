@@ -171,6 +171,9 @@ def conform(batch: pa.RecordBatch, want: pa.Schema) -> pa.RecordBatch:
     """Select and widen the columns of `batch` to `want`, by name; the same object if nothing has to change."""
     if batch.schema.equals(want, check_metadata=False):
         return batch
+    picked = batch.select(want.names)
+    if picked.schema.equals(want, check_metadata=False):  # asked once per frame
+        return picked
     arrays: Iterable[pa.Array] = (
         batch.column(f.name) if batch.column(f.name).type == f.type else batch.column(f.name).cast(f.type) for f in want
     )

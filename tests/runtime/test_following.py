@@ -17,7 +17,7 @@ from tests.runtime.conftest import P, Process
 from tests.runtime.test_keyed import COUNTS, EVENTS, TIMERS, Attempt
 from udo_protocol import checkpoints, following, slot
 from udo_protocol.connection import Connection
-from udo_protocol.errors import Fenced
+from udo_protocol.errors import Fenced, SchemaError
 
 Start = Callable[..., Process]
 STEP = """
@@ -73,6 +73,23 @@ def test_the_state_of_ended_epochs_is_what_the_version_made_of_it_that_answered(
         assert Attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
     promote(servers, follower)
     assert Attempt(servers, 5, 5).run(["a"]) == [("a", 15)]
+
+
+def test_an_answer_that_the_new_version_could_not_give_fails_nothing_that_was_answered_before(start: Start, servers: Servers) -> None:
+    """On trial its answers go nowhere: they are not even made."""
+    counter(start)
+    attempt = Attempt(servers, 0, 1)
+    attempt.send(["a", "b"])
+    assert attempt.answers() == [("a", 1), ("b", 1)]
+    odd = STEP.format(step=1).replace('"n": n', '"n": n if event["k"] != "b" else "text"')
+    follower = start(odd, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]}, follow=True, promote=False)
+    promote(servers, follower)
+    attempt.send(["a"])
+    attempt.end()
+    assert attempt.answers() == [("a", 2)]
+    failing = Attempt(servers, 1, 2)
+    failing.send(["b"])
+    assert [f.header.failure.code for f in failing.frames()] == [SchemaError.code]
 
 
 def test_an_attempt_that_was_taken_back_meanwhile_counts_once(start: Start, servers: Servers) -> None:

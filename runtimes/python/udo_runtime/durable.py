@@ -21,7 +21,7 @@ from udo_runtime.session import Session
 from udo_runtime.versions import Versions
 
 # Changes below this are not worth folding, however small the base.
-_FOLD_BYTES = 64 << 10
+_FOLD_BYTES = 8 << 10
 # Folding groups, and writing those of a former version anew, is shared out among checkpoints, so that none takes long: each writes
 # so much whole, and twice of what changed, which is what folding in the end costs of each change.
 _WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2

@@ -100,9 +100,11 @@ class KeyedProcessor:
     """Runs a per-event operator over keyed frames of any session."""
 
     policy = Policy()
+    on_trial = False  # what the operator answers to events goes nowhere
 
     def __init__(self, target: Operator, keyed: Keyed, output: pa.Schema, ctx: Context) -> None:
         self._operator, self._keyed, self._output = target, keyed, output
+        self._nothing = empty(output)
         self.commit_frame = keyed.commit_frame
         self._names = set(output.names)
         self._ctx = KeyedContext(ctx.operator, ctx.version, ctx.instance, ctx.directory)
@@ -129,7 +131,8 @@ class KeyedProcessor:
         ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us)
         bad: list[Bad] = []
         if self.policy.plain:
-            answer = rows_to_batch(self._each(session, column, lambda: self._events_and_keys(batch)), self._output)
+            answers = self._each(session, column, lambda: self._events_and_keys(batch))
+            answer = self._nothing if self.on_trial else rows_to_batch(answers, self._output)
         else:
             answer, bad = self._tolerant(session, batch, column, self.policy)
         self._saw(session, batch, bad, partition)

@@ -76,7 +76,9 @@ class KeyedInstance(Instance):
             covered = self._restart(self.follower.load(), self.follower.sessions)
             gc.collect()
             gc.freeze()
+            self.keyed.on_trial = self._missed is None  # who comes back is compared with who answered, also in what it fails on
             cursor = self._follow(self.follower, covered + 1, started)
+            self.keyed.on_trial = False
         except (ProcessingError, StateLost) as e:
             raise self._unreadable(e) from e
         if self.follower is not None:
