@@ -40,6 +40,7 @@ LOADED_BYTES = 40 << 20
 OPTIONS = [
     click.option("--state-mb", type=click.IntRange(0), default=0, show_default=True, help="Of keyed state; 0: a stateless operator."),
     click.option("--updates", "count", type=click.IntRange(1), help="How many (default: 200, with --quick 12)."),
+    click.option("--rate", type=click.IntRange(200), default=RATE, show_default=True, help="Events/s; others than these make no table."),
 ]
 
 
@@ -126,7 +127,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
     return {"p50": round(percentile(ordered, 0.5), 2), "p99": round(percentile(ordered, 0.99), 2), "max": round(float(ordered[-1]), 2)}
 
 
-def load(p: Platform, count: int) -> tuple[list[Update], Arrivals, Sent]:
+def load(p: Platform, count: int, rate: int) -> tuple[list[Update], Arrivals, Sent]:
     """The updates in one thread, the load in this one, until the last update is done."""
     made: list[Update] = []
     failed: list[Exception] = []
@@ -147,16 +148,16 @@ def load(p: Platform, count: int) -> tuple[list[Update], Arrivals, Sent]:
     with connect(OPERATOR, node=p.node_socket) as client:
         client.add_listener(arrivals.add, batches=True)
         thread.start()
-        sent = send(client, RATE, RATE * 3600, lambda i: {"id": i}, finished)
+        sent = send(client, rate, rate * 3600, lambda i: {"id": i}, finished)
     thread.join()
     if failed:
         raise InvalidRun(f"after {len(made)} updates: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
     return made, arrivals, sent
 
 
-def keyed_load(p: Platform, count: int, state_mb: int, seed: int) -> tuple[list[Update], KeyedLoad]:
+def keyed_load(p: Platform, count: int, state_mb: int, seed: int, rate: int) -> tuple[list[Update], KeyedLoad]:
     """The same under a keyed stream, once the state is that large."""
-    stream = KeyedLoad(p.node_socket, KEYED, max(state_mb * 1_000_000 // BLOB_BYTES, 1), BLOB_BYTES, RATE)
+    stream = KeyedLoad(p.node_socket, KEYED, max(state_mb * 1_000_000 // BLOB_BYTES, 1), BLOB_BYTES, rate)
     say(f"filling {state_mb} MB of state")
     stream.fill()
     made: list[Update] = []
@@ -181,36 +182,36 @@ def keyed_load(p: Platform, count: int, state_mb: int, seed: int) -> tuple[list[
     return made, stream
 
 
-def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | None = None) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | None = None, rate: int = RATE) -> dict[str, Any]:
     """The whole suite; without state the seed changes nothing, events are numbered."""
     count = count or (12 if quick else 200)
     if state_mb:
-        return _with_state(driver, count, state_mb, seed)
+        return _with_state(driver, count, state_mb, seed, rate)
     with platform(driver) as p:
         for version in VERSIONS:
             p.push(OPERATOR, version)
         p.deploy(OPERATOR, OPERATOR)
-        made, arrivals, sent = load(p, count)
+        made, arrivals, sent = load(p, count, rate)
     sequence = check_sequence(arrivals.column("id"), sent.events)
     sequence.require_clean(f"{count} updates")
     found = switches(made, arrivals.at(), arrivals.column("version"), np.array([], np.int64))
-    return _figures(found, sequence, sent.events, 0, driver)
+    return _figures(found, sequence, sent.events, 0, driver, rate)
 
 
-def _with_state(driver: str, count: int, state_mb: int, seed: int) -> dict[str, Any]:
+def _with_state(driver: str, count: int, state_mb: int, seed: int, rate: int) -> dict[str, Any]:
     with platform(driver) as p:
         for version in VERSIONS:
             p.push(KEYED, version)
         p.deploy(KEYED, KEYED)
-        made, stream = keyed_load(p, count, state_mb, seed)
+        made, stream = keyed_load(p, count, state_mb, seed, rate)
     sequence = check_sequence(stream.column("id"), stream.sent)
     sequence.require_clean(f"{count} updates")
     stream.require_counts()
     found = switches(made, stream.arrivals(), stream.column("version"), stream.ends())
-    return _figures(found, sequence, stream.sent, state_mb, driver)
+    return _figures(found, sequence, stream.sent, state_mb, driver, rate)
 
 
-def _figures(found: dict[str, list[float]], sequence: Sequence, events: int, state_mb: int, driver: str) -> dict[str, Any]:
+def _figures(found: dict[str, list[float]], sequence: Sequence, events: int, state_mb: int, driver: str, rate: int) -> dict[str, Any]:
     return {
         "updates": len(found["gap_ms"]),
         "state_mb": state_mb,
@@ -219,7 +220,7 @@ def _figures(found: dict[str, list[float]], sequence: Sequence, events: int, sta
         "lost": sequence.lost,
         "duplicated": sequence.duplicated,
         "reordered": sequence.reordered,
-        "rate": RATE,
+        "rate": rate,
         "events": events,
         "driver": driver,
     }
@@ -229,7 +230,7 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The newest full run of each size of state, else its newest quick one, as one record: the stateless one, `more` beside it."""
     newest: dict[int, dict[str, Any]] = {}
     for r in (*(r for r in records if r["arguments"]["quick"]), *(r for r in records if not r["arguments"]["quick"])):
-        if r["driver"] == "process":
+        if r["driver"] == "process" and r["rate"] == RATE:
             newest[r["state_mb"]] = r
     if not newest:
         return None
