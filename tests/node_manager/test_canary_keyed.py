@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 
 from node_manager import access
 from node_manager.manager import Manager
+from node_manager.reconcile import Reconciler
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, put_image
@@ -26,6 +28,10 @@ from tests.node_manager.test_state import COUNT, KEYED
 from tests.registry.conftest import start
 from udo_protocol import following
 from udo_protocol.errors import Conflict
+from udo_protocol.frame import ANSWER, Header, encode
+from udo_protocol.registry_api import Registry
+from udo_protocol.schema import schema_id, to_ipc
+from udo_protocol.slot_reader import SlotReader
 
 # The operator counts each key. Version 2: the same; it fails on key 13, sleeps on key 14, dies of key 15, hangs on key 16, and counts
 # key 3 twice; where it was processed stands in a file.
@@ -312,6 +318,26 @@ def test_who_is_not_told_of_checkpoints_any_more_compares_nothing_from_there_on(
     assert keyed.end(canary)["phase"] == "rolled_back"
 
 
+def test_a_frame_that_the_loaded_state_holds_already_is_not_compared(keyed: Keyed) -> None:
+    """Its answer may leave behind the checkpoint that covers it; here a copy of one comes late."""
+    keyed.c.push("2", COUNT + "# 2\n", **KEYED)
+    with contextlib.closing(access.connect(keyed.c.node.home, "queue")) as queue:
+        reader = SlotReader(queue, "udo:d:0:", "test", 0)
+        reader.pin(1, 60_000)
+        keyed.run(1, 2)
+        answers = pa.schema([("b", pa.int64())])
+        header = Header(lane="q.r1.0.1", number=1, kind=ANSWER, version="1", schema=schema_id(to_ipc(answers)), rows=2)
+        canary = keyed.canary("errors>0", "different>0")
+        copy = b"".join(map(bytes, encode(header, pa.record_batch([pa.array([1, 1])], schema=answers))))
+        queue.call("RPUSH", "udo:d:0:diffed", f"1 1 1 {len(copy)}", copy)
+        wait_until(lambda: not queue.call("EXISTS", "udo:d:0:diffed"), 20, "the copy to be taken")
+        reader.pin(0, 0)
+    assert keyed.run(1, 2) == [2, 2]
+    counted = keyed.counted(compared=2)
+    assert (counted["compared"], counted["different"]) == (2, 0)
+    assert keyed.end(canary)["phase"] == "rolled_back"
+
+
 def test_no_canary_begins_beside_an_update_and_an_update_ends_it(manager: Manager) -> None:  # noqa: F811
     images = manager.settings.home
     one, two = put_image(images, COUNT, **KEYED), put_image(images, COUNT + "# 2\n", version="2", **KEYED)
@@ -326,6 +352,20 @@ def test_no_canary_begins_beside_an_update_and_an_update_ends_it(manager: Manage
     assert not manager.canaries()
     manager.promote("d", "2", two)
     manager.start_canary("d", "v", "1", one, {}, 100)
+    manager.end_canary("d")
+
+
+def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(manager: Manager) -> None:  # noqa: F811
+    """The registry may ask for both so soon after one another that the node sees no wish in between; here its reports reach nobody."""
+    home = manager.settings.home
+    one, two = put_image(home, COUNT, **KEYED), put_image(home, COUNT + "# 2\n", version="2", **KEYED)
+    manager.deploy("d", "t", "1", one, {}, 30, source="registry")
+    manager.prepare("d", "2", two)
+    update = {"id": "u", "phase": "canary", "version": "2", "digest": two, "percent": 100}
+    wish = {"name": "d", "operator": "t", "version": "1", "digest": one, "config": {}, "update": update}
+    with Registry("http://127.0.0.1:1", token="t") as nobody:
+        assert Reconciler(manager, nobody)._bring_about(wish)
+    assert [name for name, _ in manager.canaries()] == ["d"]
     manager.end_canary("d")
 
 
