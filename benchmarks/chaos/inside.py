@@ -34,10 +34,10 @@ def at(directory, prefix, point):
 
 def install_points(directory):
     """Let every step of a keyed instance, and of the shadow that it was, pass its points."""
+    from udo_runtime.drivers.keyed import KeyedOwner
     from udo_runtime.following import Follower, Rewinder
-    from udo_runtime.keyed_instance import KeyedInstance
 
-    def around(cls, name, before, after, prefix=lambda self: self._reader.prefix):
+    def around(cls, name, before, after, prefix=lambda self: self._link.prefix):
         original = getattr(cls, name)
 
         def passing(self, *args, **kwargs):
@@ -50,9 +50,9 @@ def install_points(directory):
 
         setattr(cls, name, passing)
 
-    around(KeyedInstance, "_begin", None, "restored")
-    around(KeyedInstance, "_emit", "before_emit", "after_emit")
-    around(KeyedInstance, "_checkpoint", "before_checkpoint", "after_checkpoint")
+    around(KeyedOwner, "begin", None, "restored")
+    around(KeyedOwner, "send", "before_emit", "after_emit")
+    around(KeyedOwner, "store", "before_checkpoint", "after_checkpoint")
     for follower in (Follower, Rewinder):
         around(follower, "load", None, "loaded", lambda self: self._prefix)
     around(Follower, "promoted", None, "promoted", lambda self: self._prefix)
@@ -61,25 +61,25 @@ def install_points(directory):
 def lack_fence(directory):
     """An instance emits and checkpoints with whatever token owns the slot."""
     import udo_runtime.durable as durable
-    from udo_runtime.keyed_instance import KeyedInstance
+    from udo_runtime.drivers.keyed import KeyedOwner
 
-    step, emit, store = KeyedInstance._step, KeyedInstance._emit, durable.checkpoint
+    send, store = KeyedOwner.send, durable.store
 
     def owner(conn, prefix):
         return int(conn.call("GET", f"{prefix}owner") or 0)
 
-    def unfenced_step(self, cursor):
-        self._reader.token = owner(self._conn, self._reader.prefix)
-        return step(self, cursor)
+    def take_token(self, cursor=0):
+        self._link.reader.token = owner(self._link.conn, self._link.prefix)
 
-    def unfenced_emit(self, first, answers):
-        self._reader.token = owner(self._conn, self._reader.prefix)
-        emit(self, first, answers)
+    def unfenced_send(self, effect):
+        take_token(self)
+        send(self, effect)
 
     def unfenced_checkpoint(state, prefix, token, *rest):
         return store(state, prefix, owner(state, prefix), *rest)
 
-    KeyedInstance._step, KeyedInstance._emit, durable.checkpoint = unfenced_step, unfenced_emit, unfenced_checkpoint
+    # Before each read the loop asks where the log begins.
+    KeyedOwner.expected_base, KeyedOwner.send, durable.store = take_token, unfenced_send, unfenced_checkpoint
 
 
 def lack_undo(directory):
@@ -95,32 +95,29 @@ def lack_undo(directory):
 
 def lack_emit(directory):
     """Answers and the counter of answered frames are two steps."""
-    from udo_runtime.keyed_instance import KeyedInstance
+    from udo_runtime.drivers.keyed import KeyedOwner
 
-    def two_steps(self, first, answers):
-        if not answers:
-            return
-        prefix, limits = self._reader.prefix, self._limits
-        lanes = list(dict.fromkeys(lane for lane, _ in answers))
-        for lane, frame in answers:
-            self._conn.call("RPUSH", f"{prefix}out:{lane}", frame)
-        at(directory, prefix, "between")
-        last = first + len(answers) - 1
+    def two_steps(self, effect):
+        link = self._link
+        lanes = list(dict.fromkeys(lane for lane, _ in effect.answers))
+        for lane, frame in effect.answers:
+            link.conn.call("RPUSH", f"{link.prefix}out:{lane}", frame)
+        at(directory, link.prefix, "between")
+        last = effect.first + len(effect.answers) - 1
         counts = [x for lane in lanes for x in (lane, 0)]
-        bounds = (limits.retained_bytes, limits.lane_ttl_ms)
-        reply = self._conn.call("FCALL", "udo_emit", 1, prefix, self._reader.token, first, last, 0, *bounds, *counts)
-        self._reader._outcome(reply)
-        self._emitted = last
+        bounds = (link.limits.retained_bytes, link.limits.lane_ttl_ms)
+        reply = link.conn.call("FCALL", "udo_emit", 1, link.prefix, link.reader.token, effect.first, last, 0, *bounds, *counts)
+        link.reader._outcome(reply)
 
-    KeyedInstance._emit = two_steps
+    KeyedOwner.send = two_steps
 
 
 def lack_end_groups(directory):
     """END completes only the groups that had events."""
+    from udo_runtime.engine.keyed import Engine
     from udo_runtime.groups import Label
-    from udo_runtime.keyed import KeyedProcessor
 
-    end = KeyedProcessor.end
+    end = Engine._end
 
     def only_touched(self, session, header):
         label = Label(header.label.run, header.label.epoch, header.label.attempt)
@@ -129,7 +126,7 @@ def lack_end_groups(directory):
         header.groups.extend(touched)
         return end(self, session, header)
 
-    KeyedProcessor.end = only_touched
+    Engine._end = only_touched
 
 
 def lack_late_label(directory):
@@ -141,13 +138,16 @@ def lack_late_label(directory):
 
 def lack_riding(directory):
     """The checkpoint at END covers what the END did, but neither the frame nor its answer."""
-    from udo_runtime.keyed_instance import KeyedInstance
+    from dataclasses import replace
 
-    def without_answer(self, seq, riding):
-        self.durable.save(list(self._sessions.values()), self._dropped, seq - len(riding), self._emitted, [])
-        self._dropped, self._uncovered = {}, 0
+    from udo_runtime.drivers.keyed import KeyedOwner
 
-    KeyedInstance._checkpoint = without_answer
+    store = KeyedOwner.store
+
+    def without_answer(self, effect):
+        store(self, replace(effect, seq=effect.seq - len(effect.riding), riding=()))
+
+    KeyedOwner.store = without_answer
 
 
 def lack_commit_frame(directory):

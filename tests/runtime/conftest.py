@@ -40,7 +40,7 @@ class Process:
 def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """start(source, entry=..., promote=True) runs an operator given as source text."""
     queue, state = servers.queue(), servers.state()
-    queue.call("SET", keys.HEARTBEAT, 1, "PX", 60_000)
+    queue.call("SET", keys.HEARTBEAT, 1, "PX", 600_000)  # a busy machine takes long
     started: list[Process] = []
 
     def run(

@@ -166,19 +166,23 @@ class Run:
         self.session = Session("q")
         self.processor = KeyedProcessor(target, Keyed(("k",), "t", 1_000_000), ANSWERS, Context("t", "1"))
         self.processor.policy = policy
+        self.bad: list[Bad] = []  # of the last frame
 
     def frame(self, rows: Sequence[tuple[float, int, float]], epoch: int) -> list[Any]:
         columns = [[r[0] for r in rows], [r[1] for r in rows], [START + dt.timedelta(seconds=r[2]) for r in rows]]
         asked = pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, EVENTS, strict=True)], schema=EVENTS)
         numbers = pa.array([0 if math.isnan(r[0]) else int(r[0]) % 3 for r in rows], pa.int32())
-        answer = self.processor.events(self.session, self.header(DATA, epoch), asked, numbers)
-        assert answer is not None
+        return self.answer(self.processor.events(self.session, self.header(DATA, epoch), asked, numbers))
+
+    def answer(self, done: Any) -> list[Any]:
+        answer, self.bad = done
         return answer.to_pylist()  # type: ignore[no-any-return]
 
     def end(self, epoch: int) -> list[Any]:
-        answer = self.processor.end(self.session, self.header(END, epoch, groups=range(3)))
-        assert answer is not None
-        return answer.to_pylist()  # type: ignore[no-any-return]
+        header = self.header(END, epoch, groups=range(3))
+        answer = self.answer(self.processor.end(self.session, header))
+        self.processor.complete(self.session, header)
+        return answer
 
     def header(self, kind: Any, epoch: int, **more: Any) -> Header:
         return Header(session="q", kind=kind, label=WireLabel(run=1, epoch=epoch, attempt=epoch), **more)
@@ -195,18 +199,15 @@ Rows = st.lists(st.tuples(st.sampled_from([1.0, 2.0, 3.0, 4.0, math.nan]), st.in
 @settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(Rows, max_size=3), max_size=4))
 def test_state_timers_watermark_and_answers_are_those_of_a_run_without_the_bad_events(epochs: list[list[Any]]) -> None:
-    kept: list[Bad] = []
-    tolerant = Run(Counts(), Policy(True, keep=lambda session, header, bad: kept.extend(bad)))
+    tolerant = Run(Counts(), Policy(True))
     oracle = Run(Skips(), Policy())
     for epoch, frames in enumerate(epochs):
         for rows in frames:
-            kept.clear()
             good = [r for r in rows if not is_bad(r)]
             assert tolerant.frame(rows, epoch) == oracle.frame(good, epoch)
-            assert [b.row for b in kept] == [i for i, r in enumerate(rows) if is_bad(r)]
-        kept.clear()
+            assert [b.row for b in tolerant.bad] == [i for i, r in enumerate(rows) if is_bad(r)]
         assert tolerant.end(epoch) == oracle.end(epoch)
-        assert all(b.timer and b.arrow == b"" for b in kept)
+        assert all(b.timer and b.arrow == b"" for b in tolerant.bad)
         assert tolerant.state() == oracle.state()
 
 
@@ -239,12 +240,10 @@ def test_a_retried_frame_counts_its_events_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_event_that_python_cannot_hold_is_a_bad_one() -> None:
-    kept: list[Bad] = []
-    run = Run(Counts(), Policy(True, keep=lambda session, header, bad: kept.extend(bad)))
+    run = Run(Counts(), Policy(True))
     times = pa.array([0, 1 << 62], pa.int64()).cast(EVENTS.field("t").type)
     asked = pa.record_batch([pa.array([1.0, 1.0]), pa.array([1, 1]), times], schema=EVENTS)
-    answer = run.processor.events(run.session, run.header(DATA, 0), asked, pa.array([1, 1], pa.int32()))
-    assert answer is not None
-    assert answer.to_pylist() == [{"k": 1.0, "seen": 1}]
-    assert [(b.row, b.event) for b in kept] == [(1, "")]
-    assert pa.ipc.open_stream(kept[0].arrow).read_all().num_rows == 1
+    done = run.processor.events(run.session, run.header(DATA, 0), asked, pa.array([1, 1], pa.int32()))
+    assert run.answer(done) == [{"k": 1.0, "seen": 1}]
+    assert [(b.row, b.event) for b in run.bad] == [(1, "")]
+    assert pa.ipc.open_stream(run.bad[0].arrow).read_all().num_rows == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from udo_runtime.differences import row, unequal, unequal_columns
 
@@ -32,6 +32,7 @@ def test_rows_that_differ_are_named(served: list[Any], new: list[Any], kind: pa.
     assert unequal(pa.array(served, kind), pa.array(new, kind)) == rows
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats() | st.none(), st.floats() | st.none())))
 def test_floats_are_judged_as_one_by_one(pairs: list[tuple[float | None, float | None]]) -> None:
     served, new = (pa.array([p[i] for p in pairs], pa.float64()) for i in (0, 1))

@@ -1,30 +1,25 @@
-"""Sessions on the state server: loaded when first seen, written with each checkpoint, only what changed.
-
-A group's values lie there as a base and the changes since; the changes are folded into a new base when they outgrow it.
-"""
+"""Sessions on the state server: loaded when first seen, written with each checkpoint, only what changed."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from udo_protocol.checkpoints import Checkpoint, checkpoint, cut, load_checkpoint
+from udo_protocol.checkpoints import Checkpoint as Covered
+from udo_protocol.checkpoints import checkpoint as store
+from udo_protocol.checkpoints import cut, load_checkpoint
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import ProtocolError
 from udo_protocol.slot import as_int
 from udo_protocol.slot_reader import Emit
-from udo_runtime.following import Follower, Rewinder, Written, journal_entries
+from udo_runtime.engine.content import Piece
+from udo_runtime.engine.effects import Checkpoint
+from udo_runtime.following import Follower, Rewinder, journal_entries
 from udo_runtime.groups import Group
 from udo_runtime.session import Session
 from udo_runtime.versions import Versions
-
-# Changes below this are not worth folding, however small the base.
-_FOLD_BYTES = 8 << 10
-# Folding groups, and writing those of a former version anew, is shared out among checkpoints, so that none takes long: each writes
-# so much whole, and twice of what changed, which is what folding in the end costs of each change.
-_WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2
 
 
 class Durable:
@@ -42,10 +37,10 @@ class Durable:
         """Whether only this instance can make checkpoints: the first half of its promotion."""
         return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
 
-    def covered(self) -> Checkpoint:
+    def covered(self) -> Covered:
         """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
         covers = load_checkpoint(self._state, self._prefix)
-        return covers if covers.incarnation == self._incarnation else Checkpoint()
+        return covers if covers.incarnation == self._incarnation else Covered()
 
     def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
         """What is covered and, by session, the attempts that had met an error by then, as (partition, *label)."""
@@ -67,71 +62,38 @@ class Durable:
             return []
         return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
 
-    def save(
-        self,
-        sessions: Iterable[Session],
-        dropped: dict[str, set[int]],
-        seq: int,
-        emitted: int,
-        riding: Sequence[Any] = (),
-        *,
-        beside: Sequence[Sequence[Arg]] = (),
-        own: str = "",
-    ) -> None:
-        """One checkpoint covering `seq`, with the commands `beside` in the same step; Fenced if another instance owns the slot.
+    def save(self, checkpoint: Checkpoint, *, beside: Sequence[Sequence[Arg]] = (), own: str = "") -> None:
+        """Make a checkpoint durable, with the commands `beside` in the same step; Fenced if another instance owns the slot.
 
         `own`: this instance's name, which followed the owner before it maybe: it does not tell itself.
         """
+        content, at = checkpoint.content, round(time.time(), 3)
+        records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}
         writes: list[Sequence[Arg]] = list(beside)
-        written: list[Written] = []
-        records: dict[str, str] = {}
-        for name, numbers in dropped.items():
+        for name, numbers in content.dropped.items():
             writes += self._removal(name, numbers)
-        whole, changed = 0, 0  # bytes
-        for session in sessions:
-            session.settle()
-            for number, group in session.groups.items():
-                room = whole < _WHOLE_BYTES + _WHOLE_SHARE * changed
-                renew = room and group.former
-                if renew:
-                    group.migrate_all()
-                if group.dirty or group.touched or renew:
-                    written.append(self._write(writes, session.name, number, group, fold=room, renew=renew))
-                    changed += len(written[-1].delta or b"")
-                    whole += written[-1].whole
-            if session.changed:
-                records[session.name] = record(session)
-                writes.append(("HSET", f"{self._prefix}sessions", session.name, records[session.name]))
-        covers = Checkpoint(seq, self._incarnation, riding)
+        for piece in content.pieces:
+            writes += self._piece(piece)
+        writes += [("HSET", f"{self._prefix}sessions", name, text) for name, text in records.items()]
+        covers = Covered(checkpoint.seq, self._incarnation, checkpoint.riding)
 
         def entries(follower: str) -> Sequence[bytes]:
-            return () if follower == own else journal_entries(seq, written, records, dropped)
+            return () if follower == own else journal_entries(checkpoint.seq, content.pieces, records, content.dropped)
 
-        if checkpoint(self._state, self._prefix, self._token, covers, emitted, writes, entries) is not Emit.STORED:
-            raise ProtocolError(f"a checkpoint of {self._prefix} at {seq} is ahead of the answers emitted ({emitted})")
-        for w in written:
-            w.group.dirty.clear()
-            w.group.touched = False
-        for session in sessions:
-            session.changed = False
+        if store(self._state, self._prefix, self._token, covers, checkpoint.emitted, writes, entries) is not Emit.STORED:
+            raise ProtocolError(
+                f"a checkpoint of {self._prefix} at {checkpoint.seq} is ahead of the answers emitted ({checkpoint.emitted})"
+            )
 
-    def _write(self, writes: list[Sequence[Arg]], name: str, number: int, group: Group, *, fold: bool, renew: bool) -> Written:
-        p, delta, whole = self._prefix, None, 0
-        meta = group.meta()
-        writes.append(("HSET", f"{p}m:{name}", number, meta))
-        if group.dirty or renew:
-            delta = group.delta()
-            base, deltas = group.stored
-            if renew or (fold and deltas + len(delta) > max(base, _FOLD_BYTES)):
-                snapshot = group.snapshot()
-                whole = len(snapshot)
-                group.stored, group.former = [whole, 0], False
-                writes.append(("FCALL", "udo_preserve", 1, p, name, number))  # for a rollback, if that is still possible
-                writes += [("SET", f"{p}g:{name}:{number}", snapshot), ("DEL", f"{p}d:{name}:{number}")]
-            else:
-                group.stored[1] += len(delta)
-                writes.append(("RPUSH", f"{p}d:{name}:{number}", delta))
-        return Written(name, number, group, meta, delta, whole)
+    def _piece(self, piece: Piece) -> list[Sequence[Arg]]:
+        p, at = self._prefix, f"{piece.session}:{piece.number}"
+        writes: list[Sequence[Arg]] = [("HSET", f"{p}m:{piece.session}", piece.number, piece.meta)]
+        if piece.base is not None:
+            writes.append(("FCALL", "udo_preserve", 1, p, piece.session, piece.number))  # for a rollback, if that is still possible
+            writes += [("SET", f"{p}g:{at}", piece.base), ("DEL", f"{p}d:{at}")]
+        elif piece.delta is not None:
+            writes.append(("RPUSH", f"{p}d:{at}", piece.delta))
+        return writes
 
     def _removal(self, name: str, numbers: set[int]) -> list[Sequence[Arg]]:
         p = self._prefix
@@ -168,11 +130,3 @@ def restored(
     session = Session(name, groups, versions)
     session.renew(**known)
     return session
-
-
-def record(session: Session) -> str:
-    """What `sessions` holds of a session; `at`: seconds since 1970."""
-    known: dict[str, Any] = {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size}
-    if session.restoring is not None:
-        known["restoring"] = [(n, *label) for n, label in session.restoring.items()]
-    return json.dumps({**known, "at": round(time.time(), 3), "failed": sorted(session.failed)})

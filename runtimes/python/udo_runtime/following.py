@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from udo_protocol import following
 from udo_protocol.checkpoints import load_checkpoint
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import Fenced, StateLost
 from udo_protocol.rewinding import kept, rewind
+from udo_runtime.engine.content import Piece
 from udo_runtime.groups import Group, pack, unpack
 from udo_runtime.session import Session
 from udo_runtime.versions import Versions
@@ -26,25 +27,17 @@ _READ_BYTES = 1 << 20
 _NEARLY_S = 0.05
 
 
-class Written(NamedTuple):
-    """What a checkpoint wrote of one group."""
-
-    session: str
-    number: int
-    group: Group
-    meta: bytes
-    delta: bytes | None
-    whole: int  # bytes of the base, if it was written anew
-
-
-def journal_entries(seq: int, written: Iterable[Written], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> list[bytes]:
+def journal_entries(seq: int, pieces: Iterable[Piece], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> list[bytes]:
     """A checkpoint as its follower is told of it: its groups, then what it covers and the sessions that changed or went."""
-    entries = [pack([w.session, w.number, w.meta, w.delta, w.group.stored]) for w in written]
+    entries = [pack([p.session, p.number, p.meta, p.delta, list(p.stored)]) for p in pieces]
     return [*entries, pack([seq, records, {name: sorted(numbers) for name, numbers in dropped.items()}])]
 
 
 class Follower:
     """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
+
+    rewinds = False  # whether the first checkpoint goes back to an older state
+    covered = 0  # what a state that is gone back to covers
 
     def __init__(self, state: Connection, prefix: str, name: str, incarnation: str, versions: Versions | None = None) -> None:
         self._state, self._prefix, self._name = state, prefix, name
@@ -214,7 +207,7 @@ class Rewinder(Follower):
     All that came since is on trial until the first checkpoint, which rewinds the durable state in its own step.
     """
 
-    covered = 0  # what was kept covers the log up to here
+    rewinds = True
 
     def load(self) -> int:
         p = self._prefix

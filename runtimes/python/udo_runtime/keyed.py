@@ -8,7 +8,7 @@ import json
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -116,8 +116,10 @@ class KeyedProcessor:
         """Of the state that the operator reads and writes."""
         return self._keyed.state_version
 
-    def events(self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch | None:
-        """Answer a DATA frame whose events lie in the key groups `numbers`; None: STALE, nothing has changed."""
+    def events(
+        self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array
+    ) -> tuple[pa.RecordBatch, Sequence[Bad]] | None:
+        """The answer to a DATA frame whose events lie in the key groups `numbers`, and its bad events; None: STALE, nothing has changed."""
         label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty):
             return None
@@ -136,9 +138,7 @@ class KeyedProcessor:
         else:
             answer, bad = self._tolerant(session, batch, column, self.policy)
         self._saw(session, batch, bad, partition)
-        if bad:
-            self.policy.keep(session, header, bad)
-        return answer
+        return answer, bad
 
     def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[Bad], partition: int) -> None:
         """The highest event time of a frame, but for its bad events."""
@@ -252,20 +252,17 @@ class KeyedProcessor:
                 raise self._wrong(answer, event)
         return answers
 
-    def end(self, session: Session, header: Header, again: Again | None = None) -> pa.RecordBatch | None:
-        """Answer an END frame: due timers of the lane's groups fire, then the groups are complete. None: STALE.
+    def end(self, session: Session, header: Header, again: Again | None = None) -> tuple[pa.RecordBatch, Sequence[Bad]] | None:
+        """The answer to an END frame: due timers of the lane's groups fire; `complete` follows. And the bad ones. None: STALE.
 
         `again` are dead letters that take part in this epoch, before its timers; which of them failed is noted there.
         """
         label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty):
             return None
-        numbers = list(header.groups)
-        if self._keyed.time_column is not None:
-            numbers.append(time_group(partition))
-        if not session.touch(numbers, label, partition):
+        if not session.touch(self._numbers(header), label, partition):
             return None
-        answer, bad = empty(self._output), list[Bad]()
+        answer, bad = self._nothing, list[Bad]()
         if not header.void:
             watermark = session.watermark_us(label.epoch, self._keyed.delay_us)
             self._ctx._groups, self._ctx._watermark_us = session.groups, watermark
@@ -274,18 +271,25 @@ class KeyedProcessor:
                 answer, bad = self._fire(session, header.groups, watermark)
             if replayed.num_rows:
                 answer = joined([replayed, answer], self._output)
-        if bad:
-            self.policy.keep(session, header, bad)
+        return answer, bad
+
+    def complete(self, session: Session, header: Header) -> None:
+        """The groups of an END that `end` has answered are complete. ProcessingError if their state cannot be stored."""
+        numbers = self._numbers(header)
         try:
             session.close(numbers)
         except TypeError as e:
             raise ProcessingError(str(e)) from e
-        session.end(numbers, label, void=header.void)
+        session.end(numbers, label_of(header), void=header.void)
         self._check_size(session)
-        return answer
+
+    def _numbers(self, header: Header) -> list[int]:
+        """The groups of an END, with the one that holds the partition's highest event time."""
+        timed = self._keyed.time_column is not None
+        return [*header.groups, time_group(header.partition)] if timed else list(header.groups)
 
     def _sent_again(self, session: Session, again: Again, partition: int) -> pa.RecordBatch:
-        policy = Policy(True, self.policy.retries, self.policy.note)
+        policy = replace(self.policy, dead_letter=True)
         answer, bad = self._tolerant(session, again.events, again.groups, policy)
         self._saw(session, again.events, bad, partition)
         again.failed = {b.row: b for b in bad}

@@ -11,12 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.frame import Header
 from udo_runtime.bad_events import Bad, again, joined
 from udo_runtime.failure import ProcessingError, rows_to_batch
 from udo_runtime.groups import Group
 from udo_runtime.savepoint import Savepoint, Timed
-from udo_runtime.session import Session
 
 Answers = Sequence[dict[str, Any]]
 
@@ -28,7 +26,6 @@ class Policy:
     dead_letter: bool = False
     retries: int = 0
     note: Callable[[], None] = lambda: None  # a retry
-    keep: Callable[[Session, Header, Sequence[Bad]], None] = lambda session, header, bad: None  # ProcessingError: no room
 
     @property
     def plain(self) -> bool:

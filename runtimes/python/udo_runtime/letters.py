@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from udo_protocol.checkpoints import amend
 from udo_protocol.connection import Arg, Connection
-from udo_protocol.dead_letters import LaneName, Letter, parse_name
+from udo_protocol.dead_letters import LaneName, parse_name
 from udo_protocol.frame import Header
 from udo_protocol.limits import Limits
 from udo_runtime.bad_events import Bad
+from udo_runtime.engine.letter import full, letter
 from udo_runtime.failure import ProcessingError
 
 
@@ -44,7 +45,7 @@ class Room:
             if len(wanted) <= self._limits.dead_letters and sum(wanted.values()) <= self._limits.dead_letter_bytes:
                 self.sizes = wanted
                 return
-        raise full(first, self._prefix, self._limits)
+        raise full(first, self._prefix.split(":")[1], self._limits)
 
 
 def sizes(state: Connection, key: str) -> dict[str, int]:
@@ -52,41 +53,6 @@ def sizes(state: Connection, key: str) -> dict[str, int]:
     names = [bytes(n) for n in state.call("HKEYS", key)]
     lengths = state.transaction([("HSTRLEN", key, n) for n in names]) if names else []
     return {n.decode(): size for n, size in zip(names, lengths, strict=True)}
-
-
-def full(error: ProcessingError, prefix: str, limits: Limits) -> ProcessingError:
-    """`error`, with the reason why the policy did not keep the event instead."""
-    deployment = prefix.split(":")[1]
-    return ProcessingError(
-        f"{error} (not kept as a dead letter: {deployment} may keep {limits.dead_letters} of {limits.dead_letter_bytes} bytes in all, "
-        f"limits dead_letters and dead_letter_bytes. Send them again or drop them: udo dead replay {deployment}, udo dead drop "
-        f"{deployment})",
-        error.traceback,
-        error.event,
-        error.wire_code,
-    )
-
-
-def letter(bad: Bad, header: Header, reference: str, instance: str) -> Letter:
-    """A bad event of a frame as it is kept."""
-    return Letter(
-        operator=reference,
-        instance=instance,
-        session=header.session,
-        epoch=header.label.epoch,
-        partition=header.partition,
-        attempt=header.label.attempt,
-        lane=header.lane,
-        number=header.number,
-        row=bad.row,
-        at=round(time.time(), 3),
-        code=bad.error.wire_code,
-        reason=str(bad.error),
-        traceback=bad.traceback,
-        event=bad.event,
-        arrow=bad.arrow,
-        timer=bad.timer,
-    )
 
 
 class Letters:
@@ -106,7 +72,9 @@ class Letters:
     def keep(self, seq: int, header: Header, found: Sequence[Bad], reference: str, instance: str) -> None:
         """Make a frame's bad events durable; ProcessingError if there is no room, Fenced if another instance owns the slot."""
         kept = {
-            str(LaneName(header.lane, self._incarnation, seq, header.number, b.row)): letter(b, header, reference, instance).encode()
+            str(LaneName(header.lane, self._incarnation, seq, header.number, b.row)): letter(
+                b, header, reference, instance, time.time()
+            ).encode()
             for b in found
         }
         self.room.take(kept, found[0].error)
@@ -114,7 +82,7 @@ class Letters:
 
     def full(self, error: ProcessingError) -> ProcessingError:
         """What to fail with when there are more bad events than room."""
-        return full(error, self._prefix, self._limits)
+        return full(error, self._prefix.split(":")[1], self._limits)
 
     def _write(self, writes: Sequence[Sequence[Arg]]) -> None:
         amend(self._state, self._prefix, self._token, writes)

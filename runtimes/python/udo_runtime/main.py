@@ -13,12 +13,10 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import fields, replace
-from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from udo_protocol.connection import Connection, Login
-from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
 from udo_protocol.keys import HEARTBEAT, warm
 from udo_protocol.limits import DEFAULT, Limits
@@ -26,9 +24,9 @@ from udo_protocol.schema import from_ipc
 from udo_protocol.slot import report_ready
 from udo_protocol.slot_reader import SlotReader
 from udo_runtime.api import Context
+from udo_runtime.drivers.link import Link
+from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
 from udo_runtime.failure import ProcessingError, own_traceback
-from udo_runtime.instance import Instance, Stopped
-from udo_runtime.letters import Letters
 from udo_runtime.load import Processor, load
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
@@ -61,8 +59,7 @@ def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
 
 def _preload() -> None:
     """What only keyed operators need, while there is time. Not in a cold instance: its operator may bring a MessagePack of its own."""
-    for module in ("comparing_keyed", "durable", "keyed", "ledger"):
-        import_module(f"udo_runtime.{module}")
+    import_module("udo_runtime.drivers.keyed_instance")
     gc.collect()
     gc.freeze()
 
@@ -79,51 +76,25 @@ def _yield_to_others(nice: int) -> None:
         f.write(str(nice))
 
 
-def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Any, ctx: Context, limits: Limits) -> Instance:
-    reader = SlotReader(conn, a["prefix"], a["instance"], a["token"], limits)
-    arguments = (conn, reader, processor, schemas, f"{ctx.operator}@{ctx.version}", limits)
-    comparing = a.get("comparing")
-    if comparing:
+class Instance(Protocol):
+    """What serves an assignment."""
+
+    link: Link
+
+    def serve(self) -> None:
+        """Until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
+
+
+def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: Limits) -> Instance:
+    link = Link(conn, SlotReader(conn, a["prefix"], a["instance"], a["token"], limits), limits)
+    if comparing := a.get("comparing"):
         _yield_to_others(comparing["nice"])
-    if comparing and not a.get("keyed"):
-        from udo_runtime.comparing import Comparing
-
-        compare = Comparing(*arguments)
-        compare.examples = comparing["examples"]
-        return compare
-    kept = a.get("policy") == DEAD_LETTER
-    state = Connection(a["state_socket"], login=conn.login) if kept or a.get("keyed") else None
     if not a.get("keyed"):
-        stateless = Instance(*arguments)
-        if state is not None:
-            stateless.letters = Letters(state, a["prefix"], a["token"], conn.run_id, limits)
-        return stateless
-    assert state is not None
+        return StatelessInstance(link, a, processor, schemas, ctx)
     # Only here: a stateless operator's cold instance may have a MessagePack that the runtime's state could not work with.
-    from udo_runtime.durable import Durable
-    from udo_runtime.keyed import Keyed, KeyedProcessor
-    from udo_runtime.keyed_instance import KeyedInstance
-    from udo_runtime.ledger import Ledger
-    from udo_runtime.versions import Versions
+    from udo_runtime.drivers.keyed_instance import KeyedInstance
 
-    instance: KeyedInstance
-    if comparing:
-        from udo_runtime.comparing_keyed import ComparingKeyed
-
-        instance = ComparingKeyed(*arguments)
-        instance.examples, instance.groups = comparing["examples"], comparing.get("groups")
-    else:
-        instance = KeyedInstance(*arguments)
-    keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
-    instance.keyed = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
-    instance.keyed.policy = instance.policy(dead_letter=kept)
-    versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)
-    instance.durable = Durable(state, a["prefix"], a["token"], conn.run_id, versions)
-    instance.ledger = Ledger(state, a["prefix"], limits)
-    if a.get("follow"):
-        instance.follower = instance.durable.follower(a["instance"], rewind=a["follow"] == "kept")
-        instance.report = partial(report_ready, conn, a["prefix"], a["instance"])
-    return instance
+    return KeyedInstance(link, a, processor, schemas, ctx)
 
 
 def _serve(conn: Connection, a: dict[str, Any]) -> int:
@@ -154,12 +125,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         return EXIT_LOAD_FAILED
     instance = _instance(conn, a, processor, schemas, ctx, limits)
 
-    def stop(*_: object) -> None:
-        instance.stopping = True
-        if instance.parked:
-            raise Stopped
-
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, lambda *_: instance.link.stop())
     gc.collect()
     gc.freeze()  # what is loaded now stays: later collections need not look at it
     times = {"import_ms": (imported - started) * 1000, "open_ms": (time.perf_counter() - imported) * 1000}

@@ -15,8 +15,8 @@ from udo_protocol.recording_file import Recording
 from udo_protocol.schema import parse_schema
 from udo_runtime.api import Context
 from udo_runtime.debugger import Quit, Watch
+from udo_runtime.drivers.replay import Answered, Replay
 from udo_runtime.load import Processor
-from udo_runtime.replay import Answered, Replay
 
 # Where an answered event comes from, in front of the operator's columns.
 ORIGIN = pa.schema([("__udo_seq", pa.int64()), ("__udo_lane", pa.string()), ("__udo_session", pa.string()), ("__udo_epoch", pa.int64())])

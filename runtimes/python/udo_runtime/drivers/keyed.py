@@ -1,0 +1,88 @@
+"""The owner of a keyed slot: loads state as it is asked for, sends answers, writes checkpoints, trims."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from udo_protocol import following
+from udo_protocol.connection import Arg
+from udo_protocol.errors import ProtocolError
+from udo_protocol.slot import failed_lanes
+from udo_protocol.slot_reader import Emit, Read
+from udo_runtime.drivers.link import Link
+from udo_runtime.drivers.perform import Performer
+from udo_runtime.durable import Durable
+from udo_runtime.engine.effects import Checkpoint, LetterSizes, LoadSession, ReadLetters, ReadReplays, Send, Trim, run
+from udo_runtime.engine.keyed import Engine, Start
+from udo_runtime.ledger import Ledger
+from udo_runtime.session import Session
+
+# Behind the frame that ends later than this, what is answered leaves: a promotion throws away what waits.
+_EMIT_S = 0.002
+
+
+class KeyedOwner:
+    """See the module. `beside`: commands that belong into the step of the first checkpoint."""
+
+    def __init__(self, link: Link, engine: Engine, perform: Performer, durable: Durable, ledger: Ledger) -> None:
+        self.engine, self.durable, self.ledger = engine, durable, ledger
+        self.beside: Sequence[Sequence[Arg]] = ()
+        self._link, self._perform = link, perform
+        self._ending = False  # an epoch has ended, and no frame of another has been answered
+        perform.on(LoadSession, lambda e: durable.load(e.name))
+        perform.on(ReadReplays, lambda _: ledger.replays())
+        perform.on(ReadLetters, lambda e: ledger.bodies(e.names))
+        perform.on(LetterSizes, lambda _: ledger.sizes())
+        perform.on(Send, self.send)
+        perform.on(Checkpoint, self.store)
+        perform.on(Trim, lambda e: link.reader.trim(e.seq))
+
+    def begin(self, read: Read) -> int:
+        """Promoted without having been a standby: the state is loaded as it is asked for. From where to go on."""
+        self.engine.restart(self.start({}, unseen=self.durable.maybe_former()))
+        return self.take(read)
+
+    def start(self, sessions: dict[str, Session], unseen: Sequence[str] = ()) -> Start:
+        """What an engine begins with when its sessions are those of the newest checkpoint."""
+        return Start(sessions, failed_lanes(self._link.conn, self._link.prefix), self.durable.cuts(), self.ledger.sizes(), unseen)
+
+    def take(self, read: Read) -> int:
+        """Promoted: send what rides in the newest checkpoint; from where to go on."""
+        covers = self.durable.covered()
+        return run(self.engine.take(covers.seq, covers.riding, read.emitted), self._perform)
+
+    def expected_base(self, cursor: int) -> int | None:
+        """The log begins where the last checkpoint ends; the reader knows."""
+        return None
+
+    def answer(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
+        """Answer these; what was answered before is only processed."""
+        since = time.perf_counter()
+        for at, data in enumerate(frames, seq):
+            run(self.engine.serve(at, data), self._perform)
+            if time.perf_counter() - since > _EMIT_S:
+                run(self.engine.send(), self._perform)
+                since = time.perf_counter()
+        run(self.engine.flush(seq + len(frames) - 1), self._perform)
+        return seq + len(frames)
+
+    def settle(self) -> None:
+        """Nothing is ever under way behind a step."""
+
+    def send(self, effect: Send) -> None:
+        """Answers leave."""
+        outcome = self._link.reader.emit(effect.first, effect.answers, trim=False)
+        if outcome is not Emit.EMITTED:
+            raise ProtocolError(f"instance {self._link.name} answered out of turn: {outcome}")
+        if effect.ends or self._ending:
+            following.turning(self._link.conn, self._link.prefix, following.NEXT_MS if effect.ends else 0)
+            self._ending = effect.ends
+
+    def store(self, effect: Checkpoint) -> None:
+        """A checkpoint becomes durable."""
+        if effect.ends:
+            following.turning(self._link.conn, self._link.prefix, following.ON_DISK_MS, None if self._ending else time.time())
+        beside = [*self.beside, *self.ledger.commands(effect.content.letters)]
+        self.durable.save(effect, beside=beside, own=self._link.name)
+        self.beside = ()

@@ -1,0 +1,68 @@
+"""A keyed operator's instance from its assignment: owner, standby that becomes owner, or mirror."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from udo_protocol.connection import Connection
+from udo_protocol.dead_letters import DEAD_LETTER
+from udo_protocol.slot import report_ready
+from udo_runtime.api import Context
+from udo_runtime.drivers.keyed import KeyedOwner
+from udo_runtime.drivers.keyed_mirror import KeyedJudge
+from udo_runtime.drivers.link import Link
+from udo_runtime.drivers.mirror import Mirror
+from udo_runtime.drivers.owner import serve
+from udo_runtime.drivers.perform import Performer
+from udo_runtime.drivers.standby import Standby
+from udo_runtime.drivers.stateless_instance import Schemas, replies_of
+from udo_runtime.durable import Durable
+from udo_runtime.engine.comparison import Comparison
+from udo_runtime.engine.keyed import Engine
+from udo_runtime.engine.letters import Letters
+from udo_runtime.keyed import Keyed, KeyedProcessor
+from udo_runtime.keyed_bad_events import Policy
+from udo_runtime.ledger import Ledger
+from udo_runtime.load import Processor
+from udo_runtime.versions import Versions
+
+
+class KeyedInstance:
+    """See the module; `a` is the assignment (docs/protocol.md)."""
+
+    def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
+        self.link, self._a, self._schemas = link, a, schemas
+        keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
+        run = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
+        run.policy = Policy(a.get("policy") == DEAD_LETTER, link.limits.retries, link.counters.retried)
+        versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)
+        state = Connection(a["state_socket"], login=link.conn.login)
+        comparing = a.get("comparing")
+        self._durable = Durable(state, link.prefix, a["token"], link.conn.run_id, versions)
+        self._replies = replies_of(link, ctx, schemas[1])
+        self._perform = Performer(link, schemas[0])
+        letters = Letters(link.prefix.split(":")[1], link.limits, mirror=bool(comparing))
+        groups = comparing.get("groups") if comparing else None
+        engine = Engine(run, schemas, self._replies, letters, link.limits, link.counters, time.time, groups)
+        self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix))
+
+    def serve(self) -> None:
+        """See main.Instance."""
+        link, a, owner = self.link, self._a, self._owner
+        reference, report = self._replies.reference, partial(report_ready, link.conn, link.prefix, link.name)
+        if comparing := a.get("comparing"):
+            comparison = Comparison(reference, comparing["examples"])
+            judge = KeyedJudge(link, owner, self._perform, self._durable.follower(link.name), comparison, self._schemas)
+            mirror = Mirror(link, judge, comparison, reference)
+            judge.renew = mirror.renew
+            mirror.run(lambda: judge.load(report))
+            return
+        with link.leaving():
+            if follow := a.get("follow"):
+                follower = self._durable.follower(link.name, rewind=follow == "kept")
+                cursor = Standby(link, owner, self._perform, follower, report, reference).await_promotion()
+            else:
+                cursor = owner.begin(link.await_promotion())
+            serve(link, owner, cursor)

@@ -1,0 +1,138 @@
+"""Comparing a keyed operator: each frame is answered from the state that the serving version had before it.
+
+The mirror follows the owner (following.py). What it makes of the state itself lasts until the owner's next checkpoint, as
+after an update: so each epoch tells what the new version would have made of it, and differences do not pile up. A diff does
+so with all events, a canary with those of some key groups.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.errors import Fenced, StateLost
+from udo_protocol.frame import ANSWER, DATA, END, ERROR, Frame, decode
+from udo_protocol.schema import conform
+from udo_runtime.drivers.keyed import KeyedOwner
+from udo_runtime.drivers.link import Link
+from udo_runtime.drivers.mirror import Served
+from udo_runtime.drivers.perform import Performer
+from udo_runtime.drivers.standby import Report, unreadable
+from udo_runtime.engine.comparison import Comparison
+from udo_runtime.engine.effects import LoadSession, run
+from udo_runtime.engine.keyed import in_groups
+from udo_runtime.failure import ProcessingError
+from udo_runtime.following import Follower
+
+
+class KeyedJudge:
+    """See the module. `renew` is called between frames that are processed to get to the one that is compared."""
+
+    def __init__(
+        self,
+        link: Link,
+        owner: KeyedOwner,
+        perform: Performer,
+        follower: Follower,
+        comparison: Comparison,
+        schemas: tuple[pa.Schema, pa.Schema],
+    ) -> None:
+        self._link, self._owner, self._perform, self._follower, self._comparison = link, owner, perform, follower, comparison
+        self._engine = owner.engine
+        self._input, self._output = schemas
+        self._told_of: deque[tuple[int, list[list[Any]]]] = deque()
+        self.renew: Callable[[int], None] = lambda cursor: None
+
+    def load(self, report: Report) -> None:
+        """Have the owner's state; then tell that this instance is ready, or that its version cannot read it."""
+        self._perform.counting = self._engine.counting = False
+        self._perform.on(LoadSession, lambda e: self._follower.new(e.name))
+        self._link.reader.pin(1, 60_000)  # before the state is read: what comes behind it must be there
+        try:
+            self._restart(self._follower.load())
+        except (ProcessingError, StateLost) as e:
+            raise unreadable(report, e) from e
+        report({"ok": True})
+
+    def _restart(self, covered: int) -> None:
+        self._engine.restart(self._owner.start(self._follower.sessions))
+        self._covered, self._next = covered, covered + 1  # _next: the first frame not yet processed
+
+    def needed_from(self, cursor: int) -> int:
+        """See Judge."""
+        self._follower.keep_lease()
+        return self._covered + 1
+
+    def judge(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
+        """See Judge."""
+        if not self._reach(seq):
+            return False
+        self._perform.counting = True
+        new = self._answered(seq, data)
+        self._perform.counting = False
+        frame = decode(data)
+        return self._compared(frame, served.get((frame.header.lane, frame.header.number)), new)
+
+    def _compared(self, frame: Frame, answer: Frame | None, new: Frame) -> bool:
+        """Compare and count; False if these cannot be compared."""
+        events = self._batch(frame) if frame.header.kind == DATA else None
+        comparison, groups, failed = self._comparison, self._engine.groups, None
+        if new.header.kind == ERROR:
+            failure = new.header.failure
+            failed = ProcessingError(failure.message, failure.traceback, failure.event, failure.code)
+        if answer is None or frame.header.kind not in (DATA, END) or {answer.header.kind, new.header.kind} - {ANSWER, ERROR}:
+            if failed:
+                comparison.error(failed)
+            return False
+        theirs = self._batch(answer) if answer.header.kind == ANSWER and answer.body is not None else None
+        if groups is not None and not failed:  # comparable where each event has one answer: whose the others are, nobody knows
+            if events is None or theirs is None or theirs.num_rows != events.num_rows:
+                return False
+            events, theirs = in_groups(events, events, groups), in_groups(theirs, events, groups)
+            if not events.num_rows:
+                return False
+        comparison.frame(answer.header.version)
+        batch = None if events is None else conform(events, self._input)
+        if failed:
+            served = None if answer.header.kind == ERROR else self._batch(answer)
+            comparison.new_failed(frame, batch, answer, served, failed)
+            return True
+        mine = new.batch(self._output)
+        if answer.header.kind == ERROR:
+            comparison.served_failed(frame, batch, answer, mine)
+            return True
+        theirs = mine.slice(0, 0) if theirs is None else theirs
+        comparison.compare(frame, theirs if batch is None else batch, theirs, mine)
+        return True
+
+    def _batch(self, frame: Frame) -> pa.RecordBatch:
+        return frame.batch(self._perform.schema(frame.header.schema))
+
+    def _answered(self, seq: int, data: bytes | bytearray) -> Frame:
+        """The answer of this version."""
+        self._next = seq + 1
+        (_, pieces), _ = run(self._engine.frame(seq, data), self._perform)
+        return decode(b"".join(map(bytes, pieces)))
+
+    def _reach(self, seq: int) -> bool:
+        """Bring the state to what it was before frame `seq`; False if it holds that frame, or frames before it are gone: until the next
+        checkpoint."""
+        self._told_of += self._follower.told()
+        if not self._follower.follows:
+            raise Fenced(f"{self._link.name} was not told of all checkpoints: another instance follows, or the owner went back")
+        while self._told_of and self._told_of[0][0] < seq:
+            covered, entries = self._told_of.popleft()
+            self._follower.adopt(entries)
+            self._restart(covered)
+        while self._next < seq:
+            self._link.reader.limits = self._link.limits
+            read = self._link.reader.read(self._next)
+            if read.first > self._next or not read.frames:
+                return False
+            for at, data in enumerate(read.frames[: seq - read.first], read.first):
+                self._answered(at, data)
+                self.renew(at)
+        return self._next == seq

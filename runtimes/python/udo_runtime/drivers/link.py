@@ -1,0 +1,95 @@
+"""An instance's hold on its slot: the connection, the log's reader, parking, the node manager's heartbeat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Fenced, UdoError, Unavailable
+from udo_protocol.keys import HEARTBEAT
+from udo_protocol.limits import Limits
+from udo_protocol.slot_reader import Read, SlotReader
+from udo_runtime.engine.counters import Counters
+from udo_runtime.stats import Stats
+
+_HEARTBEAT_EVERY_S = 1.0
+
+
+class Stopped(BaseException):
+    """Raised by the signal handler while the instance is parked."""
+
+
+class Link:
+    """One per instance."""
+
+    def __init__(self, conn: Connection, reader: SlotReader, limits: Limits) -> None:
+        self.conn, self.reader, self.limits = conn, reader, limits
+        self.prefix, self.name = reader.prefix, reader.name
+        self.counters = Counters()
+        self._stats = Stats(f"{reader.prefix}stats:{reader.name}", self.counters)
+        self._heartbeat_due = 0.0
+        self.stopping = self.parked = False
+
+    def stop(self) -> None:
+        """From the handler of SIGTERM: leave behind the frame under way, or at once while parked."""
+        self.stopping = True
+        if self.parked:
+            raise Stopped
+
+    @contextmanager
+    def parking(self) -> Iterator[None]:
+        """While it lasts, SIGTERM raises Stopped instead of waiting for the next frame."""
+        self.parked = True
+        try:
+            if self.stopping:
+                raise Stopped
+            yield
+        finally:
+            self.parked = False
+
+    def owns(self, read: Read) -> bool:
+        """Whether this instance is the owner; Fenced if a newer one is."""
+        if read.owner > self.reader.token:
+            raise Fenced(f"token {self.reader.token} was overtaken by {read.owner} before it was promoted")
+        return read.owner == self.reader.token
+
+    def await_promotion(self) -> Read:
+        """Until this instance is the owner: what the slot looked like then."""
+        while True:
+            read = self.reader.read(1)
+            if self.owns(read):
+                return read
+            self.park_standby(read.emitted + 1, self.limits.park_ms)
+
+    def park_standby(self, cursor: int, wait_ms: int) -> None:
+        """Sleep until promoted, at most so long."""
+        with self.parking():
+            self.reader.park(cursor, wait_ms, shadow=True)
+        self.housekeeping()
+
+    def housekeeping(self, settle: Callable[[], None] = lambda: None) -> None:
+        """Now and then: counters and heartbeat. `settle` first receives what is still to come on the connection."""
+        now = time.monotonic()
+        if now < self._heartbeat_due:
+            return
+        settle()
+        self._heartbeat_due = now + _HEARTBEAT_EVERY_S
+        self._stats.publish(self.conn, now=now)
+        if not self.conn.call("EXISTS", HEARTBEAT):
+            grace_s = self.limits.heartbeat_grace_ms / 1000
+            raise Unavailable(f"no heartbeat of the node manager for {grace_s:g} s: instance {self.name} stops itself")
+
+    @contextmanager
+    def leaving(self, last: Callable[[Connection], None] = lambda conn: None) -> Iterator[None]:
+        """Around all an instance does: it may be stopped while parked, and leaves its counters behind, and what `last` leaves."""
+        try:
+            yield
+        except Stopped:
+            pass  # parked: nothing is under way but the parking's own replies
+        finally:
+            # A connection of its own: on the loop's one, replies may still be to come.
+            with suppress(UdoError), closing(Connection(self.conn.path, login=self.conn.login)) as conn:
+                self._stats.publish(conn, force=True)
+                last(conn)

@@ -1,0 +1,188 @@
+"""A mirror answers the frames that the owner answers and compares: it never writes an answer and never becomes owner.
+
+The owner's emits leave copies of their answers in `diffed` while `diff` names this instance; a pin keeps the frames they
+answer in the log. What is lost because this instance is slower is counted, never waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Protocol
+
+from udo_protocol.connection import Connection
+from udo_protocol.errors import Fenced, ProtocolError, Unavailable
+from udo_protocol.frame import DATA, ERROR, SKIPPED, Frame, decode
+from udo_runtime.drivers.link import Link
+from udo_runtime.drivers.perform import Performer
+from udo_runtime.engine.comparison import Comparison
+from udo_runtime.engine.effects import Execute, run
+from udo_runtime.engine.stateless import fitting
+from udo_runtime.failure import ProcessingError
+from udo_runtime.load import Processor
+
+# How soon the end of the diff is noticed, and a report is renewed.
+_LOOK_S = 0.25
+_REPORT_MS = 60_000
+_BEGIN_S = 30
+# Longer than the answer to any frame as a rule; when it runs out, frames are lost to the diff and counted.
+_PIN_MS = 30_000
+# The answers that the owner gave, by (lane, number).
+Served = Mapping[tuple[str, int], Frame]
+
+
+class Judge(Protocol):
+    """Answers a frame as the new version does and compares."""
+
+    def judge(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
+        """False: this frame cannot be compared."""
+
+    def needed_from(self, cursor: int) -> int:
+        """The first frame that may be read again."""
+
+
+class StatelessJudge:
+    """Each frame by itself."""
+
+    def __init__(self, processor: Processor, schema: Any, perform: Performer, comparison: Comparison) -> None:
+        self._process, self._input, self._perform, self._comparison = processor, schema, perform, comparison
+
+    def needed_from(self, cursor: int) -> int:
+        """See Judge."""
+        return max(cursor, 1)
+
+    def judge(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
+        """See Judge."""
+        frame, comparison = decode(data), self._comparison
+        answer = served.get((frame.header.lane, frame.header.number))
+        if answer is None or frame.header.kind != DATA or answer.header.kind == SKIPPED:
+            return False
+        comparison.frame(answer.header.version)
+        failed = answer.header.kind == ERROR
+        theirs = None if failed else answer.batch(self._perform.schema(answer.header.schema))
+        batch = None
+        try:
+            batch = run(fitting(frame, self._input), self._perform)
+            events = batch
+            new = self._perform(Execute(events.num_rows, lambda: self._process.named(events)))
+        except (ProcessingError, ProtocolError) as e:
+            comparison.new_failed(frame, batch, answer, theirs, e)
+            return True
+        if theirs is None:
+            comparison.served_failed(frame, batch, answer, new)
+        else:
+            comparison.compare(frame, batch, theirs, new)
+        return True
+
+
+class Mirror:
+    """See the module."""
+
+    def __init__(self, link: Link, judge: Judge, comparison: Comparison, reference: str) -> None:
+        self._link, self._judge, self._comparison, self._reference = link, judge, comparison, reference
+        self._report_due = 0.0
+
+    def run(self, prepare: Callable[[], None] = lambda: None) -> None:
+        """Compare until the diff is over: `diff` names this instance no more."""
+        found = self._comparison.found
+        with self._link.leaving(self._leave):
+            try:
+                prepare()
+                self._await_begin()
+                cursor = 0
+                while not self._link.stopping:
+                    cursor = self._step(cursor)
+                found.ended = True
+            except Fenced as e:
+                found.left = str(e)
+                raise
+
+    def _leave(self, conn: Connection) -> None:
+        self._publish(conn)
+        conn.call("FCALL", "udo_pin", 1, self._link.prefix, self._link.name, 0, 0)
+
+    def _key(self, name: str) -> str:
+        return f"{self._link.prefix}{name}"
+
+    def _await_begin(self) -> None:
+        """Wait for the node manager to begin the diff; it pins the log in the same step, and the first copy tells where to begin."""
+        waited_until = time.monotonic() + _BEGIN_S
+        while not self._on(self._link.conn.call("GET", self._key("diff"))):
+            if time.monotonic() > waited_until:
+                raise Unavailable(f"the diff of {self._reference} did not begin within {_BEGIN_S} s")
+            with self._link.parking():
+                time.sleep(_LOOK_S / 10)
+
+    def _on(self, diff: Any) -> bool:
+        """Whether `diff` names this instance."""
+        return diff is not None and bytes(diff).split()[-1].decode() == self._link.name
+
+    def _step(self, cursor: int) -> int:
+        conn, reader, found = self._link.conn, self._link.reader, self._comparison.found
+        with self._link.parking():
+            copy = conn.call("BLPOP", self._key("diffed"), f"{_LOOK_S}")
+        if copy is None:
+            self._look(cursor, conn.call("GET", self._key("diff")))
+            return cursor
+        first, last, count, size = (int(n) for n in bytes(copy[1]).split())
+        answers, _, diff = conn.transaction(
+            [("LPOP", self._key("diffed"), count), ("DECRBY", self._key("diffbytes"), size), ("GET", self._key("diff"))]
+        )
+        if cursor and first > cursor:
+            found.missed += first - cursor
+        served = {(f.header.lane, f.header.number): f for f in map(decode, answers or ())}
+        seq = first
+        while seq <= last:
+            # No more than is compared now: what lies behind would be read once more for each of these.
+            reader.limits = replace(self._link.limits, read_frames=last + 1 - seq)
+            read = reader.read(seq)
+            if read.first > last or not read.frames:
+                break
+            found.missed += read.first - seq
+            frames = read.frames[: last - read.first + 1]
+            for at, data in enumerate(frames, read.first):
+                if not self._judged(at, data, served):
+                    found.not_compared += 1
+                found.seen += 1
+                self.renew(at)
+            seq = read.first + len(frames)
+        found.missed += last + 1 - seq
+        self._look(last + 1, diff)
+        return last + 1
+
+    def _judged(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
+        try:
+            decode(data)
+        except ProtocolError:
+            return False
+        return self._judge.judge(seq, data, served)
+
+    def _look(self, cursor: int, diff: Any) -> None:
+        """Leave once the diff is over and what it kept is compared; renew what is leased."""
+        if not self._on(diff) and not self._link.conn.call("EXISTS", self._key("diffed")):
+            self._link.stopping = True
+        self._link.reader.pin(self._judge.needed_from(cursor), _PIN_MS)
+        self.renew(cursor)
+        self._link.housekeeping()
+
+    def renew(self, cursor: int) -> None:
+        """Now and then: what is leased, and the report."""
+        if time.monotonic() >= self._report_due:
+            self._report_due = time.monotonic() + _LOOK_S
+            self._link.reader.pin(self._judge.needed_from(cursor), _PIN_MS)
+            self._publish(self._link.conn)
+
+    def _publish(self, conn: Connection) -> None:
+        self._comparison.found.looks += 1
+        stats = self._link.counters.values()
+        counted = {"events": stats["events_in"], "answered": stats["frames"], "p50_ms": stats["p50_ms"], "p99_ms": stats["p99_ms"]}
+        report = json.dumps({**asdict(self._comparison.findings()), **counted})
+        commands: list[Any] = [("SET", self._key(f"compared:{self._link.name}"), report, "PX", _REPORT_MS)]
+        commands += [("PEXPIRE", self._key(name), _REPORT_MS) for name in ("diffed", "diffbytes")]
+        if told := self._comparison.told:
+            key = self._key(f"differ:{self._link.name}")
+            commands += [("RPUSH", key, *told), ("PEXPIRE", key, _REPORT_MS)]
+            self._comparison.told = []
+        conn.transaction(commands)

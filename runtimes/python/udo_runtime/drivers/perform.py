@@ -1,0 +1,57 @@
+"""Performs the effects that every engine asks for: user code, schemas, who sent a frame that cannot be decoded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.schema import schema_id, to_ipc
+from udo_protocol.slot import stored_schema
+from udo_runtime.drivers.link import Link
+from udo_runtime.engine.effects import Effect, Execute, FindSchema, FindSender
+
+Perform = Callable[[Effect], Any]
+
+
+class Performer:
+    """Of one instance. `on` adds what else is asked for; `settle` is called before the connection is used."""
+
+    def __init__(self, link: Link, schema: pa.Schema) -> None:
+        self._link = link
+        self._schemas: dict[bytes, pa.Schema] = {schema_id(to_ipc(schema)): schema}
+        self.settle: Callable[[], None] = lambda: None
+        self.counting = True  # off: what is executed counts nowhere
+        self._does: dict[type, Callable[[Any], Any]] = {Execute: self._execute, FindSchema: self._find, FindSender: self._sender}
+
+    def on(self, kind: type, does: Callable[[Any], Any]) -> None:
+        """Perform effects of this kind so."""
+        self._does[kind] = does
+
+    def __call__(self, effect: Effect) -> Any:
+        return self._does[type(effect)](effect)
+
+    def _execute(self, effect: Execute) -> Any:
+        started = time.perf_counter()
+        result = effect.work()
+        if effect.rows is not None and self.counting:
+            answer = result[0] if isinstance(result, tuple) else result
+            self._link.counters.record(effect.rows, 0 if answer is None else answer.num_rows, time.perf_counter() - started)
+        return result
+
+    def _find(self, effect: FindSchema) -> pa.Schema:
+        return self.schema(effect.identity)
+
+    def schema(self, identity: bytes) -> pa.Schema:
+        """The schema registered under that id."""
+        found = self._schemas.get(identity)
+        if found is None:
+            self.settle()
+            found = self._schemas[identity] = stored_schema(self._link.conn, self._link.prefix, identity)
+        return found
+
+    def _sender(self, effect: FindSender) -> tuple[str, int]:
+        self.settle()
+        return self._link.reader.sender(effect.seq)

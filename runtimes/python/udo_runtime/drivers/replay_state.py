@@ -1,0 +1,66 @@
+"""The state of a recording: a keyed engine begins with it, and nothing is written anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.limits import DEFAULT
+from udo_protocol.recording_file import Recording
+from udo_runtime.api import Context
+from udo_runtime.durable import restored
+from udo_runtime.engine.counters import Counters
+from udo_runtime.engine.effects import Checkpoint, LoadSession, Trim
+from udo_runtime.engine.keyed import Engine, Start
+from udo_runtime.engine.letters import Letters
+from udo_runtime.engine.replies import Replies
+from udo_runtime.keyed import Keyed, KeyedProcessor
+from udo_runtime.load import Processor
+from udo_runtime.session import Session
+from udo_runtime.versions import Versions
+
+
+def engine(
+    recording: Recording,
+    processor: Processor,
+    keyed: dict[str, Any],
+    schemas: tuple[pa.Schema, pa.Schema],
+    replies: Replies,
+    ctx: Context,
+) -> Engine:
+    """As it was in front of the first frame. It keeps no dead letters: a bad event fails its frame, where it can be looked at."""
+    how = Keyed(**{**keyed, "columns": tuple(keyed["columns"])})
+    target = processor.per_event
+    running = Engine(
+        KeyedProcessor(target, how, schemas[1], ctx),
+        schemas,
+        replies,
+        Letters("replay", DEFAULT),
+        DEFAULT,
+        Counters(),
+        clock=lambda: 0.0,
+    )
+    header = recording.header
+    running.restart(Start({}, header["failed"], header["cuts"]))
+    running.emitted = header["first_seq"] - 1
+    return running
+
+
+def effects(recording: Recording, processor: Processor, keyed: dict[str, Any]) -> dict[type, Callable[[Any], Any]]:
+    """What the engine asks for beside what a stateless one does."""
+    sessions = recording.sessions()
+    versions = Versions(keyed.get("state_version", 0), keyed.get("migrates_from", ()), processor.per_event.migrate)
+
+    def load(effect: LoadSession) -> Session:
+        if effect.name not in sessions:
+            return Session(effect.name, versions=versions)
+        record, folder = sessions[effect.name]
+        return restored(effect.name, record, recording.groups(folder), versions)
+
+    def store(effect: Checkpoint) -> None:
+        for name in effect.content.dropped:
+            sessions.pop(name, None)
+
+    return {LoadSession: load, Checkpoint: store, Trim: lambda e: None}

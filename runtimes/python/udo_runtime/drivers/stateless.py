@@ -1,0 +1,70 @@
+"""The owner of a stateless slot.
+
+Answers leave without waiting for their outcome: the fence is decided on the server together with the write, so the
+next frame is processed meanwhile, and a fenced instance learns it before it could do harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from udo_protocol.errors import ProtocolError
+from udo_protocol.slot_reader import Emit, Read
+from udo_runtime.drivers.link import Link
+from udo_runtime.drivers.perform import Performer
+from udo_runtime.engine.effects import Answer, KeepLetters, LetterRoom, run
+from udo_runtime.engine.replies import Replies
+from udo_runtime.engine.stateless import StatelessEngine
+from udo_runtime.letters import Letters
+
+# Answers of at least this size are sent at once; smaller ones travel together.
+_GROUP_BYTES = 64 << 10
+
+
+class StatelessOwner:
+    """See the module. `letters`: where bad events go under the policy `dead-letter`."""
+
+    def __init__(self, link: Link, engine: StatelessEngine, perform: Performer, replies: Replies, letters: Letters | None) -> None:
+        self._link, self._engine, self._perform, self._letters = link, engine, perform, letters
+        self._unconfirmed = False
+        perform.settle = self.settle
+        if letters is not None:
+            perform.on(LetterRoom, lambda _: letters.room.events())
+            perform.on(KeepLetters, lambda e: letters.keep(e.seq, e.header, e.found, replies.reference, replies.instance))
+
+    def begin(self, read: Read) -> int:
+        """Promoted: from where to go on."""
+        if self._letters is not None:
+            self._letters.begin(read.emitted)
+        return read.emitted + 1
+
+    def expected_base(self, cursor: int) -> int | None:
+        """What was answered is trimmed in the same step, so the log begins at the cursor."""
+        return cursor
+
+    def answer(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
+        """Answer each of these."""
+        waiting: list[Answer] = []
+        size = 0
+        for data in frames:
+            answer = run(self._engine.frame(seq + len(waiting), data), self._perform)
+            waiting.append(answer)
+            size += sum(map(len, answer[1]))
+            if size >= _GROUP_BYTES:
+                self._send(seq, waiting)
+                seq, waiting, size = seq + len(waiting), [], 0
+        if waiting:
+            self._send(seq, waiting, hold=True)  # the next read follows at once
+        return seq + len(waiting)
+
+    def _send(self, seq: int, answers: list[Answer], *, hold: bool = False) -> None:
+        self.settle()
+        self._link.reader.send_emit(seq, answers, hold=hold)
+        self._unconfirmed = True
+
+    def settle(self) -> None:
+        """Receive the outcome of the last answers."""
+        if self._unconfirmed:
+            self._unconfirmed = False
+            if (outcome := self._link.reader.emit_reply()) is not Emit.EMITTED:
+                raise ProtocolError(f"instance {self._link.name} answered out of turn: {outcome}")

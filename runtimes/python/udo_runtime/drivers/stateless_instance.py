@@ -1,0 +1,59 @@
+"""A stateless operator's instance from its assignment: owner, or mirror."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from udo_protocol.connection import Connection
+from udo_protocol.dead_letters import DEAD_LETTER, FAIL
+from udo_protocol.schema import to_ipc
+from udo_protocol.slot import store_schema
+from udo_runtime.api import Context
+from udo_runtime.drivers.link import Link
+from udo_runtime.drivers.mirror import Mirror, StatelessJudge
+from udo_runtime.drivers.owner import serve
+from udo_runtime.drivers.perform import Performer
+from udo_runtime.drivers.stateless import StatelessOwner
+from udo_runtime.engine.comparison import Comparison
+from udo_runtime.engine.replies import Replies
+from udo_runtime.engine.stateless import StatelessEngine
+from udo_runtime.letters import Letters
+from udo_runtime.load import Processor
+
+# Input, output.
+Schemas: TypeAlias = "tuple[pa.Schema, pa.Schema]"
+
+
+class StatelessInstance:
+    """See the module; `a` is the assignment (docs/protocol.md)."""
+
+    def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
+        self.link, self._a, self._processor, self._schemas = link, a, processor, schemas
+        self._replies = replies_of(link, ctx, schemas[1])
+        self._perform = Performer(link, schemas[0])
+
+    def serve(self) -> None:
+        """See main.Instance."""
+        if comparing := self._a.get("comparing"):
+            comparison = Comparison(self._replies.reference, comparing["examples"])
+            judge = StatelessJudge(self._processor, self._schemas[0], self._perform, comparison)
+            Mirror(self.link, judge, comparison, self._replies.reference).run()
+            return
+        link, a, policy = self.link, self._a, self._a.get("policy", FAIL)
+        letters = None
+        if policy == DEAD_LETTER:
+            state = Connection(a["state_socket"], login=link.conn.login)
+            letters = Letters(state, link.prefix, a["token"], link.conn.run_id, link.limits)
+        deployment = link.prefix.split(":")[1]
+        engine = StatelessEngine(self._processor, self._schemas[0], self._replies, policy, deployment, link.limits, link.counters)
+        owner = StatelessOwner(link, engine, self._perform, self._replies, letters)
+        with link.leaving():
+            serve(link, owner, owner.begin(link.await_promotion()))
+            owner.settle()
+
+
+def replies_of(link: Link, ctx: Context, output: pa.Schema) -> Replies:
+    """What this instance answers with; registers the schema of its answers."""
+    return Replies(f"{ctx.operator}@{ctx.version}", link.name, store_schema(link.conn, link.prefix, to_ipc(output)))

@@ -1,0 +1,106 @@
+"""What a checkpoint makes durable: changed groups, sessions' records, dead letters. Decided here, written by whoever has the server.
+
+A group's values are stored as a base and the changes since; the changes are folded into a new base when they outgrow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from udo_protocol.dead_letters import KeyedName
+from udo_runtime.groups import Group
+from udo_runtime.session import Session
+
+# Changes below this are not worth folding, however small the base.
+FOLD_BYTES = 8 << 10
+# Folding groups, and writing those of a former version anew, is shared out among checkpoints, so that none takes long: each writes
+# so much whole, and twice of what changed, which is what folding in the end costs of each change.
+_WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is written of one group. `delta`: the changed values. `base`: all values, which replaces base and changes."""
+
+    session: str
+    number: int
+    meta: bytes
+    delta: bytes | None
+    base: bytes | None
+    stored: Sequence[int]  # bytes of the base and of the changes behind it, with this written
+
+
+@dataclass(frozen=True)
+class LetterChanges:
+    """What becomes of a keyed slot's dead letters. `put` and `moved` say the hash they are to lie in, `gone` the one they lay in."""
+
+    put: Sequence[tuple[str, KeyedName, bytes]] = ()
+    moved: Sequence[tuple[str, str, KeyedName]] = ()  # from, to
+    marks: Mapping[KeyedName, int | None] = field(default_factory=dict)  # the epoch that has sent it again; None: it failed
+    gone: Sequence[tuple[str, KeyedName]] = ()
+
+
+@dataclass(frozen=True)
+class Content:
+    """One checkpoint. `records`: what is known of the sessions that changed; `dropped`: sessions that end, with their groups."""
+
+    pieces: Sequence[Piece]
+    records: Mapping[str, Mapping[str, Any]]
+    dropped: Mapping[str, set[int]]
+    letters: LetterChanges
+
+
+def changed(sessions: Iterable[Session]) -> tuple[list[Piece], dict[str, dict[str, Any]]]:
+    """The pieces of all groups that changed since the last checkpoint, and the records of the sessions that did."""
+    pieces: list[Piece] = []
+    records: dict[str, dict[str, Any]] = {}
+    whole, changes = 0, 0  # bytes
+    for session in sessions:
+        session.settle()
+        for number, group in session.groups.items():
+            room = whole < _WHOLE_BYTES + _WHOLE_SHARE * changes
+            renew = room and group.former
+            if renew:
+                group.migrate_all()
+            if group.dirty or group.touched or renew:
+                piece = _piece(session.name, number, group, fold=room, renew=renew)
+                changes += len(piece.delta or b"")
+                whole += len(piece.base or b"")
+                pieces.append(piece)
+        if session.changed:
+            records[session.name] = record(session)
+    return pieces, records
+
+
+def _piece(session: str, number: int, group: Group, *, fold: bool, renew: bool) -> Piece:
+    meta, delta, base = group.meta(), None, None
+    if group.dirty or renew:
+        delta = group.delta()
+        base_bytes, delta_bytes = group.stored
+        if renew or (fold and delta_bytes + len(delta) > max(base_bytes, FOLD_BYTES)):
+            base = group.snapshot()
+            group.stored, group.former = [len(base), 0], False
+        else:
+            group.stored = [base_bytes, delta_bytes + len(delta)]
+    return Piece(session, number, meta, delta, base, group.stored)
+
+
+def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:
+    """These pieces and all sessions' records are durable."""
+    by_name = {session.name: session for session in sessions}
+    for piece in pieces:
+        group = by_name[piece.session].groups[piece.number]
+        group.dirty.clear()
+        group.touched = False
+    for session in by_name.values():
+        session.changed = False
+
+
+def record(session: Session) -> dict[str, Any]:
+    """What a checkpoint says of a session beside its groups."""
+    known: dict[str, Any] = {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size}
+    if session.restoring is not None:
+        known["restoring"] = [(n, *label) for n, label in session.restoring.items()]
+    return {**known, "failed": sorted(session.failed)}

@@ -1,0 +1,312 @@
+"""The keyed state machine: which attempt a frame belongs to, what becomes of the state, what is durable before which answer.
+
+An END is answered only when all the epoch did to its groups is durable. The checkpoint that makes it so covers the END
+frame itself and carries its answer, so that an instance that dies in between neither loses nor repeats it. With commit =
+"frame" that holds for every frame: nothing is ever processed twice, so that the operator need not be deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udo_protocol.dead_letters import KeyedName, Letter
+from udo_protocol.errors import ProtocolError, Stale, StateLost, TwoProducers, UdoError
+from udo_protocol.frame import ANSWER, DATA, END, RESTORE, STATE, Frame, Header, decode, encode
+from udo_protocol.limits import Limits
+from udo_protocol.schema import GROUP_COLUMN, conform, misfits
+from udo_runtime import restoring
+from udo_runtime.bad_events import Bad, empty, joined
+from udo_runtime.engine.content import Content, changed, stored
+from udo_runtime.engine.counters import Counters
+from udo_runtime.engine.effects import Answer, Checkpoint, Execute, FindSchema, FindSender, LoadSession, Send, Steps, Trim
+from udo_runtime.engine.lanes import FailedLanes
+from udo_runtime.engine.letter import letter as letter_of
+from udo_runtime.engine.letters import Letters, Sizes
+from udo_runtime.engine.replies import Replies, failure
+from udo_runtime.failure import ProcessingError
+from udo_runtime.keyed import KeyedProcessor, label_of
+from udo_runtime.keyed_bad_events import Again
+from udo_runtime.missed import Missed
+from udo_runtime.session import Session
+
+# A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
+_CHECKPOINT_SHARE = 4
+
+
+@dataclass(frozen=True)
+class Start:
+    """What durable state holds when an engine begins from it, or begins anew."""
+
+    sessions: dict[str, Session] = field(default_factory=dict)
+    failed_lanes: Iterable[str] = ()  # answered with an error in the operator's stead
+    cuts: Mapping[str, int] = field(default_factory=dict)  # session -> last frame of the log that belongs to the state before
+    letters: Sizes = field(default_factory=dict)
+    unseen: Sequence[str] = ()  # sessions not loaded, maybe in the form of a former state version
+
+
+class Engine:
+    """One slot's keyed state. `frame` processes one frame; `serve` and `flush` also answer, as the owner.
+
+    `groups`: the key groups that are tried, None for all; the events of others are left out (a mirror of some groups).
+    """
+
+    def __init__(
+        self,
+        processor: KeyedProcessor,
+        schemas: tuple[pa.Schema, pa.Schema],
+        replies: Replies,
+        letters: Letters,
+        limits: Limits,
+        counters: Counters,
+        clock: Callable[[], float],
+        groups: Collection[int] | None = None,
+    ) -> None:
+        self.processor, self.letters, self.counters, self.groups = processor, letters, counters, groups
+        self._input, self._output = schemas
+        self._replies, self._limits, self._clock = replies, limits, clock
+        self.emitted = 0  # the last frame that is answered, whoever answered it
+        self.missed: Missed | None = None  # of a version that goes back
+        self.counting = True  # off while what is processed is on trial, or was counted before
+        self._waiting: list[Answer] = []  # answers that may leave together, to the frames up to the last one served
+        self.restart(Start())
+
+    @property
+    def commit_frame(self) -> bool:
+        """Whether each frame's answer waits until it is durable."""
+        return self.processor.commit_frame
+
+    def restart(self, start: Start) -> None:
+        """The state is that of a checkpoint; what has been done since is forgotten."""
+        self.sessions, self._cuts = start.sessions, start.cuts
+        self._unseen = list(start.unseen)
+        self._failed = FailedLanes(start.failed_lanes)
+        self._dropped: dict[str, set[int]] = {}
+        self._uncovered = 0  # bytes of frames since the last checkpoint
+        self.letters.restart(start.letters)
+
+    # -- the owner ---------------------------------------------------------------------------------------------------
+
+    def serve(self, seq: int, data: bytes | bytearray) -> Steps[None]:
+        """Process frame `seq`; its answer leaves with the next flush, at an END behind its checkpoint."""
+        answer, ended = yield from self.frame(seq, data)
+        if seq <= self.emitted:  # replayed: its answer is out already
+            return
+        if not ended or self.commit_frame:
+            self._waiting.append(answer)
+            return
+        yield from self._send()
+        yield from self.checkpoint(seq, [answer], ends=True)
+        self._waiting.append(answer)
+        yield from self._send(ends=True)
+        yield Trim(seq)
+
+    def flush(self, seq: int) -> Steps[None]:
+        """Answer what is processed: all frames up to `seq`."""
+        if self.commit_frame and self._waiting:
+            yield from self.checkpoint(seq, self._waiting)
+            yield from self._send()
+            yield Trim(seq)
+            return
+        yield from self._send()
+        if self._uncovered > self._limits.retained_bytes // _CHECKPOINT_SHARE and self.emitted >= seq:
+            yield from self.checkpoint(seq)
+            yield Trim(seq)
+
+    def send(self) -> Steps[None]:
+        """Answer what may leave before a flush."""
+        if not self.commit_frame:
+            yield from self._send()
+
+    def take(self, seq: int, riding: Sequence[tuple[str, bytes | bytearray]], emitted: int) -> Steps[int]:
+        """Be the owner: send what rides in the newest checkpoint, which covers `seq`, and is not answered; from where to go on."""
+        self.emitted = emitted
+        first = seq - len(riding) + 1
+        due: list[Answer] = [(lane, [frame]) for at, (lane, frame) in enumerate(riding, first) if at > emitted]
+        if due:
+            self._waiting = due
+            yield from self._send()
+            yield Trim(seq)
+        return seq + 1
+
+    def _send(self, *, ends: bool = False) -> Steps[None]:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            yield Send(self.emitted + 1, waiting, ends)
+            self.emitted += len(waiting)
+
+    def checkpoint(self, seq: int, riding: Sequence[Answer] = (), *, ends: bool = False) -> Steps[None]:
+        """Make all that was done up to `seq` durable."""
+        if self._unseen:
+            yield from self._see_one()
+        sessions = list(self.sessions.values())
+        pieces, records = changed(sessions)
+        content = Content(pieces, records, self._dropped, self.letters.changes())
+        frames = [(lane, b"".join(map(bytes, answer))) for lane, answer in riding]
+        yield Checkpoint(seq, self.emitted, content, frames, ends)
+        stored(sessions, pieces)
+        self.letters.saved()
+        self._dropped, self._uncovered = {}, 0
+
+    def _see_one(self) -> Steps[None]:
+        """Load one more session that nobody asked for: of a former version, the next checkpoints write it anew."""
+        if (name := self._unseen.pop()) not in self.sessions:
+            session = yield LoadSession(name)
+            if any(group.former for group in session.groups.values()):
+                self.sessions[name] = session
+
+    # -- a frame -----------------------------------------------------------------------------------------------------
+
+    def frame(self, seq: int, data: bytes | bytearray) -> Steps[tuple[Answer, bool]]:
+        """The answer to one frame, whatever is in it, and whether it completes a lane's epoch."""
+        self._uncovered += len(data)
+        try:
+            frame = decode(data)
+        except ProtocolError as e:
+            lane, number = yield FindSender(seq)
+            return self._error(Header(lane=lane, number=number), e), False
+        header = frame.header
+        if seq <= self._cuts.get(header.session, 0):  # its attempt began with a state that was dropped or replaced since
+            self._failed.add(header.lane)
+        if header.lane in self._failed:
+            return self._skipped(seq, header), False
+        session: Session | None = self.sessions.get(header.session)
+        if session is None:
+            session = self.sessions[header.session] = yield LoadSession(header.session)
+        assert session is not None
+        if (header.partition, *label_of(header)) in session.failed:
+            return self._skipped(seq, header), False
+        try:
+            answer = yield from self._answer(session, frame)
+        except Stale:
+            answer = None
+        except (ProcessingError, ProtocolError, StateLost, TwoProducers) as e:
+            session.fail(label_of(header), header.partition)
+            if self.missed is not None:
+                self.missed.failed(seq, header, e)
+            return self._error(header, e), False
+        if answer is None:
+            return self._replies.stale(header), False
+        if header.kind == END and header.job:
+            self._drop(session, list(header.groups))
+        if self.missed is not None and header.kind == END:
+            self.missed.ended(header)
+        return answer, header.kind == END
+
+    def _answer(self, session: Session, frame: Frame) -> Steps[Answer | None]:
+        """None: STALE."""
+        header = frame.header
+        if header.kind in (RESTORE, STATE):
+            reply = self._replies.header(header, ANSWER)
+            reply.state_version = self.processor.state_version
+            rows = restoring.answer(session, frame, reply, self._limits.frame_bytes)
+            return header.lane, encode(reply, rows)
+        if header.kind == END:
+            answer = yield from self._end(session, header)
+        elif header.kind == DATA:
+            answer = yield from self._events(session, frame)
+        else:
+            raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
+        return None if answer is None else self._replies.events(header, answer)
+
+    def _events(self, session: Session, frame: Frame) -> Steps[pa.RecordBatch | None]:
+        header = frame.header
+        batch = frame.batch((yield FindSchema(header.schema)))
+        if problems := misfits(batch.schema, self._input):
+            raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
+        if GROUP_COLUMN not in batch.schema.names:
+            raise ProtocolError("a keyed operator was sent events without their key groups; call it with key=")
+        if self.groups is not None:
+            batch = in_groups(batch, batch, self.groups)
+            if not batch.num_rows:
+                return empty(self._output)
+        events, numbers = conform(batch, self._input), batch.column(GROUP_COLUMN)
+        done = yield Execute(batch.num_rows, lambda: self.processor.events(session, header, events, numbers))
+        if done is None:
+            return None
+        answer, bad = done
+        yield from self._keep(header, bad)
+        return answer
+
+    def _end(self, session: Session, header: Header) -> Steps[pa.RecordBatch | None]:
+        """What it means for dead letters is noted for the checkpoint that follows."""
+        if self.groups is not None:
+            header, whole = Header(), header
+            header.CopyFrom(whole)
+            header.groups[:] = [n for n in whole.groups if n in self.groups]
+        label = label_of(header)
+        letters, settled = yield from self.letters.due(session, label, [] if header.void or header.job else header.groups)
+        events, failed = self._sent_again(letters)
+        again = Again(joined(events.values(), self._input), [name.group for name in events]) if events else None
+        done = yield Execute(len(events) or None, lambda: self.processor.end(session, header, again))
+        if done is None:
+            return None
+        answer, bad = done
+        yield from self._keep(header, bad)
+        self.processor.complete(session, header)
+        names = list(events)
+        for row, wrong in (again.failed if again else {}).items():
+            old, new = letters[names[row]], self._letter(wrong, header)
+            failed[names[row]] = replace(old, code=new.code, reason=new.reason, traceback=new.traceback, replays=old.replays + 1)
+        self.letters.end(session.name, label, header.groups, void=header.void)
+        self.letters.replayed(session.name, label.epoch, events.keys() - failed.keys(), failed, settled)
+        return answer
+
+    def _sent_again(self, letters: Mapping[KeyedName, Letter]) -> tuple[dict[KeyedName, pa.RecordBatch], dict[KeyedName, Letter]]:
+        """The events of dead letters that are sent again, and the letters whose events do not fit the operator any more."""
+        events: dict[KeyedName, pa.RecordBatch] = {}
+        failed: dict[KeyedName, Letter] = {}
+        for name, letter in letters.items():
+            batch = pa.ipc.open_stream(letter.arrow).read_next_batch()
+            if problems := misfits(batch.schema, self._input):
+                reason = "the event does not fit the operator's input schema: " + "; ".join(problems)
+                failed[name] = replace(letter, reason=reason, traceback="", replays=letter.replays + 1)
+            else:
+                events[name] = conform(batch, self._input)
+        return events, failed
+
+    def _keep(self, header: Header, found: Sequence[Bad]) -> Steps[None]:
+        """The bad events of a frame become dead letters; ProcessingError if there is no room."""
+        if not found:
+            return
+        label = label_of(header)
+        letters = {
+            KeyedName(header.session, label.epoch, bad.group, label.run, label.attempt, header.number, bad.row): self._letter(
+                bad, header
+            ).encode()
+            for bad in found
+        }
+        yield from self.letters.keep(letters, found[0].error)
+        if self.counting:
+            self.counters.dead_letters += len(found)
+
+    def _letter(self, bad: Bad, header: Header) -> Letter:
+        return letter_of(bad, header, self._replies.reference, self._replies.instance, self._clock())
+
+    def _error(self, header: Header, e: UdoError) -> Answer:
+        self._failed.add(header.lane)
+        self.counters.errors += self.counting
+        return self._replies.error(header, failure(e))
+
+    def _skipped(self, seq: int, header: Header) -> Answer:
+        if self.missed is not None:
+            self.missed.skipped(seq, header)
+        return self._replies.skipped(header)
+
+    def _drop(self, session: Session, numbers: list[int]) -> None:
+        """A batch job's groups end with its lane."""
+        for n in numbers:
+            session.groups.pop(n, None)
+        self._dropped.setdefault(session.name, set()).update(numbers)
+        if not any(n >= 0 for n in session.groups):
+            self._dropped[session.name].update(session.groups)
+            del self.sessions[session.name]
+
+
+def in_groups(rows: pa.RecordBatch, events: pa.RecordBatch, groups: Collection[int]) -> pa.RecordBatch:
+    """Of `rows`, one for each of `events`, those in these key groups."""
+    numbers = events.column(GROUP_COLUMN)
+    return rows.filter(pc.is_in(numbers, value_set=pa.array(groups, numbers.type)))

@@ -1,0 +1,163 @@
+"""Dead letters of a keyed slot: part of the checkpoints, and of an epoch as often as it counts: once.
+
+Those of an attempt wait as `pending` until it ENDs; then they count, and those of other attempts at the same epoch's key
+groups go. Letters of an attempt that never ENDs go with the END of a later epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from udo_protocol.dead_letters import DEAD, PENDING, KeyedName, Letter, parse_name
+from udo_protocol.limits import Limits
+from udo_runtime.engine.content import LetterChanges
+from udo_runtime.engine.effects import LetterSizes, ReadLetters, ReadReplays, Steps
+from udo_runtime.engine.letter import full
+from udo_runtime.failure import ProcessingError
+from udo_runtime.groups import Label
+from udo_runtime.session import Session
+
+# Bytes of each letter, by hash (`pending`, `dead`) and name.
+Sizes = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(slots=True)
+class _Entry:
+    size: int
+    ended: bool
+    body: bytes | None = None  # until it is durable
+    where: str = ""  # the hash that holds it
+
+    @property
+    def wanted(self) -> str:
+        return DEAD if self.ended else PENDING
+
+
+class Letters:
+    """What is durable, and what the next checkpoint makes so.
+
+    `mirror`: another version's answers are compared, so each epoch processes again the letters that the serving one has.
+    """
+
+    def __init__(self, deployment: str, limits: Limits, *, mirror: bool = False) -> None:
+        self._deployment, self._limits, self._mirror = deployment, limits, mirror
+        self._sessions: dict[str, dict[KeyedName, _Entry]] = {}
+        self._gone: dict[KeyedName, str] = {}
+        self._changed: dict[KeyedName, _Entry] = {}
+        self._marks: dict[KeyedName, int | None] = {}  # the epoch that has sent a letter again; None: it failed
+        self._failed: dict[KeyedName, bytes] = {}
+
+    def restart(self, sizes: Sizes) -> None:
+        """What the last checkpoint left; what has been noted since is forgotten."""
+        self._sessions.clear()
+        self._changed.clear()
+        self.saved()
+        for where, by_name in sizes.items():
+            for text, size in by_name.items():
+                if isinstance(name := parse_name(text), KeyedName):
+                    self._sessions.setdefault(name.session, {})[name] = _Entry(size, where == DEAD, None, where)
+
+    def keep(self, found: Mapping[KeyedName, bytes], error: ProcessingError) -> Steps[None]:
+        """Note a frame's bad events, of which the first failed with `error`; ProcessingError if there is no room."""
+        entries = {name: _Entry(len(body), False, body) for name, body in found.items()}
+        if not self._fits(entries):
+            self._look((yield LetterSizes()))
+            if not self._fits(entries):
+                raise full(error, self._deployment, self._limits)
+        for name, entry in entries.items():
+            self._sessions.setdefault(name.session, {})[name] = entry
+        self._changed.update(entries)
+
+    def end(self, session: str, label: Label, groups: Collection[int], *, void: bool) -> None:
+        """An attempt has ENDed for these groups; `void`: without a trace, as if the one before it were the last."""
+        known = self._sessions.get(session)
+        if not known:
+            return
+        groups = set(groups)
+        for name, entry in list(known.items()):
+            if name.epoch == label.epoch and name.group in groups:
+                own = (name.run, name.attempt) == (label.run, label.attempt)
+                if own and not void:
+                    if not entry.ended:
+                        entry.ended = True
+                        self._changed[name] = entry
+                elif own or not void:
+                    self._remove(known, name)
+            elif name.epoch < label.epoch and not entry.ended:
+                self._remove(known, name)
+
+    def due(self, session: Session, label: Label, groups: Collection[int]) -> Steps[tuple[dict[KeyedName, Letter], list[KeyedName]]]:
+        """What this END is to process again, and what an earlier epoch has: that may go.
+
+        To process are those marked for it or, if an attempt at this epoch has ENDed, what that one processed: no more, no less. Nor
+        may another one process else that is compared with it. Marks of epochs that have not ENDed in this state are from before it was
+        set back.
+        """
+        groups = set(groups)
+        known = self._sessions.get(session.name, {})
+        durable: Mapping[str, str] = (yield ReadReplays()) if known and groups else {}
+        if not durable:
+            return {}, []
+        mine = {str(n): n for n, e in known.items() if e.ended and n.group in groups and n.epoch < label.epoch}
+        marks = {n: mark for name, mark in durable.items() if (n := mine.get(name)) is not None}
+        for n, epoch in self._marks.items():  # of an END that the same checkpoint will cover
+            if epoch is None:
+                marks.pop(n, None)
+            elif n in marks:
+                marks[n] = str(epoch)
+        this = self._mirror or session.has_ended(groups, label.epoch)
+        chosen = sorted(n for n, m in marks.items() if (m == str(label.epoch) if this else not m or int(m) >= label.epoch))
+        bodies = (yield ReadLetters(chosen)) if chosen else []
+        letters = {n: Letter.decode(body) for n, body in zip(chosen, bodies, strict=True) if body is not None}
+        return letters, [n for n, m in marks.items() if m and int(m) < label.epoch]
+
+    def replayed(
+        self, session: str, epoch: int, done: Iterable[KeyedName], failed: Mapping[KeyedName, Letter], settled: Iterable[KeyedName]
+    ) -> None:
+        """This END has: `done` go with a later one, `failed` stay with their new reasons, `settled` go now."""
+        known = self._sessions.get(session, {})
+        for name in settled:
+            self._remove(known, name)
+        self._marks |= dict.fromkeys(done, epoch)
+        for name, new in failed.items():
+            self._marks[name] = None
+            body = self._failed[name] = new.encode()
+            if name in known:
+                known[name].size = len(body)
+
+    def changes(self) -> LetterChanges:
+        """For the next checkpoint."""
+        put = [(entry.wanted, name, entry.body) for name, entry in self._changed.items() if entry.body is not None]
+        put += [(DEAD, name, body) for name, body in self._failed.items()]
+        moved = [(entry.where, entry.wanted, name) for name, entry in self._changed.items() if entry.body is None]
+        return LetterChanges(put, moved, dict(self._marks), [(where, name) for name, where in self._gone.items()])
+
+    def saved(self) -> None:
+        """They are durable."""
+        for entry in self._changed.values():
+            entry.where, entry.body = entry.wanted, None
+        self._changed.clear()
+        self._gone.clear()
+        self._marks.clear()
+        self._failed.clear()
+
+    def _remove(self, known: dict[KeyedName, _Entry], name: KeyedName) -> None:
+        entry = known.pop(name, None)
+        self._changed.pop(name, None)
+        if entry is not None and entry.where:
+            self._gone[name] = entry.where
+
+    def _fits(self, more: Mapping[KeyedName, _Entry]) -> bool:
+        entries = [e for known in self._sessions.values() for e in known.values()]
+        entries += more.values()
+        limits = self._limits
+        return len(entries) <= limits.dead_letters and sum(e.size for e in entries) <= limits.dead_letter_bytes
+
+    def _look(self, there: Sizes) -> None:
+        """Some may have been dropped from outside."""
+        for known in self._sessions.values():
+            for name, entry in list(known.items()):
+                if entry.where and str(name) not in there[entry.where]:
+                    del known[name]
+                    self._changed.pop(name, None)

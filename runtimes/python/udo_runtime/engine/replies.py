@@ -1,0 +1,55 @@
+"""The frames that an instance answers with, whatever it does."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from udo_protocol.errors import UdoError
+from udo_protocol.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
+from udo_runtime.engine.effects import Answer
+from udo_runtime.failure import ProcessingError
+
+
+class Replies:
+    """Of the version `reference` (name@version) in the instance of that name; `schema`: the id of its answers' schema."""
+
+    def __init__(self, reference: str, instance: str, schema: bytes) -> None:
+        self.reference, self.instance, self._schema = reference, instance, schema
+        self._version = reference.partition("@")[2]
+
+    def header(self, to: Header, kind: Kind) -> Header:
+        """The header of an answer to a frame."""
+        return Header(lane=to.lane, number=to.number, kind=kind, version=self._version, trace=to.trace)
+
+    def events(self, to: Header, answer: pa.RecordBatch) -> Answer:
+        """The operator's own answer."""
+        reply = self.header(to, ANSWER)
+        reply.rows = answer.num_rows
+        reply.schema = self._schema
+        return to.lane, encode(reply, answer if answer.num_rows else None)
+
+    def nothing(self, to: Header) -> Answer:
+        """An answer without events."""
+        return to.lane, encode(self.header(to, ANSWER))
+
+    def skipped(self, to: Header) -> Answer:
+        """A frame behind one that failed."""
+        return to.lane, encode(self.header(to, SKIPPED))
+
+    def stale(self, to: Header) -> Answer:
+        """A frame of an attempt that has been overtaken."""
+        return to.lane, encode(self.header(to, STALE))
+
+    def error(self, to: Header, failure: Failure) -> Answer:
+        """The frame failed."""
+        failure.operator, failure.instance = self.reference, self.instance
+        reply = self.header(to, ERROR)
+        reply.failure.CopyFrom(failure)
+        return to.lane, encode(reply)
+
+
+def failure(e: UdoError) -> Failure:
+    """An error as it travels."""
+    if isinstance(e, ProcessingError):
+        return Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event)
+    return Failure(code=e.code, message=str(e))
