@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from tests.conftest import Servers, wait_until
+from tests.conftest import Servers, require, wait_until
 from tests.runtime.conftest import IN, OUT, P, Process
 from udo_protocol import keys, lane_end, slot
 from udo_protocol.frame import ANSWER, DATA, ERROR, SKIPPED, Frame, Header, encode
@@ -220,3 +221,14 @@ def test_logging_and_prints_reach_the_log(start: Start, servers: Servers) -> Non
     p.process.wait(10)
     assert "printed" in p.log.read_text()
     assert "WARNING root logged" in p.log.read_text()
+
+
+def test_an_instance_that_was_replaced_does_not_slow_down_the_session_it_was_started_from(start: Start, servers: Servers) -> None:
+    group = Path("/proc/self/autogroup")
+    if not group.exists():
+        require("autogroup", "the kernel does not share the processor by sessions")
+    before = group.read_text()
+    first, second = start(DOUBLE), start(TRIPLE)
+    assert first.process.wait(30) == 0
+    assert second.process.poll() is None
+    assert group.read_text() == before

@@ -72,8 +72,9 @@ def _limits(overrides: dict[str, Any]) -> Limits:
 def _yield_to_others(nice: int) -> None:
     """Let everybody else have the processor first, in good time: it cannot be taken back."""
     os.nice(nice)
-    with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
-        f.write(str(nice))
+    if os.getsid(0) == os.getpid():  # else the session, and its share of the processor, is also that of whoever started this
+        with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
+            f.write(str(nice))
 
 
 class Instance(Protocol):

@@ -1,0 +1,213 @@
+"""The keyed engine alone, without servers or clock: whatever dies at whatever effect, answers and state are those of one process."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from udo_runtime.api import Operator
+from udo_runtime.groups import TIMERS, unpack
+from udo_runtime.keyed import Keyed
+from udo_runtime.keyed_bad_events import Policy
+
+from tests.support.memory_slot import MemorySlot
+from udo_protocol.dead_letters import DEAD, PENDING, Letter
+from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Header, Kind, encode
+from udo_protocol.proto.frame_pb2 import Label
+from udo_protocol.schema import GROUP_COLUMN, schema_id, to_ipc
+
+EVENTS = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us"))])
+SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))
+COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+GROUPS, PARTITIONS = range(4), 2
+
+
+class Count(Operator):
+    """A running count per key; 13 is an event it fails on; a timer two seconds behind the event tells the count once more."""
+
+    def process(self, event: Any, ctx: Any) -> Any:
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        if event["k"] == 13:
+            raise ValueError("thirteen")
+        ctx.timer(event["t"] + dt.timedelta(seconds=2))
+        yield {"k": event["k"], "n": n}
+
+    def on_timer(self, key: Any, at: Any, ctx: Any) -> Iterator[dict[str, Any]]:
+        yield {"k": key, "n": 1000 + ctx.state.get("n", 0)}
+
+
+class Attempt:
+    """One try of a partition at an epoch; even keys come from partition 0, odd ones from 1."""
+
+    def __init__(self, slot: MemorySlot, epoch: int, attempt: int, partition: int, run: int = 1) -> None:
+        self.slot, self.lane = slot, f"q.{run}.{epoch}.{partition}.{attempt}"
+        self._marks = {"session": "q", "partition": partition, "label": Label(run=run, epoch=epoch, attempt=attempt)}
+        self._partition, self._sent = partition, 0
+
+    def send(self, keys: Sequence[int], second: int) -> None:
+        at = [dt.datetime(2020, 1, 1) + dt.timedelta(seconds=second)] * len(keys)
+        columns = [pa.array(keys, pa.int64()), pa.array(at, EVENTS.field(1).type), pa.array([k % 4 for k in keys], pa.int32())]
+        self._push(DATA, pa.record_batch(columns, schema=SENT), schema=schema_id(to_ipc(SENT)))
+
+    def end(self) -> None:
+        self._push(END, None, groups=[g for g in GROUPS if g % PARTITIONS == self._partition])
+
+    def _push(self, kind: Kind, batch: pa.RecordBatch | None, **more: Any) -> None:
+        self._sent += 1
+        self.slot.push(encode(Header(lane=self.lane, number=self._sent, kind=kind, **self._marks, **more), batch))
+
+    def kinds(self) -> list[Kind]:
+        return [f.header.kind for f in self.slot.answers[self.lane]]
+
+    def answers(self) -> list[tuple[int, int]]:
+        assert set(self.kinds()) == {ANSWER}
+        return [(r["k"], r["n"]) for f in self.slot.answers[self.lane] for r in f.batch(COUNTS).to_pylist()]
+
+
+def slot(*, commit: str = "epoch", policy: Policy | None = None, dies: frozenset[int] = frozenset()) -> MemorySlot:
+    keyed = Keyed(("k",), "t", commit=commit)
+    return MemorySlot(Count, keyed, (EVENTS, COUNTS), {schema_id(to_ipc(SENT)): SENT}, policy=policy, dies_at=dies.__contains__)
+
+
+# What is sent: epochs, each with its partitions' keys; and how each partition's earlier attempts break off.
+Epochs = Sequence[Sequence[Sequence[int]]]
+
+
+def oracle(epochs: Epochs, bad: tuple[int, ...] = ()) -> list[list[tuple[int, int]]]:
+    """The answers of one process that sees every epoch once: by epoch and partition, timers due by the watermark last."""
+    counts, timers, answers = Counter[int](), dict[int, set[int]](), []
+    highest, watermark = -1, -1  # of events seen so far; of the epochs before
+    for second, epoch in enumerate(epochs):
+        watermark = highest
+        for keys in epoch:
+            answers.append([])
+            for k in keys:
+                if k not in bad:
+                    counts[k] += 1
+                    timers.setdefault(k, set()).add(second + 2)
+                    answers[-1].append((k, counts[k]))
+                    highest = second
+        for partition in range(PARTITIONS):
+            due = sorted((at, k % 4, k) for k, ats in timers.items() if k % PARTITIONS == partition for at in ats if at <= watermark)
+            answers[-PARTITIONS + partition] += [(k, 1000 + counts[k]) for _, _, k in due]
+        for ats in timers.values():
+            ats -= {at for at in ats if at <= watermark}
+    return answers
+
+
+def play(s: MemorySlot, epochs: Epochs, broken_off: Sequence[int] = (), read: int = 16) -> list[Attempt]:
+    """Each partition at each epoch: attempts that break off behind so many frames, then one that ENDs."""
+    done: list[Attempt] = []
+    for epoch, partitions in enumerate(epochs):
+        for partition, keys in enumerate(partitions):
+            for number, frames in enumerate(broken_off):
+                failed = Attempt(s, epoch, number, partition)
+                for k in [*keys, 2 + partition][:frames]:
+                    failed.send([k], epoch + 50)  # a time that must not count
+            attempt = Attempt(s, epoch, 100, partition)
+            attempt.send(keys[:1], epoch)
+            attempt.send(keys[1:], epoch)
+            attempt.end()
+            done.append(attempt)
+        s.serve(read)
+    return done
+
+
+SCRIPT: Epochs = [[[0, 2, 0], [1]], [[0], [3, 1]], [[4, 0], []], [[0], [1]]]
+
+
+def test_an_undisturbed_engine_counts_like_one_process() -> None:
+    s = slot()
+    assert [a.answers() for a in play(s, SCRIPT, broken_off=[2])] == oracle(SCRIPT)
+    assert s.durable.records["q"]["last_ended"] == len(SCRIPT) - 1
+
+
+@pytest.mark.parametrize("commit", ["epoch", "frame"])
+def test_whatever_effect_a_process_dies_at_the_next_goes_on_as_if_nothing_had_happened(commit: str) -> None:
+    undisturbed = slot(commit=commit)
+    play(undisturbed, SCRIPT, broken_off=[1])
+    for moment in range(undisturbed.moments):
+        s = slot(commit=commit, dies=frozenset({moment}))
+        assert [a.answers() for a in play(s, SCRIPT, broken_off=[1])] == oracle(SCRIPT), f"dies at moment {moment}"
+        assert s.deaths == 1
+
+
+def test_two_deaths_one_soon_behind_the_other_change_nothing() -> None:
+    undisturbed = slot()
+    play(undisturbed, SCRIPT[:2])
+    pairs = [p for p in combinations(range(undisturbed.moments + 20), 2) if p[1] - p[0] <= 20]
+    for pair in random.Random(1).sample(pairs, 60):
+        s = slot(dies=frozenset(pair))
+        assert [a.answers() for a in play(s, SCRIPT[:2])] == oracle(SCRIPT[:2]), f"dies at moments {pair}"
+
+
+Keys = st.integers(0, 7)
+Plans = st.lists(st.tuples(*[st.lists(Keys.map(lambda k, p=p: k // 2 * 2 + p), max_size=4) for p in range(PARTITIONS)]), max_size=4)  # type: ignore[misc]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(Plans, st.lists(st.integers(0, 4), max_size=2), st.frozensets(st.integers(0, 150), max_size=3), st.integers(1, 16), st.booleans())
+def test_any_epochs_attempts_deaths_and_reads_count_like_one_process(
+    epochs: Epochs, broken_off: list[int], dies: frozenset[int], read: int, by_frame: bool
+) -> None:
+    s = slot(commit="frame" if by_frame else "epoch", dies=dies)
+    assert [a.answers() for a in play(s, epochs, broken_off, read)] == oracle(epochs)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(st.frozensets(st.integers(0, 120), max_size=3), st.integers(1, 16))
+def test_bad_events_are_dead_letters_once_whatever_dies(dies: frozenset[int], read: int) -> None:
+    epochs = [[[0, 2], [1, 13]], [[0], [13, 1, 13]], [[0], [1]]]
+    s = slot(policy=Policy(dead_letter=True), dies=dies)
+    assert [a.answers() for a in play(s, epochs, [2], read)] == oracle(epochs, bad=(13,))
+    letters = [Letter.decode(body) for body in s.durable.letters[DEAD].values()]
+    assert sorted((x.epoch, x.attempt, x.row) for x in letters) == [(0, 100, 0), (1, 100, 0), (1, 100, 1)]
+    assert not s.durable.letters[PENDING]
+
+
+def test_behind_a_frame_that_failed_an_attempt_is_skipped_and_the_next_one_counts() -> None:
+    s = slot()
+    play(s, SCRIPT[:1])
+    failed = Attempt(s, 1, 1, 1)
+    failed.send([1, 13], 1)
+    failed.send([1], 1)
+    failed.end()
+    s.serve()
+    assert failed.kinds() == [ERROR, SKIPPED, SKIPPED]
+    s.die()
+    again = Attempt(s, 1, 2, 1)
+    again.send([1], 1)
+    again.end()
+    s.serve()
+    assert again.answers() == [(1, 2)]
+
+
+def test_an_older_attempt_that_still_sends_is_stale_also_for_the_next_process() -> None:
+    s = slot()
+    old, new = Attempt(s, 0, 1, 0), Attempt(s, 0, 2, 0)
+    old.send([0], 0)
+    new.send([0, 0], 0)
+    s.serve()
+    s.die()
+    old.send([0], 0)
+    old.end()
+    new.end()
+    s.serve()
+    assert old.kinds() == [ANSWER, STALE, STALE]
+    assert new.answers() == [(0, 1), (0, 2)]
+
+
+def test_the_state_that_is_durable_is_that_of_the_answers() -> None:
+    s = slot()
+    play(s, SCRIPT, broken_off=[2])
+    groups = s.durable.session("q").groups
+    kept = {k: unpack(v)["n"] for n, g in groups.items() if n >= 0 for k, v in g.values.items() if k != TIMERS}
+    assert kept == dict(Counter(k for epoch in SCRIPT for keys in epoch for k in keys))
