@@ -28,7 +28,7 @@ OPERATORS = 4
 MEAN_EVENTS_PER_S = 8_000
 SAMPLES_PER_S, FLIGHT_NODES, SAMPLING_NODES = 5, 16, 4
 _COLUMNS = ("sched_dep_local", "dep_local", "carrier", "flight", "tailnum", "dep_delay", "air_time")
-_GENERATED = 700_000
+_GENERATED, _GENERATED_PLANES = 700_000, 5_000
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,15 @@ def _hashes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def generate(seed: int) -> Flights:
-    """Flights that leave by day, more on weekdays, with planes that fly unequally often."""
+    """Flights that leave by day, fewer at weekends, with planes that fly unequally often."""
     rng = np.random.default_rng(seed)
     day = rng.choice(7, _GENERATED, p=np.array([15, 15, 15, 15, 15, 12, 13]) / 100)
-    hour = np.clip(rng.normal(13.5, 4.3, _GENERATED), 5, 23.9)
+    hour = rng.uniform(5.5, 21.5, _GENERATED)
+    weights = rng.lognormal(sigma=0.7, size=_GENERATED_PLANES)
     return Flights(
         (day * 24 * 60 + hour * 60).astype(np.int64),
         rng.integers(0, 4000, _GENERATED),
-        np.minimum(rng.pareto(1.2, _GENERATED) * 400, 4999).astype(np.int64),
+        rng.choice(_GENERATED_PLANES, _GENERATED, p=weights / weights.sum()),
         rng.random(_GENERATED) < 0.4,
         rng.random(_GENERATED) < 0.98,
     )

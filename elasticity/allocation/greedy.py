@@ -14,8 +14,8 @@ from elasticity.allocation.history import Flags, Floats, Ints
 from elasticity.allocation.values import require_nodes
 from udo_protocol.errors import UsageError
 
-# Rows whose two best values are looked for at a time: 64 MB of copies at 1,000 nodes.
-_BLOCK_ROWS = 16_384
+# Rows whose two best values are looked for at a time: 4 MB of copies at 1,000 nodes.
+_BLOCK_ROWS = 1_024
 _TRIED_ALL = math.inf
 
 

@@ -23,7 +23,7 @@ def reallocate(values: Floats, load: Floats, placement: Ints, *, tolerance: floa
     bound = score(values, fresh) + tolerance * float(load.sum()) * copies
     result = placement.copy()
     limit = fair_limit(load, copies, values.shape[1], fairness)
-    carried = _carried(load, placement, values.shape[1])
+    carried = carried_load(load, placement, values.shape[1])
     moves = _moves(values, placement, fresh)
     lost = sum(math.isinf(gain) for gain, *_ in moves)
     for _, g, copy, target in moves[:lost]:
@@ -54,5 +54,6 @@ def _moves(values: Floats, placement: Ints, fresh: Ints) -> list[tuple[float, in
     return sorted(moves, key=lambda m: (-m[0], *m[1:]))
 
 
-def _carried(load: Floats, placement: Ints, nodes: int) -> Floats:
+def carried_load(load: Floats, placement: Ints, nodes: int) -> Floats:
+    """The load of the groups whose checkpoints each node holds."""
     return sum((node_loads(load, placement[:, c], nodes) for c in range(placement.shape[1])), np.zeros(nodes))

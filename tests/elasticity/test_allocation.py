@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from elasticity.allocation.baselines import allocate_even, allocate_random
 from elasticity.allocation.greedy import allocate, fair_limit
 from elasticity.allocation.history import Floats, Ints, LoadHistory
-from elasticity.allocation.reallocation import reallocate
-from elasticity.allocation.values import checkpoint_values, node_loads, score
+from elasticity.allocation.reallocation import carried_load, reallocate
+from elasticity.allocation.refine import refine
+from elasticity.allocation.values import checkpoint_values, score
 from tests.elasticity.literal import allocate_literally, optimal_score
 from udo_protocol.errors import UsageError
 
@@ -35,10 +36,6 @@ def jobs(draw: st.DrawFn, groups: int = 24, nodes: int = 7) -> tuple[Floats, Int
         samples = samples[rng.integers(0, g, g)]
     samples[rng.random(g) < 0.2] = 1.0
     return samples.astype(np.float32), rng.integers(0, n, g), n, copies
-
-
-def carried(load: Floats, placement: Ints, nodes: int) -> Floats:
-    return np.asarray(sum(node_loads(load, column, nodes) for column in placement.T))
 
 
 def assert_apart(placement: Ints, owner: Ints) -> None:
@@ -107,7 +104,7 @@ def test_of_equally_good_nodes_the_one_that_holds_the_least_is_taken() -> None:
 
     placement = allocate(values, load)
 
-    assert carried(load, placement, 4).tolist() == [0, 5, 4, 3]
+    assert carried_load(load, placement, 4).tolist() == [0, 5, 4, 3]
 
 
 def test_fairness_bounds_what_a_node_carries_as_long_as_a_node_has_room() -> None:
@@ -119,7 +116,7 @@ def test_fairness_bounds_what_a_node_carries_as_long_as_a_node_has_room() -> Non
     placements = {fairness: allocate(values, load, fairness=fairness) for fairness in (0.1, 1.0, math.inf)}
 
     for fairness, placement in placements.items():
-        assert carried(load, placement, 20).max() <= fair_limit(load, 1, 20, fairness)
+        assert carried_load(load, placement, 20).max() <= fair_limit(load, 1, 20, fairness)
     assert score(values, placements[0.1]) > score(values, placements[1.0]) > score(values, placements[math.inf])
 
 
@@ -144,14 +141,15 @@ def test_without_a_limit_it_is_the_optimum(job: tuple[Floats, Ints, int, int], f
 
 
 @pytest.mark.parametrize("fairness", [0.25, 0.5, 1.0])
-def test_under_a_limit_it_stays_within_five_percent_of_the_optimum(fairness: float) -> None:
-    gaps = [gap_to_optimum(seed, fairness) for seed in range(20)]
+def test_under_a_limit_it_comes_close_to_the_optimum_and_refined_within_five_percent(fairness: float) -> None:
+    gaps = np.array([gaps_to_optimum(seed, fairness) for seed in range(20)])
 
-    assert max(gaps) <= 0.05, gaps
+    assert gaps[:, 0].mean() <= 0.1, gaps
+    assert gaps[:, 1].max() <= 0.05, gaps
 
 
-def gap_to_optimum(seed: int, fairness: float) -> float:
-    """What is missing to the optimum's score, as a share of it."""
+def gaps_to_optimum(seed: int, fairness: float) -> tuple[float, float]:
+    """Of the greedy placement and the refined one: the share they miss of what the optimum gains over random placement."""
     rng = np.random.default_rng(seed)
     samples = rng.random((40, 4)) @ rng.normal(size=(4, 60)) / 4 + 2 + 0.2 * rng.random((40, 60))
     owner, load = np.arange(40) % 8, samples.mean(axis=1)
@@ -159,9 +157,26 @@ def gap_to_optimum(seed: int, fairness: float) -> float:
     limit = fair_limit(load, 1, 8, fairness)
     best = optimal_score(values, load, 1, limit)
     assert best is not None
-    placement = allocate(values, load, fairness=fairness)
-    assert carried(load, placement, 8).max() <= limit
-    return (score(values, placement) - best) / abs(best)
+    random = np.where(np.isfinite(values), values, 0).sum() / 7
+    greedy = allocate(values, load, fairness=fairness)
+    refined = refine(values, load, greedy, fairness=fairness)
+    assert max(carried_load(load, p, 8).max() for p in (greedy, refined)) <= limit + 1e-9
+    return (score(values, greedy) - best) / (random - best), (score(values, refined) - best) / (random - best)
+
+
+@given(jobs(groups=40), FAIRNESS)
+@settings(deadline=None)
+def test_refining_keeps_the_constraints_and_never_raises_the_score(job: tuple[Floats, Ints, int, int], fairness: float) -> None:
+    samples, owner, nodes, copies = job
+    values, load = checkpoint_values(samples, owner, nodes), samples.mean(axis=1).astype(np.float64)
+    greedy = allocate(values, load, copies=copies, fairness=fairness)
+
+    refined = refine(values, load, greedy, fairness=fairness)
+
+    assert_apart(refined, owner)
+    assert score(values, refined) <= score(values, greedy) + 1e-4
+    limit = max(carried_load(load, greedy, nodes).max(), fair_limit(load, copies, nodes, fairness))
+    assert carried_load(load, refined, nodes).max() <= limit + 1e-9
 
 
 @given(jobs(groups=40), FAIRNESS, st.sampled_from([0.0, 0.05, 0.3]), st.integers(0, 2**32 - 1))
@@ -176,8 +191,8 @@ def test_reallocation_ends_within_its_tolerance(job: tuple[Floats, Ints, int, in
 
     assert_apart(result, owner)
     assert score(values, result) <= score(values, fresh) + tolerance * load.sum() * copies + 1e-4
-    limit = max(carried(load, aged, nodes).max(), carried(load, fresh, nodes).max(), fair_limit(load, copies, nodes, fairness))
-    assert carried(load, result, nodes).max() <= limit + 1e-9
+    limit = max(carried_load(load, aged, nodes).max(), carried_load(load, fresh, nodes).max(), fair_limit(load, copies, nodes, fairness))
+    assert carried_load(load, result, nodes).max() <= limit + 1e-9
     assert reallocate(values, load, result, tolerance=tolerance + 1e-6, fairness=fairness).tolist() == result.tolist()
 
 
