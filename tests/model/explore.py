@@ -15,6 +15,7 @@ from tests.model.state import World
 from tests.model.steps import done, first, settle, steps
 
 W = TypeVar("W")
+W_co = TypeVar("W_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class Result:
         return f"{verdict:9} {self.states:>9,} states {self.seconds:7.1f} s"
 
 
-class Step(Protocol[W]):
+class Step(Protocol[W_co]):
     """One thing that can happen next. `chosen`: a fault or a freedom; it counts for no progress. `problem`: it may not happen."""
 
     @property
     def text(self) -> str: ...
     @property
-    def world(self) -> W: ...
+    def world(self) -> W_co: ...
     @property
     def chosen(self) -> bool: ...
     @property
