@@ -23,6 +23,7 @@ from benchmarks import airline
 from benchmarks import migration_sim as sim
 from benchmarks.bringup import say
 from benchmarks.tables import Section
+from elasticity.allocation.baselines import allocate_even
 from elasticity.allocation.greedy import allocate
 from elasticity.allocation.planning import pair, relieve
 from elasticity.allocation.values import checkpoint_values
@@ -98,7 +99,7 @@ def two_operators() -> float:
     falling = np.repeat(np.linspace(1, 0, 100)[None], 10, axis=0)
     samples, owner = np.vstack((falling, 1 - falling)), np.repeat([1, 2], 10)
     placement = allocate(checkpoint_values(samples, owner, 3), samples.mean(axis=1))
-    evenly = sim.allocate_even(owner[10:], 3, np.random.default_rng(1))
+    evenly = allocate_even(owner[10:], 3, np.random.default_rng(1))
     return float((placement[10:] == 1).sum() / (evenly == 1).sum())
 
 
