@@ -1,1 +1,5 @@
-"""Elasticity decisions as pure functions: from signals to plans, on a simulated clock. No I/O, no threads, nothing is executed here."""
+"""The controllers' decisions: pure functions from what was measured to what should change.
+
+Nothing here does I/O, starts threads or reads a clock: times are arguments, randomness comes from a seeded generator that the
+caller passes in. Whoever samples and executes (node manager, registry) lives above this package.
+"""

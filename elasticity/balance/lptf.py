@@ -1,0 +1,23 @@
+"""LPTF: longest processing time first, a global re-assignment (paper 2, sections 4 and 5). A baseline: it moves most keys."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from elasticity.balance.view import Decision, Limits, View, decided, eng_load, goal, imb_score
+
+
+def lptf(view: View, limits: Limits) -> Decision:
+    """Above θ: every key, most loaded first, to the engine that is the least loaded so far (the lower number if equal)."""
+    aim = goal(view, limits)
+    if imb_score(eng_load(view.keys_map, view.keys_load, view.engines)) <= aim.percent:
+        return decided(view, view.keys_map, aim)
+    keys_map = view.keys_map.copy()
+    engines = [(0.0, e) for e in range(view.engines)]
+    for key in np.argsort(-view.keys_load, kind="stable").tolist():
+        load, engine = engines[0]
+        keys_map[key] = engine
+        heapq.heapreplace(engines, (load + float(view.keys_load[key]), engine))
+    return decided(view, keys_map, aim)
