@@ -27,10 +27,11 @@ SUITES = {
     "registry_layers": "Push and pull of a 500 MB layer against copying it; udo push of changed code.",
     "attacks": "A hostile operator against its node: what is blocked, what the driver does not isolate.",
     "checkpoint_allocation": "Simulated: how often load moves to where a checkpoint lies, for four ways to allocate checkpoints.",
+    "balance": "Balancing keys between engines: each policy against static grouping and what whole keys allow (simulated).",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.
-WITH_OPTIONS = ("attacks", "checkpoint_allocation", "exactly_once", "update")
+WITH_OPTIONS = ("attacks", "balance", "checkpoint_allocation", "exactly_once", "update")
 EXIT_INVALID = 1
 
 

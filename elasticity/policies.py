@@ -27,7 +27,7 @@ def read(text: str) -> dict[str, dict[str, str]]:
     except tomllib.TOMLDecodeError as e:
         raise UsageError(f"a file of policies must be TOML, for instance [balance] and mine = 'my_module:mine': {e}") from e
     for kind, names in tables.items():
-        for name, entry in names.items() if isinstance(names, dict) else [("", names)]:
+        for name, entry in names.items() if isinstance(names, dict) else [("", None)]:
             if not isinstance(entry, str) or entry.count(":") != 1:
                 raise UsageError(f"[{kind}] {name}: expected 'module:function', got {entry!r}")
     return tables
@@ -48,7 +48,7 @@ def find(kind: str, name: str, extra: Names | None = None) -> Callable[..., Any]
     module, colon, function = entry.partition(":")
     if not colon:
         near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise NotFound(f"no {kind} policy {name!r}{hint} There are {', '.join(sorted(known))}, or your own as 'module:function'")
     try:
         found = getattr(importlib.import_module(module), function)

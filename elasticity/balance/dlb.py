@@ -35,17 +35,18 @@ def rebalance(view: View, limits: Limits, order: Order) -> tuple[Ints, Goal]:
 
     Of equally loaded engines the lower number is the most and the least loaded; equally loaded keys are ordered by number. Ours,
     and left out with `slack=None`: an engine with a hot key counts as loaded by what it has besides, else it would give away all
-    of that, key by key, before any other engine is relieved; and it goes on below θ while the busiest engine can be relieved.
+    of that, key by key, before any other engine is relieved; and it goes on below θ while the busiest engine can be brought to
+    `aim.peak`.
     """
     aim, loads = goal(view, limits), eng_load(view.keys_map, view.keys_load, view.engines)
     load: list[float] = loads.tolist()
     n, total = view.engines, float(loads.sum())
+    keys_map = view.keys_map.copy()
+    if not aim.due(loads):
+        return keys_map, aim
     # n Σx² - (Σx)², exact for integers, and its value at the goal: imbScore is above the goal while the first is above the second.
     spread = n * float((loads**2).sum()) - total**2
     enough = (aim.percent / 100 * total) ** 2 * (n - 1) / n
-    keys_map = view.keys_map.copy()
-    if not spread > enough:
-        return keys_map, aim
     keys = _Keys(view, limits)
     hot = {k: view.keys_load[k].item() for k in aim.hot}
     at_best = [aim.even_load] * n if hot else [0.0] * n  # of each engine, as long as its hottest key stays

@@ -6,17 +6,22 @@ import heapq
 
 import numpy as np
 
-from elasticity.balance.view import Decision, Limits, View, decided, eng_load, goal, imb_score
+from elasticity.balance.view import Decision, Limits, View, decided, eng_load, goal
 
 
 def lptf(view: View, limits: Limits) -> Decision:
-    """Above θ: every key, most loaded first, to the engine that is the least loaded so far (the lower number if equal)."""
+    """If it is due: every key, most loaded first, to the engine that is the least loaded so far (the lower number if equal).
+
+    Keys without load stay: they would all be put onto one engine.
+    """
     aim = goal(view, limits)
-    if imb_score(eng_load(view.keys_map, view.keys_load, view.engines)) <= aim.percent:
+    if not aim.due(eng_load(view.keys_map, view.keys_load, view.engines)):
         return decided(view, view.keys_map, aim)
     keys_map = view.keys_map.copy()
     engines = [(0.0, e) for e in range(view.engines)]
     for key in np.argsort(-view.keys_load, kind="stable").tolist():
+        if not view.keys_load[key]:
+            break
         load, engine = engines[0]
         keys_map[key] = engine
         heapq.heapreplace(engines, (load + float(view.keys_load[key]), engine))

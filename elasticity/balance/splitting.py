@@ -15,6 +15,8 @@ HEAD_SHARE = 0.2
 EPSILON = 1e-4
 # The head holds at most 5n keys; twice as many counters keep the estimates' error at half of its threshold.
 COUNTERS_PER_ENGINE = 10
+# Heavy hitters are those of so many last events at most, since streams change.
+FORGET_EVENTS = 10_000
 # D-Choices looks anew for its number of choices after so many events.
 REVIEW_EVENTS = 1_000
 
@@ -53,6 +55,8 @@ class WChoices(PartialKeyGrouping):
 
     def route(self, key: int) -> int:
         """The engine for the next event of this key, 0 … engines-1."""
+        if self._seen.total == FORGET_EVENTS:
+            self._seen = SpaceSaving(self._seen.capacity)
         if self._seen.add(key) > HEAD_SHARE / self.engines * self._seen.total:
             return self._send(self._wide(key))
         return self._send(self._candidates(key, 2))
@@ -66,10 +70,10 @@ class DChoices(WChoices):
 
     def __init__(self, engines: int, seed: int = 0) -> None:
         super().__init__(engines, seed)
-        self._d, self._review = 2, 1
+        self._d, self._review = 2, REVIEW_EVENTS
 
     def _wide(self, key: int) -> tuple[int, ...] | range:
-        if self._seen.total >= self._review:
+        if self._seen.total >= self._review or self._seen.total < self._review - REVIEW_EVENTS:
             head = self._seen.above(HEAD_SHARE / self.engines)
             self._d = choices([n / self._seen.total for n in head.values()], self.engines)
             self._review = self._seen.total + REVIEW_EVENTS

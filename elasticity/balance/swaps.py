@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from elasticity.balance.dlb import dlb_h
 from elasticity.balance.search import assign
-from elasticity.balance.view import Decision, Goal, Ints, Limits, Loads, View, decided, eng_load, imb_score
+from elasticity.balance.view import Decision, Goal, Ints, Limits, Loads, View, decided, eng_load, goal, imb_score
 
 # Beyond so many engines only as many of the most and of the least loaded are paired: a decision stays below 100 ms.
 PAIRED_ENGINES = 16
@@ -26,7 +26,7 @@ def dlb_s(view: View, limits: Limits) -> Decision:
     within 5 % of the best.
     """
     first = dlb_h(view, limits)
-    if first.after_percent <= first.goal_percent:
+    if first.after_percent <= first.goal_percent or not goal(view, limits).due(eng_load(view.keys_map, view.keys_load, view.engines)):
         return first
     keys_map, loads = first.keys_map.copy(), view.keys_load
     for _ in range(limits.max_moves - len(first.keys)):
@@ -42,7 +42,7 @@ def dlb_s(view: View, limits: Limits) -> Decision:
         enough = n * mean**2 + (n - 1) * (first.goal_percent / 100 * mean) ** 2  # Σx² at the goal
         better = assign(keys_map, loads, n, enough)
         keys_map = keys_map if better is None else better
-    return decided(view, keys_map, Goal(first.goal_percent, too_hot=first.too_hot))
+    return decided(view, keys_map, Goal(first.goal_percent, first.goal_percent, too_hot=first.too_hot))
 
 
 def _best(keys_map: Ints, loads: Loads, load: npt.NDArray[np.float64]) -> list[tuple[int, int]] | None:

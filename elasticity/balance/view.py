@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +14,11 @@ Ints = npt.NDArray[np.integer]
 Loads = npt.NDArray[np.integer] | npt.NDArray[np.floating]
 
 THETA_PERCENT = 15.0  # the paper's threshold
-# Moving keys stops this close to the best that there can be; nearer costs many moves for little.
-SLACK = 0.05
+# Moving keys stops this close to the best that there can be (nearer costs many moves for little) and starts so many times as far
+# from it (what lies between is noise of the window).
+SLACK, START_SLACKS = 0.02, 2
+# Loads are counts: a busiest engine no further from the best than so many standard deviations of its count may just be chance.
+CHANCE_SIGMAS = 4
 # A move costs about 10 µs to decide: with these, a decision over a million keys takes less than 100 ms.
 MAX_MOVES = 5_000
 
@@ -51,10 +55,10 @@ class View:
 class Limits:
     """When to balance and how far.
 
-    theta_percent: imbScore above it is balanced, down to it. slack (ours): where no assignment reaches θ, stop within this share
-    of the lowest imbScore there can be; and once balancing, relieve the busiest engine until its load is within this share of the
-    best. None: neither, as in the paper. max_moves: bound on one decision; the next one goes on from there. events_per_byte: a key
-    moves only if its load exceeds this times its bytes of state.
+    theta_percent: imbScore above it is balanced, down to it. slack (ours; None: as in the paper, θ alone): once balancing, relieve
+    the busiest engine until its load is within this share of the least it can be, which is what bounds throughput, and begin when
+    it is further than START_SLACKS of it away; where no assignment reaches θ, the same holds for imbScore. max_moves: bound on one
+    decision; the next one goes on from there. events_per_byte: a key moves only if its load exceeds this times its bytes of state.
     """
 
     theta_percent: float = THETA_PERCENT
@@ -88,18 +92,24 @@ def imb_score(load: npt.NDArray[np.floating]) -> float:
 
 @dataclass(frozen=True)
 class Goal:
-    """How far a decision goes.
+    """When a decision moves keys, and how far it goes.
 
-    percent: imbScore to reach. peak: load of the busiest engine to reach, which is what bounds throughput. hot: keys above an
-    equal share of what hotter ones leave, hottest first. even_load: of an engine without such a key, at best. too_hot: those of
-    `hot`, if no assignment reaches θ because of them.
+    percent, peak: imbScore and load of the busiest engine to reach, begun above start_percent or start_peak. hot: keys above an
+    equal share of what hotter ones leave, hottest first; too_hot: these, if no assignment reaches θ because of them. even_load:
+    load of an engine without a hot key, at best.
     """
 
+    start_percent: float
     percent: float
+    start_peak: float = float("inf")
     peak: float = float("inf")
     hot: tuple[int, ...] = ()
-    even_load: float = 0.0
     too_hot: tuple[int, ...] = ()
+    even_load: float = 0.0
+
+    def due(self, load: npt.NDArray[np.floating]) -> bool:
+        """Whether engines with these loads are to be balanced."""
+        return imb_score(load) > self.start_percent or bool(load.max() > self.start_peak)
 
 
 def floor(keys_load: Loads, engines: int) -> Goal:
@@ -116,17 +126,25 @@ def floor(keys_load: Loads, engines: int) -> Goal:
         rest, left = rest - float(keys_load[key]), left - 1
     best = np.full(engines, rest / left)
     best[: len(hot)] = keys_load[hot]
-    return Goal(imb_score(best), float(best[0]), tuple(hot), rest / left, tuple(hot))
+    lowest, peak = imb_score(best), float(best[0])
+    return Goal(lowest, lowest, peak, peak, tuple(hot), tuple(hot), rest / left)
 
 
 def goal(view: View, limits: Limits) -> Goal:
-    """θ alone as in the paper (`slack=None`), or also what the hottest keys and `slack` say."""
-    lowest = floor(view.keys_load, view.engines)
-    too_hot = lowest.hot if lowest.percent > limits.theta_percent else ()
+    """What `limits` asks for with these loads, wherever the keys are."""
+    least, theta = floor(view.keys_load, view.engines), limits.theta_percent
+    too_hot = least.hot if least.percent > theta else ()
     if limits.slack is None:
-        return Goal(limits.theta_percent, too_hot=too_hot)
-    percent = max(limits.theta_percent, lowest.percent * (1 + limits.slack))
-    return replace(lowest, percent=percent, peak=lowest.peak * (1 + limits.slack), too_hot=too_hot)
+        return Goal(theta, theta, too_hot=too_hot)
+    begin, once = 1 + START_SLACKS * limits.slack, 1 + limits.slack
+    return replace(
+        least,
+        start_percent=max(theta, least.percent * begin),
+        percent=max(theta, least.percent * once),
+        start_peak=max(least.peak * begin, least.peak + CHANCE_SIGMAS * math.sqrt(least.peak)),
+        peak=least.peak * once,
+        too_hot=too_hot,
+    )
 
 
 def decided(view: View, keys_map: Ints, aim: Goal) -> Decision:
