@@ -89,8 +89,7 @@ def run(
                 free[engine] = (busy if busy > now else now) + service
                 sent[engine] += 1
                 at = at + 1 if at + 1 < len(keys) else 0
-            part = phase.keys[first:at] if at > first else np.concatenate([phase.keys[first:], phase.keys[:at]])
-            counts = np.bincount(part, minlength=setup.keys)
+            counts = np.bincount(phase.keys[np.arange(first, first + sum(sent)) % len(keys)], minlength=setup.keys)
             _note(out, phase, counts, np.array(sent))
             seen += counts
             window.append(counts)
