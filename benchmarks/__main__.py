@@ -28,10 +28,11 @@ SUITES = {
     "attacks": "A hostile operator against its node: what is blocked, what the driver does not isolate.",
     "checkpoint_allocation": "Simulated: how often load moves to where a checkpoint lies, for four ways to allocate checkpoints.",
     "balance": "Balancing keys between engines: each policy against static grouping and what whole keys allow (simulated).",
+    "bottleneck": "Injected bottlenecks: found, missed, false alarms, delay (simulated).",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.
-WITH_OPTIONS = ("attacks", "balance", "checkpoint_allocation", "exactly_once", "update")
+WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "exactly_once", "update")
 EXIT_INVALID = 1
 
 

@@ -120,10 +120,11 @@ def read(text: str) -> Model:
     if low < 0 or high > 100:
         raise UsageError(f"[output]: expected terms within 0 and 100, got {low:g} to {high:g}")
     rules: dict[tuple[str, ...], str] = {tuple(key.split()): outcome for key, outcome in tables["rules"].items()}
-    for terms in product(*inputs.values()):
-        if rules.get(terms) not in output:
-            raise UsageError(f"[rules] {' '.join(terms)!r}: expected one of {', '.join(output)}, got {rules.get(terms)}")
-    unknown = rules.keys() - set(product(*inputs.values()))
+    combinations = set(product(*inputs.values()))
+    for combination in sorted(combinations):
+        if rules.get(combination) not in output:
+            raise UsageError(f"[rules] {' '.join(combination)!r}: expected one of {', '.join(output)}, got {rules.get(combination)}")
+    unknown = rules.keys() - combinations
     if unknown:
         raise UsageError(f"[rules] {' '.join(min(unknown))!r}: expected a term each of {', '.join(inputs)}, in this order")
     found = tables["thresholds"]
