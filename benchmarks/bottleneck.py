@@ -81,7 +81,7 @@ def _judge(reports: list[tuple[Episode, list[list[int]]]]) -> dict[str, Any]:
         "hit_rate": round(len(hits) / injected, 4),
         "false_alarm_rate": round(false / judged, 4),
         "delay_s": float(np.median(hits)) if hits else None,
-        "hit_rate_by_kind": {kind: round(len(delays[kind]) / n, 3) for kind, n in of.items() if kind != "none"},
+        "hit_rate_by_kind": {kind: round(len(delays[kind]) / n, 3) for kind, n in of.items() if n and kind != "none"},
     }
 
 
