@@ -29,10 +29,11 @@ SUITES = {
     "checkpoint_allocation": "Simulated: how often load moves to where a checkpoint lies, for four ways to allocate checkpoints.",
     "balance": "Balancing keys between engines: each policy against static grouping and what whole keys allow (simulated).",
     "bottleneck": "Injected bottlenecks: found, missed, false alarms, delay (simulated).",
+    "elasticity": "Scaling policies on a day of the top-10 routes; balancing in a large cluster (simulated).",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.
-WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "exactly_once", "update")
+WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "update")
 EXIT_INVALID = 1
 
 
