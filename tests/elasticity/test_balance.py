@@ -81,6 +81,20 @@ def test_dlb_s_meets_theta_wherever_an_assignment_does_and_is_else_within_5_perc
     assert dlb_s(view, Limits()).after_percent <= max(15, 1.05 * best) + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("keys_load", "keys_map", "engines"),
+    [
+        ([8, 3, 3, 1, 2, 1, 5, 5, 5], [1, 1, 2, 0, 2, 3, 0, 3, 3], 4),
+        ([3, 10, 1, 3, 1, 1, 1], [1, 0, 0, 1, 2, 2, 0], 3),
+        ([7, 1, 2, 7, 4, 2, 7, 5], [0, 1, 0, 0, 3, 1, 2, 0], 4),
+    ],
+)
+def test_dlb_s_finds_what_neither_moves_nor_swaps_reach(keys_load: list[int], keys_map: list[int], engines: int) -> None:
+    view, best = View(np.array(keys_map), np.array(keys_load), engines), optimum_percent(keys_load, engines)
+    assert dlb_h(view, Limits()).after_percent > max(15, 1.05 * best)
+    assert dlb_s(view, Limits()).after_percent <= max(15, 1.05 * best) + 1e-9
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_dlb_s_does_so_with_more_keys_than_a_search_could_try(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -23,6 +23,17 @@ def test_the_true_rate_is_per_busy_second() -> None:
     assert true_rate(operator(uses=(0.0,))) is None
 
 
+def test_the_replica_with_the_most_arrivals_bounds_the_others() -> None:
+    # given four replicas of 100 events/s when busy, one of which gets 95 of 110 events: together they can answer 116
+    assert true_rate(operator(uses=(0.95, 0.05, 0.05, 0.05))) == pytest.approx(100 * 110 / 95 / 4)
+
+
+def test_an_operator_grows_no_further_than_what_those_behind_it_can_take() -> None:
+    first = Operator("first", (replica(use=1.0, arrivals=300.0),))
+    last = operator("last", (0.5, 0.5), upstream="first", most=2)
+    assert granted(first, last) == [("first", "scale_out", 4)]  # 200 / 60, not 300 / 60
+
+
 def test_a_chain_is_scaled_at_once_through_its_selectivities() -> None:
     # given 300 events/s into one replica that answers 100 of them; it passes on two for each, to one that answers 50 when busy
     first = Operator("first", (replica(use=1.0, arrivals=300.0, outputs=200.0),))

@@ -85,13 +85,14 @@ def test_nothing_grows_in_front_of_a_bottleneck_that_cannot(policy: str) -> None
 
 
 def test_scaling_out_is_judged_by_the_replicas_it_was_granted() -> None:  # FLINK-39743
-    # given an operator that 3,000 events/s ask for fifty replicas of, and that may have no more than three
-    seen = Operator("op", (replica("a", 1.0, arrivals=1500.0), replica("b", 1.0, arrivals=1500.0)), max_replicas=3)
-    decision, memory = ds2(sample(seen), None, random.Random(1))
-    assert kinds(decision.granted) == [("op", "scale_out", 3)]
-    # when three answer half again as much as two
-    three = Operator("op", tuple(replica(n, 1.0, arrivals=1000.0) for n in "abc"), max_replicas=3)
-    decision, memory = ds2(sample(three, at_s=60), memory, random.Random(1))
+    # given twenty replicas that are asked for far more than they can answer, and that may become 21
+    def of(n: int, each: float) -> Operator:
+        return Operator("op", tuple(replica(f"r{i}", 1.0, arrivals=each) for i in range(n)), max_replicas=21)
+
+    decision, memory = ds2(sample(of(20, 500.0)), None, random.Random(1))
+    assert kinds(decision.granted) == [("op", "scale_out", 21)]
+    # when 21 answer a twentieth more, which is little of what would have been needed
+    decision, memory = ds2(sample(of(21, 476.0), at_s=60), memory, random.Random(1))
     # then that was what could be expected
     assert not memory.held
 
