@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-import numpy as np
-
-from elasticity.balance.view import Decision, Limits, View, decided, eng_load, goal
+from elasticity.balance.view import Decision, Limits, View, decided, descending, eng_load, goal
 
 
 def lptf(view: View, limits: Limits) -> Decision:
@@ -19,7 +17,7 @@ def lptf(view: View, limits: Limits) -> Decision:
         return decided(view, view.keys_map, aim)
     keys_map = view.keys_map.copy()
     engines = [(0.0, e) for e in range(view.engines)]
-    for key in np.argsort(-view.keys_load, kind="stable").tolist():
+    for key in descending(view.keys_load).tolist():
         if not view.keys_load[key]:
             break
         load, engine = engines[0]

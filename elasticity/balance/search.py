@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticity.balance.view import Ints, Loads
+from elasticity.balance.view import Ints, Loads, descending
 
 # Nodes looked at, about 2 µs each: the search is bounded whatever the loads are.
 NODES = 20_000
@@ -16,7 +16,7 @@ def assign(keys_map: Ints, keys_load: Loads, engines: int, enough: float) -> Int
     Keys are placed most loaded first and on the least loaded engine first, so the first assignment tried is LPTF's; of engines
     that are equally loaded only one is tried, the key's own if it is among them.
     """
-    order = [k for k in np.argsort(-keys_load, kind="stable").tolist() if keys_load[k] > 0]
+    order = [k for k in descending(keys_load).tolist() if keys_load[k] > 0]
     weights = [float(keys_load[k]) for k in order]
     rest = np.append(np.cumsum(weights[::-1])[::-1], 0.0).tolist()
     load, placed = [0.0] * engines, [0] * len(order)

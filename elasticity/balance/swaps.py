@@ -13,8 +13,9 @@ from elasticity.balance.dlb import dlb_h
 from elasticity.balance.search import assign
 from elasticity.balance.view import Decision, Goal, Ints, Limits, Loads, View, decided, eng_load, goal, imb_score
 
-# Beyond so many engines only as many of the most and of the least loaded are paired: a decision stays below 100 ms.
-PAIRED_ENGINES = 16
+# Bounds on the work of a decision. With more keys under load than this, single moves are fine enough; of more engines only as many
+# of the most and of the least loaded are paired; and swaps are soon worth little.
+SWAPPED_KEYS, PAIRED_ENGINES, MOST_SWAPS = 10_000, 16, 50
 # With so many keys under load, or fewer, swaps can be stuck far from the best; with more they hardly ever are.
 SEARCHED_KEYS = 16
 
@@ -26,10 +27,12 @@ def dlb_s(view: View, limits: Limits) -> Decision:
     within 5 % of the best.
     """
     first = dlb_h(view, limits)
-    if first.after_percent <= first.goal_percent or not goal(view, limits).due(eng_load(view.keys_map, view.keys_load, view.engines)):
-        return first
     keys_map, loads = first.keys_map.copy(), view.keys_load
-    for _ in range(limits.max_moves - len(first.keys)):
+    if first.after_percent <= first.goal_percent or np.count_nonzero(loads) > SWAPPED_KEYS:
+        return first
+    if not goal(view, limits).due(eng_load(view.keys_map, loads, view.engines)):
+        return first
+    for _ in range(min(MOST_SWAPS, limits.max_moves - len(first.keys))):
         load = eng_load(keys_map, loads, view.engines)
         swap = _best(keys_map, loads, load) if imb_score(load) > first.goal_percent else None
         if swap is None:

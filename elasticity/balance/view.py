@@ -90,6 +90,11 @@ def imb_score(load: npt.NDArray[np.floating]) -> float:
     return float(100 * load.std(ddof=1) / mean) if len(load) > 1 and mean > 0 else 0.0
 
 
+def descending(loads: Loads) -> Ints:
+    """Positions by load, most loaded first, equally loaded ones in order; of unsigned loads, too."""
+    return len(loads) - 1 - np.argsort(loads[::-1], kind="stable")[::-1]
+
+
 @dataclass(frozen=True)
 class Goal:
     """When a decision moves keys, and how far it goes.
@@ -117,10 +122,10 @@ def floor(keys_load: Loads, engines: int) -> Goal:
 
     A key above an equal share has an engine to itself at best, and the rest is at best spread evenly over the others.
     """
-    top = np.argsort(-keys_load, kind="stable") if len(keys_load) <= engines else _largest(keys_load, engines)
+    top = descending(keys_load) if len(keys_load) <= engines else _largest(keys_load, engines)
     rest, left, hot = float(keys_load.sum()), engines, []
     for key in top.tolist():
-        if left == 1 or keys_load[key] * left <= rest:
+        if left == 1 or float(keys_load[key]) * left <= rest:
             break
         hot.append(key)
         rest, left = rest - float(keys_load[key]), left - 1
@@ -156,4 +161,4 @@ def decided(view: View, keys_map: Ints, aim: Goal) -> Decision:
 def _largest(keys_load: Loads, n: int) -> Ints:
     """The n most loaded keys, most loaded first."""
     top = np.argpartition(keys_load, len(keys_load) - n)[-n:]
-    return top[np.argsort(-keys_load[top], kind="stable")]
+    return top[descending(keys_load[top])]

@@ -12,13 +12,16 @@ Step = Literal["none", "prepare", "take_over", "stop_prepared", "scale_in"]
 
 @dataclass(frozen=True)
 class Patience:
-    """Hysteresis. confirm: intervals in a row above a threshold before a step up; calm: below δ1 before a step down; settle: intervals
-    after a step in which only new overload counts twice; band: how far below δ2′ the load must fall for what was prepared to stop."""
+    """Hysteresis, in intervals. confirm: in a row above a threshold before a step up; calm: below δ1 before a step down; settle: after a
+    step, in which another one up needs twice `confirm` and none goes down. band: below δ2′ by so much, what was prepared stops."""
 
     confirm: int = 2
     calm: int = 30
     settle: int = 6
     band: float = 5.0
+
+
+PATIENCE = Patience()
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Watch:
     quiet: int = 0  # intervals left of `settle`
 
 
-def step(watch: Watch, load: float | None, thresholds: Thresholds, patience: Patience = Patience()) -> tuple[Watch, Step]:  # noqa: B008
+def step(watch: Watch, load: float | None, thresholds: Thresholds, patience: Patience = PATIENCE) -> tuple[Watch, Step]:
     """One interval later: O(x), or None if nothing was measured, which is no reason for any step and breaks every series."""
     if load is None:
         return replace(watch, alarming=0, overloaded=0, idle=0), "none"

@@ -187,6 +187,15 @@ def test_lptf_moves_most_keys() -> None:
     assert len(decision.keys) > 0.7 * 4096
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_loads_of_any_number_type_decide_the_same(dtype: type) -> None:
+    keys_load = np.minimum(zipf(300, 1.3, 100_000), 60_000)
+    keys_load[50:80] = 0
+    for policy in (dlb_h, dlb_l, dlb_s, lptf):
+        same = [policy(from_kg(loads, 5), Limits()).keys_map.tolist() for loads in (keys_load, keys_load.astype(dtype))]
+        assert same[0] == same[1], policy.__name__
+
+
 def test_static_key_grouping_starts_with_key_modulo_engines_and_stays() -> None:
     assert start(7, 3).tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert not len(kg(from_kg(zipf(4096, 1.5), 5), Limits()).keys)
