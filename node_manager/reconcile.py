@@ -125,6 +125,7 @@ class Reconciler:
             wanted = self._registry.wanted(self._node, generation, POLL_S)
             generation = int(wanted["generation"])
             self._take(wanted["deployments"])
+            self._manager.forget_homes(wanted["moved"])
 
         self._retrying(read, "wanted")
 

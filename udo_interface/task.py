@@ -127,7 +127,9 @@ class Task:
             # An RDD's partition is one group by itself: its keys come from nowhere else.
             here, count = context.partitionId(), self.keyed.partitions
             groups = groups_of(here, count) if count else [here]
-            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms)
+            keyed = Keyed(
+                run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms, self.keyed.stored is not None
+            )
         return Request(
             self.deployment,
             session,
