@@ -98,7 +98,9 @@ class Homes:
         try:
             found = self._maps.claim(asked.deployment, asked.session, self._node, me, stored=asked.stored, start_empty=asked.start_empty)
         except Unavailable as e:
-            raise Unavailable(f"{asked} is new on node {self._node}, and only the registry knows whether its state lies elsewhere: {e}") from e
+            raise Unavailable(
+                f"{asked} is new on node {self._node}, and only the registry knows whether its state lies elsewhere: {e}"
+            ) from e
         if not found["granted"]:
             raise StateElsewhere(self._refusal(asked, found))
         return int(found["version"])
@@ -112,7 +114,7 @@ class Homes:
             )
         gone = (
             f"if that state is gone for good: udo state release {asked.deployment} {asked.session}, then udo state import a backup, or "
-            "begin with a fresh checkpoint (docs/state.md, \"A session's home\")"
+            'begin with a fresh checkpoint (docs/state.md, "A session\'s home")'
         )
         if home == self._node:
             return f"{asked} has its state on node {home}, which has lost its disk since, or is another node of that name: {gone} --force"

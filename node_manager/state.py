@@ -107,7 +107,7 @@ class States:
             found.update(self._record(state, slot, session))
             if not force:
                 self._require_unused(queue, slot, session, "drop it all the same with --force (the query then fails with StateLost)")
-            writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
+            writes: Writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
             writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
             return writes
 
@@ -185,9 +185,7 @@ class States:
         """Whether other nodes may have the deployment, too."""
         return self._manager.find(name).source == "registry"
 
-    def _change(
-        self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]
-    ) -> None:
+    def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]) -> None:
         """Carry out what `plan` says, which may refuse, as the slot's only owner; `agree` asks the registry before."""
         with self._connected() as (state, queue):
             plan(state, queue)  # refused here, nothing is interrupted

@@ -22,7 +22,16 @@ class Attempt:
     """One try of a task at an epoch of a session; the first input column is an int64, the key; a second may be event time."""
 
     def __init__(
-        self, node: Node, deployment: str, session: str, epoch: int, attempt: int, run: str = "r1", *, groups: Sequence[int] = GROUPS, **asked: bool
+        self,
+        node: Node,
+        deployment: str,
+        session: str,
+        epoch: int,
+        attempt: int,
+        run: str = "r1",
+        *,
+        groups: Sequence[int] = GROUPS,
+        **asked: bool,
     ) -> None:
         name = f"{session}.{run}.{epoch}.{attempt}"
         reply = node.open_lane(deployment, name, session=session, epoch=epoch, run=run, call="c", **asked)  # type: ignore[arg-type]

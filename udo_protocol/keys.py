@@ -46,7 +46,8 @@
 | `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
 | `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |
 
-Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost). On the queue server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
+Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost). Node-wide on the queue
+server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
 `udo:warm:{inst}` (list: hands a warm instance its assignment).
 """
 

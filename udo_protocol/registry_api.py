@@ -110,9 +110,7 @@ class Registry(Content):
         """{version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry_s=BRIEFLY_S)
 
-    def claim(
-        self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False
-    ) -> Json:
+    def claim(self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False) -> Json:
         """The node is about to serve a keyed session: {session, version, node, incarnation, spread, at, granted}. The first that asks
         becomes the session's home, and only the home is granted a session without a store."""
         body = {"session": session, "node": node, "incarnation": incarnation, "stored": stored, "start_empty": start_empty}
@@ -152,7 +150,8 @@ class Registry(Content):
     def wanted(self, node: str, after: int = -1, wait_s: float = 25.0) -> Json:
         """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
 
-        {generation, moved: [{deployment, session, version}], deployments: [{name, operator, version, digest, manifest, layers, slots, config: {env, secrets, files: {path:
+        {generation, moved: [{deployment, session, version}], deployments:
+        [{name, operator, version, digest, manifest, layers, slots, config: {env, secrets, files: {path:
         base64}, limits, policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the
         node starts update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes
         there (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports

@@ -8,14 +8,16 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from node_manager import access
+from node_manager.homes import Asked, Homes
 from node_manager.servers import find_server
-from tests.conftest import require, wait_until
+from tests.conftest import Servers, require, wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon
 from tests.node_manager.test_state import COUNT, KEYED
@@ -76,6 +78,17 @@ class Two:
                 part.header.replace = replace
             yield part
 
+    def back(self) -> None:
+        """The registry was stopped; it is started again and knows both nodes."""
+        if self.registry.process.poll() is not None:
+            self.registry = start(self.top / "registry", "--listen", self.url.removeprefix("http://"))
+            self.client = self.registry.client()
+        self.both_live()
+
+    def both_live(self) -> None:
+        """Wait until the registry has heard of both nodes."""
+        wait_until(lambda: {n["node"] for n in self.client.nodes() if n["live"]} == {"a", "b"}, 30, "both nodes to be live")
+
     def close(self) -> None:
         for node in (self.a, self.b):
             if node.process is not None and node.process.poll() is None:
@@ -110,8 +123,8 @@ def test_a_session_that_began_on_one_node_is_refused_on_another_with_what_to_do(
     for epoch, asked in ((0, {}), (1, {}), (1, {"start_empty": True})):
         with pytest.raises(StateElsewhere) as refused:
             two.attempt(two.b, session, epoch, **asked)
-        for part in (session, "'d'", f"epoch {epoch}", "on node a", "sent to node b", "store=", "executors on one node", "udo state release"):
-            assert part in str(refused.value)
+        told = (session, "'d'", f"epoch {epoch}", "on node a", "sent to node b", "store=", "executors on one node", "udo state release")
+        assert [part for part in told if part not in str(refused.value)] == []
 
     assert two.counts(two.a, session, 1) == [3, 4]
     assert two.home(session) == "a"
@@ -134,15 +147,31 @@ def test_known_sessions_need_no_registry_and_new_ones_wait_for_it(two: Two, sess
         two.a.kill()
         two.start(two.a)
         assert two.counts(two.a, session, 1) == [3, 4]
-        for node, other in ((two.a, session + "-new"), (two.b, session)):
-            with pytest.raises(Unavailable, match=f"{other} .* is new on node [ab], and only the registry knows"):
-                two.attempt(node, other, 0)
+        with ThreadPoolExecutor(2) as pool:
+            new, known_elsewhere = pool.submit(two.counts, two.a, session + "-new", 0), pool.submit(two.attempt, two.b, session, 2)
+            two.back()
+            assert new.result() == [1, 2]
+            with pytest.raises(StateElsewhere):
+                known_elsewhere.result()
     finally:
-        two.registry = start(two.top / "registry", "--listen", two.url.removeprefix("http://"))
-        two.client = two.registry.client()
-    with pytest.raises(StateElsewhere):
-        two.attempt(two.b, session, 2)
-    assert two.counts(two.a, session + "-new", 0) == [1, 2]
+        two.back()
+
+
+def test_without_a_registry_a_new_session_is_not_begun_and_the_error_says_why(servers: Servers) -> None:
+    class Away:
+        def claim(self, *_: str, **__: bool) -> NoReturn:
+            raise Unavailable("the registry at http://r does not answer")
+
+        release = claim
+
+    asked, state = Asked("d", "q", epoch=0), servers.state()
+    for maps, why in (
+        (Away(), "only the registry knows whether its state lies elsewhere: the registry at"),
+        (None, "follows no registry now"),
+    ):
+        with pytest.raises(Unavailable, match=f"session q of 'd' .epoch 0. is new on node n, .*{why}"):
+            Homes("n", maps, servers.state).require(state, "udo:d:0:", asked)
+    assert state.call("EXISTS", "udo:d:0:homes") == 0
 
 
 def test_with_a_store_any_node_may_serve_and_without_it_none_does_afterwards(two: Two, session: str) -> None:
@@ -201,6 +230,7 @@ def test_a_released_home_that_comes_back_does_not_serve_what_is_old(two: Two, se
     """The registry tells it, since it would otherwise not ask."""
     assert two.counts(two.a, session, 0) == [1, 2]
     parts = list(two.exported(two.a, session))
+    two.both_live()
     with pytest.raises(Conflict, match="node a, the home of session .* is live"):
         two.client.release("d", session)
     two.a.kill()
@@ -258,8 +288,6 @@ def test_homes_go_with_their_deployment_and_unknown_ones_are_not_released(two: T
 
 
 def test_two_nodes_that_ask_at_once_do_not_both_become_the_home(two: Two) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     def claim(node: str) -> list[Any]:
         return [two.client.claim("d", f"at-once-{i}", node, "x")["node"] for i in range(20)]
 
