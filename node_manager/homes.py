@@ -18,7 +18,6 @@ from udo_protocol.errors import StateElsewhere, Unavailable
 
 # What a session is to this node: all of its state is here; what its store needs is here; it was released since, and what is here is old.
 HOME, STORED, FORMER = "home", "stored", "former"
-_STORE = "call the operator with store= in a place that all nodes reach (then any node may serve the session)"
 
 
 class GroupMaps(Protocol):
@@ -118,9 +117,14 @@ class Homes:
         )
         if home == self._node:
             return f"{asked} has its state on node {home}, which has lost its disk since, or is another node of that name: {gone} --force"
+        if asked.epoch is None:
+            return (
+                f"{asked} has its state on node {home}: drop it there before it is imported on node {self._node} (udo state drop); {gone}"
+            )
         return (
             f"{asked} has its state on node {home}, and this task was sent to node {self._node}, where its keys would begin anew. Either "
-            f"{_STORE}, or run the query's executors on one node, {home}; {gone}"
+            "call the operator with store= in a place that all nodes reach (then any node may serve the session), or run the query's "
+            f"executors on one node, {home}; {gone}"
         )
 
 

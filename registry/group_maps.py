@@ -57,7 +57,8 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
     deployments.find(session, name)
     found = session.get(GroupMap, (name, wish.session))
     if found is None:
-        if session.scalar(select(func.count()).select_from(GroupMap).where(GroupMap.deployment == name)) >= MAPS_KEPT:  # type: ignore[operator]
+        kept = select(func.count()).select_from(GroupMap).where(GroupMap.deployment == name, GroupMap.node != "")
+        if (session.scalar(kept) or 0) >= MAPS_KEPT:
             raise Conflict(
                 f"deployment {name!r} keeps the state of {MAPS_KEPT} sessions: remove those that no query continues (udo state ls {name}, "
                 f"udo state drop {name} SESSION)"

@@ -213,7 +213,7 @@ def test_a_batch_job_may_run_on_both_nodes_and_a_retry_on_either(two: Two, sessi
 def test_a_session_moves_by_export_drop_and_import(two: Two, session: str) -> None:
     assert two.counts(two.a, session, 0) == [1, 2]
     parts = list(two.exported(two.a, session))
-    with pytest.raises(StateElsewhere, match="on node a"):
+    with pytest.raises(StateElsewhere, match="on node a: drop it there before it is imported on node b"):
         two.b.api.import_state(iter(parts))
 
     two.a.api.drop_state("d", session)
