@@ -41,6 +41,8 @@ def main(operator: str, registry: str, master: str, address: str, directory: str
         "spark.cores.max": 2,
         "spark.scheduler.minRegisteredResourcesRatio": 1,  # both hosts take part from the first task on
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.locality.wait": 0,  # no task waits for the host that has most of its input
+        "spark.shuffle.reduceLocality.enabled": False,
         "spark.task.maxFailures": 1,  # what is refused is not tried where it would not be
         "spark.sql.shuffle.partitions": PARTITIONS,
     }
