@@ -12,7 +12,7 @@ import fcntl
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ from node_manager.drivers.base import Driver
 from node_manager.drivers.process import ProcessDriver
 from node_manager.embedded import Servers
 from node_manager.files import read_json, write_json
+from node_manager.homes import Asked, GroupMaps, Homes
 from node_manager.images import Image, Images, Source
 from node_manager.instances import Config, Instance, Instances
 from node_manager.keyed_canaries import KeyedCanary
@@ -68,7 +69,7 @@ PINNED_FROM = 1000
 _PROMOTE_TIMEOUT_S = 30.0
 
 
-class Catalogue(Source, Protocol):
+class Catalogue(Source, GroupMaps, Protocol):
     """What a node asks the registry for."""
 
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
@@ -135,6 +136,7 @@ class Manager:
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
         self._node = Node(settings, self.servers, self.instances, self.pool)
         self.comparisons = Comparisons(self._node)
+        self.homes = Homes(settings.node, catalogue, lambda: self.servers.connect("state"))
         self._deployments: dict[str, Deployment] = {}
         self._lock = RLock()
         self._lock_fd = -1
@@ -573,10 +575,19 @@ class Manager:
         with contextlib.closing(self.servers.connect("queue")) as queue:
             log.uses(queue, lane.slot.prefix, session, name)
 
-    def run_ordinal(self, lane: Lane, session: str, run: str, call: str, started_ms: int) -> int:
-        """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came."""
+    def run_ordinal(self, lane: Lane, asked: Asked, run: str, call: str, started_ms: int) -> int:
+        """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came. StateElsewhere if its home is another node."""
+        session = asked.session
         with contextlib.closing(self.servers.connect("state")) as state:
+            if self.find(asked.deployment).source == "registry":
+                self.homes.require(state, lane.slot.prefix, asked)
             return checkpoints.run_ordinal(state, lane.slot.prefix, session, run, call, started_ms)
+
+    def forget_homes(self, moved: Iterable[Mapping[str, Any]]) -> None:
+        """What this node remembers of sessions whose group map has a newer version by now does not count any more."""
+        with self._lock:
+            prefixes = {d.name: d.slot.prefix for d in self._deployments.values() if d.slot is not None}
+        self.homes.moved(prefixes.get, moved)
 
     def _own_or_canary(self, deployment: Deployment) -> Slot:
         assert deployment.slot is not None

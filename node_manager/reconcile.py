@@ -123,8 +123,10 @@ class Reconciler:
         def read() -> None:
             nonlocal generation
             wanted = self._registry.wanted(self._node, generation, POLL_S)
-            generation = int(wanted["generation"])
             self._take(wanted["deployments"])
+            if wanted["generation"] != generation:
+                self._manager.forget_homes(wanted["moved"])
+            generation = int(wanted["generation"])
 
         self._retrying(read, "wanted")
 

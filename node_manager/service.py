@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from node_manager import dead_service, logs, record_service, recording, state_service
 from node_manager.dead_letters import DeadLetters
+from node_manager.homes import Asked
 from node_manager.manager import Manager
 from node_manager.servers import Role
 from node_manager.slots import View
@@ -58,7 +59,9 @@ class NodeService(rpc.NodeManagerServicer):
         )
         run = 0
         if request.run:
-            run = self._manager.run_ordinal(lane, request.session, request.run, request.call, request.run_started_ms)
+            base = request.deployment.partition("@")[0]
+            asked = Asked(base, request.session, request.epoch, request.stored, request.start_empty)
+            run = self._manager.run_ordinal(lane, asked, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
         if manifest.key:
             self._manager.used(lane, request.session, request.lane)

@@ -15,6 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
 
+from node_manager.homes import Asked
 from node_manager.manager import Deployment, Manager
 from node_manager.slots import Slot
 from udo_protocol import checkpoints, rewinding
@@ -106,11 +107,15 @@ class States:
             found.update(self._record(state, slot, session))
             if not force:
                 self._require_unused(queue, slot, session, "drop it all the same with --force (the query then fails with StateLost)")
-            writes = _removal(state, slot.prefix, session)
+            writes: Writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
             writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
             return writes
 
-        self._change(slot, session, drop)
+        def release() -> None:
+            if self._registered(name):
+                self._manager.homes.release(name, session)
+
+        self._change(slot, session, drop, release)
         return found
 
     def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, Group], *, replace: bool) -> None:
@@ -118,6 +123,11 @@ class States:
         slot, manifest = keyed(self._manager.find(name))
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
+        home: Writes = []
+
+        def claim() -> None:
+            if self._registered(name):
+                home.append(self._manager.homes.taken(slot.prefix, Asked(name, session)))
 
         def put(state: Connection, queue: Connection) -> Writes:
             p = slot.prefix
@@ -127,7 +137,7 @@ class States:
             # Whoever continues is a newer run than all before.
             runs = state.call("HLEN", f"{p}runs:{session}")
             kept = {"last_ended": record["last_ended"], "run": runs, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
-            writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)]]
+            writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
             for number, group in groups.items():
                 writes.append(["HSET", f"{p}m:{session}", number, group.meta])
                 if group.base:
@@ -136,7 +146,7 @@ class States:
                     writes.append(["RPUSH", f"{p}d:{session}:{number}", *group.deltas])
             return writes
 
-        self._change(slot, session, put)
+        self._change(slot, session, put, claim)
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
@@ -171,10 +181,15 @@ class States:
                 f"session {session} of {slot.deployment!r} is in use: {now}. Stop the query and wait {idle_s:g} s, or {otherwise}"
             )
 
-    def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes]) -> None:
-        """Carry out what `plan` says, which may refuse, as the slot's only owner."""
+    def _registered(self, name: str) -> bool:
+        """Whether other nodes may have the deployment, too."""
+        return self._manager.find(name).source == "registry"
+
+    def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]) -> None:
+        """Carry out what `plan` says, which may refuse, as the slot's only owner; `agree` asks the registry before."""
         with self._connected() as (state, queue):
             plan(state, queue)  # refused here, nothing is interrupted
+        agree()
 
         def work(state: Connection, queue: Connection, token: int) -> None:
             writes = plan(state, queue)

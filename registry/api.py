@@ -8,7 +8,7 @@ import re
 from flask import Blueprint, Response, request
 from pydantic import BaseModel, ConfigDict, Field
 
-from registry import audit, catalogue, deployments, nodes, repositories, updates
+from registry import audit, catalogue, deployments, group_maps, nodes, repositories, updates
 from registry.canaries import CanaryBody
 from registry.stream import stream
 from registry.web import body, caller, flag, number, reply, services
@@ -109,6 +109,26 @@ def bind_epoch(name: str) -> Response:
     with services().store.write() as session:
         bound = deployments.bind_epoch(session, name, wish.session, wish.epoch, services().clock())
         return reply({"version": bound.version, "digest": bound.digest})
+
+
+@routes.get("/deployments/<name>/group-maps")
+def list_group_maps(name: str) -> Response:
+    with services().store.read() as session:
+        return reply({"group_maps": group_maps.everything(session, name)})
+
+
+@routes.post("/deployments/<name>/group-maps")
+def claim_group_map(name: str) -> Response:
+    wish = body(group_maps.ClaimBody)
+    with services().store.write(durable=True) as session:  # a home that is forgotten could be given away twice
+        return reply(group_maps.claim(session, name, wish, services().clock()))
+
+
+@routes.post("/deployments/<name>/group-maps/release")
+def release_group_map(name: str) -> Response:
+    s, wish = services(), body(group_maps.ReleaseBody)
+    with s.store.write(durable=True) as session:
+        return reply(group_maps.release(session, caller(), name, wish, s.live(session)))
 
 
 @routes.post("/deployments/<name>/<any(update, rollback):action>")

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from registry import audit, catalogue
 from registry.audit import Caller, iso
-from registry.models import Deployment, Epoch, NodeState, Update
+from registry.models import Deployment, Epoch, GroupMap, NodeState, Update
 from registry.store import bump
 from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import Conflict, NotFound
@@ -144,7 +144,7 @@ def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = Fa
         hint = f"; end its canary with: udo rollback {name}" if running.state == "canary" else ""
         raise Conflict(f"deployment {name!r} is being updated ({running.id}); undeploy it when that has ended{hint}")
     session.delete(deployment)
-    for table in (NodeState, Epoch):
+    for table in (NodeState, Epoch, GroupMap):
         session.execute(sql_delete(table).where(table.deployment == name))
     bump(session)
     audit.record(session, caller, "undeploy", deployment=name, before=deployment.version.digest)

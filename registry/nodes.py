@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from registry import updates
+from registry import group_maps, updates
 from registry.audit import iso
 from registry.canaries import Measured
 from registry.models import Deployment, Node, NodeState, Setting, Update, Version
@@ -108,6 +108,7 @@ def wanted(session: Session) -> dict[str, Any]:
     }
     return {
         "generation": row.value if row else 0,
+        "moved": group_maps.moved(session),
         "deployments": [
             {
                 "name": d.name,

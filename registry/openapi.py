@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from registry import deployments, nodes
+from registry import deployments, group_maps, nodes
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{model}"
@@ -69,6 +69,9 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("get", _DEPLOYMENT, "One deployment", (200,), (), None),
     ("delete", _DEPLOYMENT, "Undeploy; one that keeps state or dead letters only with them", (200,), ("drop_state",), None),
     ("post", _DEPLOYMENT + "/epochs", "The version that serves an epoch", (200,), (), "EpochBody"),
+    ("get", _DEPLOYMENT + "/group-maps", "Where keyed sessions' state lies", (200,), (), None),
+    ("post", _DEPLOYMENT + "/group-maps", "A node is about to serve a session", (200,), (), group_maps.ClaimBody),
+    ("post", _DEPLOYMENT + "/group-maps/release", "A session has no home any more", (200,), (), group_maps.ReleaseBody),
     ("post", _DEPLOYMENT + "/update", "Live update", (200, 202), (), "UpdateBody"),
     ("post", _DEPLOYMENT + "/rollback", "Back to a former version", (200, 202), (), "UpdateBody"),
     ("get", "/api/v1/updates/{update_id}", "An update", (200,), (), None),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from flask import Response, request
 
-from registry import nodes, updates
+from registry import group_maps, nodes, updates
 from registry.web import Services, services
 from udo_protocol.lifecycle import UPDATE_FINAL
 
@@ -56,6 +56,7 @@ def keep_time(s: Services) -> None:
                 with s.store.write() as session:
                     updates.prune(session)
                     nodes.forget(session, s.clock() - s.config.node_kept_s)
+                    group_maps.forget(session, s.clock() - s.config.node_kept_s)
                 s.collect(s.config.unused_kept_s)
             with s.store.read() as session:
                 if not updates.overdue(session, s.live(session), s.clock()):

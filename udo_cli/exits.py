@@ -46,6 +46,7 @@ _BY_CODE = {
     "conflict": Exit.REFUSED,
     "signature": Exit.REFUSED,
     "state_lost": Exit.REFUSED,
+    "state_elsewhere": Exit.REFUSED,
     "not_found": Exit.NOT_FOUND,
     "unauthorized": Exit.UNAUTHORIZED,
     "unavailable": Exit.UNAVAILABLE,

@@ -15,7 +15,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
-from udo_interface import settings
+from udo_interface import progress, settings
 from udo_interface.deployed import Deployed, fetch
 from udo_interface.discovery import NODE_SETTING, REGISTRY_SETTING, registry_url
 from udo_interface.key_groups import by_key_group
@@ -82,6 +82,10 @@ class Operator:
         wanted = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
         if _require_key(deployed, chosen.key):
             settings.check_keyed(conf)
+            if df.isStreaming:
+                progress.watch(df.sparkSession)
+            elif inside := _query(df):
+                progress.require_synchronous_query(df.sparkSession, inside[0], deployed.what)
             df, partitions = by_key_group(df, deployed.key, deployed.input)
             stored = None if chosen.store is None else _stored(chosen.store, deployed, df)
             keys = Keys(partitions, _call_id(df), chosen.start == "empty", round(time.time() * 1000), stored)

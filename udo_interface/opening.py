@@ -35,6 +35,7 @@ class Keyed:
     groups: tuple[int, ...]
     start_empty: bool = False
     started_ms: int = 0
+    stored: bool = False  # its state is brought from a store and taken there, so any node may serve it
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
         run=request.keyed.run if request.keyed else "",
         call=request.keyed.call if request.keyed else "",
         run_started_ms=request.keyed.started_ms if request.keyed else 0,
+        stored=bool(request.keyed and request.keyed.stored),
+        start_empty=bool(request.keyed and request.keyed.start_empty),
     )
     if len(reply.slots) != 1:
         raise ProtocolError(

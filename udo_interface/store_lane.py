@@ -40,7 +40,7 @@ class StoreLane:
         try:
             yield from answers
         except GeneratorExit:  # a limit: the attempt has ENDed without a trace, which is to be known too
-            self.save()
+            self.save(void=True)
             raise
         self.save()
 
@@ -64,7 +64,7 @@ class StoreLane:
         for complete, batch in _parts(values, body_bytes(self.place.frame_bytes)):
             self._ask(frame.RESTORE, batch, groups=complete, **told)
 
-    def save(self) -> None:
+    def save(self, *, void: bool = False) -> None:
         """Write what the epoch changed, or all there is: now and then, or if the epoch before is not there or of another version."""
         epoch, groups = self._stamp.epoch, self._stamp.groups
         if not groups:
@@ -82,7 +82,7 @@ class StoreLane:
             "label": [stamp.run, epoch, stamp.attempt],
             "highest_us": header.highest_us if header.HasField("highest_us") else None,
         }
-        file = File(epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full)
+        file = File(epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full, void)
         self.store.write(file, batches, about)
         if 0 in groups and (epoch - 2) % self.store.stored.full_every == 0:  # the full files of the epoch before last have come
             self.store.prune(epoch)
@@ -113,7 +113,7 @@ class StoreLane:
 
 def _serves(files: list[File], group: int, here: int, epoch: int) -> bool:
     """Whether the instance's own state of the group, of epoch `here`, is as new as the store's: a limit kept it out of later ones."""
-    newest = max((f.epoch for f in files if group in f.groups), default=-1)
+    newest = max((f.epoch for f in files if group in f.groups and not f.void), default=-1)
     return here >= 0 and newest < epoch - 1 and here >= newest
 
 

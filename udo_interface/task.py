@@ -20,6 +20,7 @@ from udo_interface.discovery import node_address
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Asked, Collector, Place, Sender, exchange
 from udo_interface.opening import Keyed, Request, conversation
+from udo_interface.progress import require_synchronous
 from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
 from udo_protocol.dead_letters import DEAD_LETTER
@@ -122,12 +123,13 @@ class Task:
             session, epoch = f"{self.app}/{job}", 0
         keyed = None
         if self.keyed:
+            require_synchronous(context, self.what)
             session = f"{session}.{self.uid}" if self.uid else session
             run = (context.getLocalProperty("spark.jobGroup.id") or "") if query else ""
             # An RDD's partition is one group by itself: its keys come from nowhere else.
             here, count = context.partitionId(), self.keyed.partitions
             groups = groups_of(here, count) if count else [here]
-            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms)
+            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms, self.keyed.stored is not None)
         return Request(
             self.deployment,
             session,

@@ -101,6 +101,12 @@ class StateLost(PeerError):
     code = "state_lost"
 
 
+class StateElsewhere(UsageError):
+    """The state of a keyed session lies on another node than the one that was asked; names both, and what to do."""
+
+    code = "state_elsewhere"
+
+
 class TwoProducers(UsageError):
     """Two partitions of one run sent events of the same key group in one epoch, or two calls share one session."""
 

@@ -113,6 +113,8 @@ class Node:
         run: str = "",
         call: str = "",
         run_started_ms: int = 0,
+        stored: bool = False,
+        start_empty: bool = False,
     ) -> pb.OpenLaneReply:
         """The slots of `name`, `name@version` or `name@sha256:...`; waits `wait_ms` for an instance that is starting."""
         request = pb.OpenLaneRequest(
@@ -126,6 +128,8 @@ class Node:
             run=run,
             call=call,
             run_started_ms=run_started_ms,
+            stored=stored,
+            start_empty=start_empty,
         )
         return self._call("OpenLane", request, wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
 

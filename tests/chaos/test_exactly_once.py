@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.chaos import lanes
+from benchmarks.chaos import lanes, two_nodes
 from benchmarks.chaos.changes import CHANGES
 from benchmarks.chaos.kinds import CHAIN
 from node_manager.servers import find_server
 from tests.conftest import require
+from tests.support.netns import Missing, network
 from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
 
@@ -47,13 +48,25 @@ def test_an_operator_that_rolls_dice_and_is_run_as_if_it_did_not_is_caught() -> 
     assert "goes on from" in next(iter(outcome.reports.values()))
 
 
+def test_queries_with_a_store_over_two_nodes_that_are_lost_with_their_disks_come_out_as_one_plain_process_says() -> None:
+    try:
+        with network("a"):
+            pass
+    except Missing as e:
+        require("network namespaces", str(e))
+    outcome = two_nodes.run(range(4), deadline_s=30)
+    assert not outcome.reports, "\n\n".join(outcome.reports.values())
+    assert outcome.seeds >= 2
+    assert outcome.faults[two_nodes.MOVED], outcome.faults
+
+
 def test_streaming_queries_under_fire_come_out_as_one_plain_process_says() -> None:
     """In a process of its own: it starts and stops a Spark application."""
     try:
         java_home()
     except Unavailable as e:
         require("java", str(e))
-    command = [sys.executable, "-m", "benchmarks", "exactly_once", "--seeds", "0", "--spark-seeds", "3", "--json"]
+    command = [sys.executable, "-m", "benchmarks", "exactly_once", "--seeds", "0", "--spark-seeds", "3", "--two-nodes-seeds", "0", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-20_000:]
     assert json.loads(done.stdout.splitlines()[-1])["on_spark"]["seeds"] == 3

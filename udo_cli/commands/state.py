@@ -1,4 +1,4 @@
-"""`udo state`: the keyed state of a node's deployments, by session: list, show, export, import, drop."""
+"""`udo state`: the keyed state of a node's deployments, by session: list, show, export, import, drop, release."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ udo state show visits 1f2e --key 4711 --json
 udo state export visits 1f2e visits.state
 udo state import visits.state visits NEW-QUERY-ID --start-epoch 0
 udo state drop visits 1f2e
+udo state release visits 1f2e                      its node is gone for good
 """
 node_option = click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
 
@@ -171,21 +172,46 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
         click.echo(f"{deployment}: session {found.session} dropped, {reply.keys} keys")
 
 
+@command.command("release", examples="udo state release visits 1f2e\nudo state release visits 1f2e --force --json")
+@click.argument("deployment")
+@click.argument("session")
+@click.option("--force", is_flag=True, help="Also while that node lives: it has lost its disk, or its state is not wanted any more.")
+@base.json_option
+def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
+    """Give up the home of a session, the node that has its state, when that is gone for good. Asks the registry only.
+
+    The next node that the query's tasks ask, or that the session is imported on, becomes its home. State that the former home still
+    has is not served any more.
+    """
+    from udo_cli import output, remote
+
+    with remote.registry() as api:
+        found = _one(deployment, session, [m["session"] for m in api.group_maps(deployment) if m["node"]], "with a home")
+        former = next(m["node"] for m in api.group_maps(deployment) if m["session"] == found)
+        api.release(deployment, found, force=force)
+    if as_json:
+        output.emit({"deployment": deployment, "released": found, "node": former})
+    else:
+        click.echo(f"{deployment}: session {found} released from node {former}")
+
+
 def _session(node: Node, deployment: str, text: str) -> pb.StateSession:
     """The session of that name, or the only one that begins so."""
+    there = {s.session: s for s in node.sessions(deployment).sessions}
+    return there[_one(deployment, text, list(there), "on this node")]
+
+
+def _one(deployment: str, text: str, there: list[str], where: str) -> str:
+    """The name among these that is `text`, or the only one that begins so."""
     from udo_protocol.errors import NotFound, UsageError
 
-    there = list(node.sessions(deployment).sessions)
-    for s in there:
-        if s.session == text:
-            return s
-    near = [s for s in there if s.session.startswith(text)]
+    near = [text] if text in there else [s for s in there if s.startswith(text)]
     if len(near) == 1:
         return near[0]
     if near:
-        raise UsageError(f"{text!r} begins several sessions of {deployment!r}: {', '.join(s.session for s in near)}")
-    names = ", ".join(s.session for s in there[:5]) or "none"
-    raise NotFound(f"deployment {deployment!r} has no session {text!r} on this node; there are: {names}. List them with: udo state ls")
+        raise UsageError(f"{text!r} begins several sessions of {deployment!r}: {', '.join(near)}")
+    names = ", ".join(there[:5]) or "none"
+    raise NotFound(f"deployment {deployment!r} has no session {text!r} {where}; there are: {names}. List them with: udo state ls")
 
 
 def _row(node: str, s: pb.StateSession) -> dict[str, Any]:
