@@ -222,7 +222,7 @@ class Slot(Worker):
     def after_step(self) -> None:
         """It looks again before long."""
         if "look" not in self._timers:
-            self.at("look", self._look_s(), self._look)
+            self.at("look", _LOOK_LEAST_S if self._trouble else self._look_s(), self._look)
 
     def _tell(self) -> None:
         with self._changed:
