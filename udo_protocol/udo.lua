@@ -138,13 +138,13 @@ local function emit(keys, a)
     end
     return {status, value}
   end
-  local found = redis.call('MGET', p .. 'owner', p .. 'emitted', p .. 'base', p .. 'diff')
-  local owner, emitted, base = found[1] or '0', tonumber(found[2] or 0), tonumber(found[3] or 1)
+  local is = redis.call('MGET', p .. 'owner', p .. 'emitted', p .. 'base', p .. 'diff')
+  local owner, emitted, base = is[1] or '0', tonumber(is[2] or 0), tonumber(is[3] or 1)
   if owner ~= a[1] then return refuse('FENCED', tonumber(owner)) end
   if first <= emitted then return refuse('DUPLICATE', emitted) end
   if first ~= emitted + 1 then return refuse('GAP', emitted) end
   redis.call('SET', p .. 'emitted', last)
-  if found[4] then pcall(keep_for_diff, p, a, inline, found[4]) end -- what is kept for others stops nobody
+  if is[4] then pcall(keep_for_diff, p, a, inline, is[4]) end -- what is kept for others stops nobody
   local i = 8
   while i < #a do
     local lane, count = a[i], tonumber(a[i + 1])
@@ -250,14 +250,14 @@ end
 local function park(keys, a)
   local p = keys[1]
   local bell = p .. 'bell:' .. a[1]
-  local found = redis.call('MGET', p .. 'owner', p .. 'base')
-  local owner = found[1] or '0'
+  local is = redis.call('MGET', p .. 'owner', p .. 'base')
+  local owner = is[1] or '0'
   redis.call('DEL', bell)
   local due
   if a[4] == 'waiting' then
     due = owner == a[3]
   else
-    due = owner ~= a[3] or tonumber(found[2] or 1) + redis.call('LLEN', p .. 'in') > tonumber(a[2])
+    due = owner ~= a[3] or tonumber(is[2] or 1) + redis.call('LLEN', p .. 'in') > tonumber(a[2])
   end
   if due then
     ring_bell(bell)
