@@ -125,7 +125,8 @@ class SlotReader:
 
     def pin(self, seq: int, lease_ms: int) -> int:
         """Hold the trim in front of `seq` for that long (0 releases), while a large state loads; answers the base."""
-        return int(self.conn.call("FCALL", "udo_pin", 1, self.prefix, self.name, seq, lease_ms))
+        with untrusted.reading(f"{self.prefix}base", "a number"):
+            return int(self.conn.call("FCALL", "udo_pin", 1, self.prefix, self.name, seq, lease_ms))
 
     def _outcome(self, reply: Sequence[Any]) -> Emit:
         status = Emit(reply[0].decode())

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from node_manager import access
+from node_manager.comparing import _findings
 from node_manager.servers import Role
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
@@ -131,6 +132,21 @@ def look_at_everything(daemon: Daemon) -> None:
     list(daemon.api.dead_letters())
 
 
+def look_at_the_broken_one(daemon: Daemon) -> None:
+    """Each answers, or with an error that is meant for people."""
+    calls: list[Callable[[], object]] = [
+        lambda: daemon.api.sessions("mine"),
+        lambda: list(daemon.api.dead_letters("mine")),
+        lambda: list(daemon.api.export_state("mine", "s1")),
+        lambda: list(daemon.api.record("mine", 0.05)),
+    ]
+    for call in calls:
+        try:
+            call()
+        except UdoError as e:
+            assert type(e) is not UdoError, e  # what nobody expected comes as that
+
+
 def owner(daemon: Daemon, name: str = "mine") -> str:
     """Wait for an instance that serves; its name."""
     wait_until(lambda: bool(daemon.slot(name).instance), 40, f"an owner of {name}")
@@ -157,6 +173,7 @@ def test_no_key_that_an_operator_may_write_hides_anything_of_its_neighbours(neig
                 serves = neighbours.slot("mine").instance  # it is replaced again and again
                 put(conn, key.replace(first, serves or first), garbage)
                 look_at_everything(neighbours)
+            look_at_the_broken_one(neighbours)
             assert caller.ask(n) == n + 1
 
 
@@ -199,6 +216,15 @@ def test_a_broken_log_is_named_and_begins_anew_and_its_lanes_learn_it(daemon: Da
     again = lane("mine")
     assert again.ask(0) == 0
     wait_until(lambda: daemon.slot("mine").state == "owner", 10, "that it is as it was")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "[]", '{"seen": "5"}', '{"frames": 1e400}', '{"looks": -1}', '{"first_error": "x"}', '{"first_error": {}}', '{"events": true}'],
+)
+def test_what_a_comparing_instance_claims_to_have_found_is_checked(text: str) -> None:
+    with pytest.raises(SlotBroken, match="key k is broken"):
+        _findings(text.encode(), "k")
 
 
 def test_a_keyed_slot_goes_on_with_the_state_of_its_last_checkpoint(neighbours: Daemon) -> None:
