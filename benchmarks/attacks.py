@@ -68,7 +68,7 @@ WORDS = {
     "flushall": "`FLUSHALL` on the queue server",
 }
 # Of its own slot, which it may write: that others see nothing of it, and that it works again, shows outside.
-_OWN_KEYS = ("garbage_counters", "wrong_types", "counter_overflow", "delete_log")
+OWN_KEYS = ("garbage_counters", "wrong_types", "counter_overflow", "delete_log")
 _MENDED_S = 60.0
 # Beyond its limits (benchmarks/operators/attack), bounded all the same.
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
@@ -113,7 +113,7 @@ class Scene:
             "kill_neighbour": {"pids": self.victim_pids() if attack == "kill_neighbour" else []},
             "fork_bomb": {"processes": PROCESSES},
             "memory_bomb": {"mebibytes": MEMORY_MIB},
-            **{attack: {"prefix": prefix(OPERATOR, 0)} for attack in _OWN_KEYS},
+            **{attack: {"prefix": prefix(OPERATOR, 0)} for attack in OWN_KEYS},
             "exhaust_disk": {"mebibytes": DISK_MIB, "directories": [".", "/tmp", "/dev/shm", "/var/tmp", str(self.outside)]},
         }
         return {
@@ -165,7 +165,7 @@ def carry_out(s: Scene, attack: str) -> str:
             client.send({"attack": attack, "arguments": json.dumps(arguments)})
             client.flush(_ANSWER_S)
     except OperatorError as e:
-        if "killed: " not in str(e) and attack not in _OWN_KEYS:
+        if "killed: " not in str(e) and attack not in OWN_KEYS:
             raise InvalidRun(f"the attack {attack} broke off: {e}") from e
         say(f"  {(str(e).partition('killed: ')[2] or str(e)).splitlines()[0]}")
     except PeerError as e:  # it has taken its own answer away
@@ -175,7 +175,7 @@ def carry_out(s: Scene, attack: str) -> str:
 
 def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -> str:
     """What shows outside decides, not what the operator says."""
-    if attack in _OWN_KEYS:
+    if attack in OWN_KEYS:
         return _blinded(s)
     if attack == "write_root":
         left = [Path(d) / s.token for d in s.looked_at() if (Path(d) / s.token).exists()]
