@@ -12,6 +12,7 @@ import secrets
 import socket
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from node_manager import access
 from udo_interface import connect
-from udo_protocol.errors import OperatorError, PeerError
+from udo_protocol.errors import OperatorError, PeerError, UdoError
 from udo_protocol.keys import prefix
 
 OPERATOR, VICTIM = "attack", "forward"
@@ -39,6 +40,10 @@ ATTACKS = {
     "kill_neighbour": "isolates_processes",
     "other_keys": "isolates_keys",
     "config": "isolates_keys",
+    "garbage_counters": "isolates_keys",
+    "wrong_types": "isolates_keys",
+    "counter_overflow": "isolates_keys",
+    "delete_log": "isolates_keys",
     "fork_bomb": "process_limit",
     "memory_bomb": "memory_limit",
     "exhaust_disk": "disk_limit",
@@ -53,11 +58,18 @@ WORDS = {
     "kill_neighbour": "kill a neighbour",
     "other_keys": "read another deployment's keys",
     "config": "`CONFIG SET` on the queue server",
+    "garbage_counters": "garbage in its own counters",
+    "wrong_types": "another type in its own keys",
+    "counter_overflow": "numbers beyond 64 bits in its own log's counters",
+    "delete_log": "delete its own log, and leave something else",
     "fork_bomb": "600 processes",
     "memory_bomb": "twice its memory",
     "exhaust_disk": "fill the disk, by files and by its log",
     "flushall": "`FLUSHALL` on the queue server",
 }
+# Of its own slot, which it may write: that others see nothing of it, and that it works again, shows outside.
+OWN_KEYS = ("garbage_counters", "wrong_types", "counter_overflow", "delete_log")
+_MENDED_S = 60.0
 # Beyond its limits (benchmarks/operators/attack), bounded all the same.
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
 # What an instance may use of a disk: its log, twice as long as one file may be while it is cut, is all there is.
@@ -101,6 +113,7 @@ class Scene:
             "kill_neighbour": {"pids": self.victim_pids() if attack == "kill_neighbour" else []},
             "fork_bomb": {"processes": PROCESSES},
             "memory_bomb": {"mebibytes": MEMORY_MIB},
+            **{attack: {"prefix": prefix(OPERATOR, 0)} for attack in OWN_KEYS},
             "exhaust_disk": {"mebibytes": DISK_MIB, "directories": [".", "/tmp", "/dev/shm", "/var/tmp", str(self.outside)]},
         }
         return {
@@ -152,9 +165,9 @@ def carry_out(s: Scene, attack: str) -> str:
             client.send({"attack": attack, "arguments": json.dumps(arguments)})
             client.flush(_ANSWER_S)
     except OperatorError as e:
-        if "killed: " not in str(e):
+        if "killed: " not in str(e) and attack not in OWN_KEYS:
             raise InvalidRun(f"the attack {attack} broke off: {e}") from e
-        say(f"  {str(e).partition('killed: ')[2].splitlines()[0]}")
+        say(f"  {(str(e).partition('killed: ')[2] or str(e)).splitlines()[0]}")
     except PeerError as e:  # it has taken its own answer away
         say(f"  {e}")
     return _seen(s, attack, arguments, json.loads(answers[0]) if answers else [])
@@ -162,6 +175,8 @@ def carry_out(s: Scene, attack: str) -> str:
 
 def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -> str:
     """What shows outside decides, not what the operator says."""
+    if attack in OWN_KEYS:
+        return _blinded(s)
     if attack == "write_root":
         left = [Path(d) / s.token for d in s.looked_at() if (Path(d) / s.token).exists()]
         for path in left:
@@ -186,6 +201,29 @@ def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -
         used = sum(f.stat().st_size for f in (s.platform.home.node / "instances").rglob("log*"))
         return achieved or (f"a log of {used >> 20} MiB" if used > _LOG_BYTES else "")
     return achieved
+
+
+def _blinded(s: Scene) -> str:
+    """What of the node cannot be looked at any more, or does not answer, until the attacker serves again."""
+    node = s.platform.node()
+
+    def mended() -> bool:
+        slots = {slot.deployment: slot for slot in node.status().slots}
+        assert slots[VICTIM].state == "owner", slots[VICTIM].last_error
+        with urllib.request.urlopen(node.status().metrics_address, timeout=10) as reply:
+            assert f'deployment="{VICTIM}"' in reply.read().decode()
+        assert VICTIM in {slot.deployment for slot in node.stats().slots}
+        node.sessions()
+        list(node.dead_letters())
+        return bool(slots[OPERATOR].state == "owner")
+
+    try:
+        wait_until(mended, _MENDED_S, f"{OPERATOR} to serve again")
+        with connect(VICTIM, node=s.platform.node_socket) as client:
+            client.flush(_ANSWER_S)
+    except (UdoError, OSError, AssertionError, InvalidRun) as e:
+        return f"{type(e).__name__}: {e}"
+    return ""
 
 
 def _alive(pid: int) -> bool:

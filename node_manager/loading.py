@@ -121,8 +121,9 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
             report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
             if report is not None:
                 node.instances.ready(instance)
-                if not report["ok"]:
-                    raise _load_error(manifest.reference, report["error"])
+                if not report.get("ok"):
+                    error = report.get("error")
+                    raise _load_error(manifest.reference, error if isinstance(error, dict) else {})
                 if not report.get("follows"):
                     return
                 follows = True
@@ -157,4 +158,4 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
 def _load_error(reference: str, error: dict[str, Any]) -> UdoError:
     traceback = error.get("traceback") or ""
     text = f"{reference} did not load: {error.get('message', '')}" + (f"\n{traceback}" if traceback else "")
-    return by_code(error.get("code", OperatorError.code), text)
+    return by_code(str(error.get("code", OperatorError.code)), text)

@@ -39,9 +39,9 @@ from node_manager.pool import Pool
 from node_manager.servers import Role
 from node_manager.settings import Settings
 from node_manager.slots import Slot
-from udo_protocol import checkpoints, dead_letters, keys
+from udo_protocol import checkpoints, dead_letters, keys, untrusted
 from udo_protocol import slot as log
-from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.errors import Conflict, NotFound, SlotBroken, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.schema import from_ipc, require_fit
 
 _log = structlog.get_logger()
@@ -200,7 +200,7 @@ class Manager:
     def _adopt(self, slot: Slot, left: list[Instance], config: Config) -> None:
         """Of what was left of a slot the owner goes on; shadows of an update that nobody follows any more go."""
         with contextlib.closing(self.servers.connect("queue")) as queue:
-            owner_token = log.slot_stats(queue, slot.prefix).owner
+            owner_token = log.owner(queue, slot.prefix)
         for instance in left:
             if instance.record.get("comparing"):  # its diff ended with the manager that was asked for it
                 self.comparisons.remove(instance, slot.prefix)
@@ -272,6 +272,12 @@ class Manager:
         there = f"; did you mean: {', '.join(near)}?" if near else "; this node has none yet"
         raise NotFound(f"no deployment {name!r} on node {self.settings.node}{there} Deploy it with: udo deploy {name}")
 
+    def condition(self, name: str) -> tuple[str, str] | None:
+        """How the deployment's own slot fares now (Slot.condition); None if there is no such deployment."""
+        with self._lock:
+            deployment = self._deployments.get(name)
+        return deployment.slot.condition() if deployment and deployment.slot else None
+
     def _save(self) -> None:
         write_json(self.settings.wanted, {"deployments": [d.record() for d in self._deployments.values()]})
 
@@ -340,10 +346,13 @@ class Manager:
         if source == "local":
             self._require_local(deployment, f"udo undeploy {name}")
         if not drop_state and deployment.slot is not None:
-            with contextlib.closing(self.servers.connect("state")) as state:
-                held = state.call("HLEN", f"{deployment.slot.prefix}sessions")
-                slots = [s for s in (deployment.slot, *deployment.pinned.values()) if s is not None]
-                letters = sum(dead_letters.count(state, s.prefix) for s in slots)
+            slots = [s for s in (deployment.slot, *deployment.pinned.values()) if s is not None]
+            try:
+                with contextlib.closing(self.servers.connect("state")) as state:
+                    (held,) = untrusted.read(state, ("HLEN", f"{deployment.slot.prefix}sessions"))
+                    letters = sum(dead_letters.count(state, s.prefix) for s in slots)
+            except SlotBroken as e:
+                raise Conflict(f"what deployment {name!r} holds cannot be counted and would be lost: {e}. Use --drop-state") from None
             if letters:
                 raise Conflict(
                     f"deployment {name!r} holds {letters} dead letters on node {self.settings.node} (udo dead ls {name}), which would be "

@@ -64,7 +64,9 @@ class Reconciler:
         self._latest: dict[str, Mapping[str, Any]] = {}
         self._busy: set[str] = set()
         self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
-        self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in (self._read_wanted, self._beat, self._observe)]
+        self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> what it serves, how it fared when last told
+        loops = (self._read_wanted, self._beat, self._observe, self._follow_conditions)
+        self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in loops]
 
     def start(self) -> None:
         """Begin."""
@@ -151,6 +153,33 @@ class Reconciler:
 
         self._retrying(observe, "canaries")
 
+    def _follow_conditions(self) -> None:
+        """Tell the registry how deployments fare that serve: when that changes, and at most once in _OBSERVE_S each."""
+
+        def tell() -> None:
+            for name, (wish, told) in list(self._told.items()):
+                condition = self._manager.condition(name)
+                if condition is not None and condition != told:
+                    self._tell_condition(name, wish, condition)
+            self._stopping.wait(_OBSERVE_S)
+
+        self._retrying(tell, "conditions")
+
+    def _tell_condition(self, name: str, wish: Mapping[str, Any], condition: tuple[str, str]) -> None:
+        """As a piece of the deployment's work: what an update says behind it comes behind it."""
+        with self._lock:
+            if name in self._busy:
+                return
+            self._busy.add(name)
+        try:
+            if self._report(wish, *condition):
+                self._told[name] = (wish, condition)
+        finally:
+            with self._lock:
+                self._busy.discard(name)
+            if name in self._latest:
+                self._work(name)
+
     def _take(self, deployments: list[Mapping[str, Any]]) -> None:
         names = {d["name"] for d in deployments}
         for gone in [d.name for d in self._manager.deployments() if d.source == "registry" and d.name not in names]:
@@ -201,6 +230,7 @@ class Reconciler:
         if wish.get("removed"):
             with contextlib.suppress(NotFound):
                 manager.undeploy(name, source="registry")
+            self._told.pop(name, None)
             return True
         update = wish.get("update")
         if update is None or update["phase"] != "canary":
@@ -256,10 +286,16 @@ class Reconciler:
             self._report(step, "failed", str(e), update_id=update["id"], phase="failed", error_code=e.code)
         return True
 
-    def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
+    def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
         try:
             self._registry.report(
                 self._node, wish["name"], version=wish["version"], digest=wish["digest"], state=state, detail=detail, **more
             )
         except UdoError as e:
             _log.warning("report did not reach the registry", deployment=wish["name"], state=state, error=str(e))
+            return False
+        if state == "answering":
+            self._told[wish["name"]] = (wish, (state, ""))
+        elif "phase" not in more:
+            self._told.pop(wish["name"], None)
+        return True

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
@@ -22,10 +23,10 @@ from node_manager.slots import View
 from node_manager.state import States
 from node_manager.watching import COUNTED
 from node_manager.wire import stream, unary
-from udo_protocol import slot
+from udo_protocol import slot, untrusted
 from udo_protocol.connection import Connection
 from udo_protocol.dead_letters import count
-from udo_protocol.errors import ServerLost, Unavailable, UsageError
+from udo_protocol.errors import ServerLost, SlotBroken, Unavailable, UsageError
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
@@ -129,7 +130,7 @@ class NodeService(rpc.NodeManagerServicer):
             for s in m.servers.running()
         ]
         with _connected(m, "queue") as queue, _connected(m, "state") as state:
-            slots = [_slot_status(m, queue, s.view(), state) for s in m.slots()]
+            slots = [_slot_status(m, v, _look(queue, state, v)) for v in (s.view() for s in m.slots())]
         return pb.StatusReply(
             node=m.settings.node,
             driver=m.driver.name,
@@ -228,9 +229,36 @@ def asked(conn: Connection | None, question: Callable[..., _Answer], *about: str
     return otherwise
 
 
-def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connection | None = None) -> pb.SlotStatus:
+@dataclass(frozen=True)
+class Looked:
+    """What the servers say of a slot; `broken`: why not all of it could be read."""
+
+    log: slot.SlotStats
+    counted: dict[str, float]
+    dead_letters: int
+    broken: str
+
+
+def _look(queue: Connection | None, state: Connection | None, v: View) -> Looked:
+    """What an operator may have broken concerns its own slot only."""
     prefix = f"udo:{v.deployment}:{v.number}:"
-    log = asked(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
+    broken: list[str] = []
+
+    def sound(conn: Connection | None, question: Callable[..., _Answer], *about: str, otherwise: _Answer) -> _Answer:
+        try:
+            return asked(conn, question, *about, otherwise=otherwise)
+        except SlotBroken as e:
+            broken.append(str(e))
+            return otherwise
+
+    log = sound(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
+    nothing: dict[str, float] = {}
+    counted = sound(queue, slot.read_stats, prefix, v.owner.name, otherwise=nothing) if v.owner else nothing
+    return Looked(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
+
+
+def _slot_status(m: Manager, v: View, looked: Looked) -> pb.SlotStatus:
+    log = looked.log
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     image = v.wanted.image if v.wanted else None
     return pb.SlotStatus(
@@ -239,7 +267,7 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
         operator=image.manifest.name if image else "",
         version=image.manifest.version if image else "",
         digest=image.digest if image else "",
-        state=v.state,
+        state="broken" if looked.broken else v.state,
         instance=v.owner.name if v.owner else "",
         pid=seen.pid if seen else 0,
         restarts=v.restarts,
@@ -247,10 +275,10 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
         retained_bytes=log.retained_bytes,
         emitted=log.emitted,
         rss_bytes=seen.rss_bytes if seen else 0,
-        last_error=v.last_error,
+        last_error=looked.broken or v.last_error,
         pinned=v.pinned,
         lanes=log.lanes,
-        dead_letters=asked(state, count, prefix, otherwise=0),
+        dead_letters=looked.dead_letters,
         policy=v.wanted.config.bad_events() if v.wanted else "",
         diff=m.comparisons.describe(v.deployment, v.number),
         canary=next((c.describe() for name, c in m.canaries() if (name, c.slot.number) == (v.deployment, v.number)), ""),
@@ -259,10 +287,9 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
 
 def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
     """Counters of a slot since this manager knows it: those of former instances included."""
-    status = _slot_status(m, queue, v)
-    nothing: dict[str, float] = {}
-    now = asked(queue, slot.read_stats, f"udo:{v.deployment}:{v.number}:", v.owner.name, otherwise=nothing) if v.owner else nothing
-    total = {n: v.totals.get(n, 0.0) + now.get(n, 0.0) for n in COUNTED}
+    looked = _look(queue, None, v)
+    status, now = _slot_status(m, v, looked), looked.counted
+    total = {n: min(v.totals.get(n, 0.0) + now.get(n, 0.0), untrusted.MOST) for n in COUNTED}
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     return pb.SlotStats(
         deployment=v.deployment,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from node_manager.instances import Instance
-from udo_protocol import slot
+from udo_protocol import slot, untrusted
 from udo_protocol.connection import Connection
+from udo_protocol.errors import SlotBroken
 from udo_protocol.slot import SlotStats
 
 # What instances count; sums over a slot's instances only grow.
@@ -37,12 +39,18 @@ class Watch:
     def rate(self, queue: Connection, owner: Instance) -> None:
         """Measure the events per second since the last look."""
         now = time.monotonic()
-        events = slot.read_stats(queue, self._prefix, owner.name).get("events_in", 0.0) + self.totals.get("events_in", 0.0)
+        events = self.now(queue, owner).get("events_in", 0.0) + self.totals.get("events_in", 0.0)
         self.events_per_s = max(0.0, events - self._events[1]) / max(now - self._events[0], 1e-3)
         self._events = (now, events)
 
     def count(self, queue: Connection, instance: Instance) -> None:
         """Keep what an instance that leaves has counted, so that the slot's counters only grow."""
-        stats = slot.read_stats(queue, self._prefix, instance.name)
+        stats = self.now(queue, instance)
         for name in COUNTED:
-            self.totals[name] = self.totals.get(name, 0.0) + stats.get(name, 0.0)
+            self.totals[name] = min(self.totals.get(name, 0.0) + stats.get(name, 0.0), untrusted.MOST)
+
+    def now(self, queue: Connection, instance: Instance) -> dict[str, float]:
+        """What an instance counts; nothing where it has broken its counters, which `udo status` says."""
+        with contextlib.suppress(SlotBroken):
+            return slot.read_stats(queue, self._prefix, instance.name)
+        return {}

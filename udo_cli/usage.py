@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from udo_protocol.errors import NotFound, Unavailable
+from udo_protocol.errors import NotFound, SlotBroken, Unavailable
 from udo_protocol.node_api import Node, connect_node
 from udo_protocol.registry_api import Registry
 
@@ -59,7 +59,7 @@ def _queries(api: Registry, deployments: set[str], digest: str) -> Json:
 def _slot(name: str, node: Node, slot: Any) -> Json:
     try:
         kept = [s for s in node.sessions(slot.deployment).sessions if s.slot == slot.slot]
-    except NotFound:  # undeployed meanwhile
+    except (NotFound, SlotBroken):  # undeployed meanwhile; what its operator broke `udo status` says
         kept = []
     return {
         "node": name,

@@ -18,9 +18,9 @@ from udo_protocol.backoff import LinearBackoff
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, WaitTimeout, by_code
 from udo_protocol.frame import Bytes, Frame, Header
-from udo_protocol.lane_end import LaneEnd, Push
+from udo_protocol.lane_end import LaneEnd, Push, gone
 from udo_protocol.schema import conform, misfits, schema_id, to_ipc
-from udo_protocol.slot import slot_stats
+from udo_protocol.slot import last_emitted
 
 # The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
 GRACE_MS = 15_000
@@ -99,7 +99,7 @@ class Patience:
             return
         self._looked = now
         self.look()
-        emitted = slot_stats(self.end.conn, self.end.prefix).emitted
+        emitted = last_emitted(self.end.conn, self.end.prefix)
         if emitted != self._emitted:  # other lanes' frames are being answered
             self._emitted, self._since = emitted, now
         bound_ms = self.place.answer_timeout_ms + GRACE_MS
@@ -191,9 +191,7 @@ class Sender:
         if reply.status is Push.BUSY:
             reply = self._wait_for_room(number, pieces)
         if reply.status is Push.EXPIRED:
-            raise LaneExpired(
-                f"{self._place}: lane {self._end.lane} was idle for more than {self._end.limits.lane_ttl_ms / 1000:g} s and was removed"
-            )
+            raise LaneExpired(f"{self._place}: {gone(self._end.lane, self._end.limits)}")
         if reply.status is Push.STALE:
             raise Stale(f"{self._place}: a newer attempt at this epoch is known ({bytes(reply.value or b'').decode()}); this one gives up")
         if reply.status is not Push.ACCEPTED:

@@ -102,14 +102,21 @@ class Connection:
 
     def receive_transaction(self, commands: int) -> list[Any]:
         """Replies of a MULTI of that many commands. Any error in it is raised: the state is then unknown."""
-        replies = [self.receive() for _ in range(commands + 2)]
-        result = replies[-1]
-        for r in [*replies, *(result if isinstance(result, list) else [])]:
+        result = self.receive_outcomes(commands)
+        for r in result:
             if isinstance(r, ReplyError):
                 raise r
-        if result is None:
+        return result
+
+    def receive_outcomes(self, commands: int) -> list[Any]:
+        """The same, with the error of a command that failed in its place; what kept the MULTI from being run is raised."""
+        replies = [self.receive() for _ in range(commands + 2)]
+        for r in replies:
+            if isinstance(r, ReplyError):
+                raise r
+        if replies[-1] is None:
             raise ReplyError("a transaction was discarded although it watches nothing")
-        return list(result)
+        return list(replies[-1])
 
     def send(self, commands: Iterable[Sequence[Arg]], *, hold: bool = False) -> None:
         """Write commands without waiting for their replies; with `hold` they may leave with the next ones, in one write."""

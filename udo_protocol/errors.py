@@ -95,6 +95,13 @@ class ProtocolError(PeerError):
     code = "protocol"
 
 
+class SlotBroken(PeerError):
+    """A key of a slot does not hold what belongs there: its operator, which may write there, did it. Names the key."""
+
+    code = "slot_broken"
+    retry = True
+
+
 class StateLost(PeerError):
     """Durable state does not reach up to the epoch that a query continues with; names both epochs."""
 

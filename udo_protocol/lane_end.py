@@ -43,6 +43,14 @@ class PushReply:
     value: Any = None
 
 
+def gone(lane: str, limits: Limits) -> str:
+    """Why a lane is not there."""
+    return (
+        f"lane {lane} was removed: it was idle for more than {limits.lane_ttl_ms / 1000:g} s, or its operator broke the slot's log, which "
+        "was begun anew (udo status says so). What was under way has to be sent again"
+    )
+
+
 class LaneEnd:
     """The producer's and collector's side of one lane in one slot. One thread at a time."""
 
@@ -120,7 +128,7 @@ class LaneEnd:
             if isinstance(r, Exception):
                 raise r
         if replies[1] < 0:
-            raise LaneExpired(f"lane {self.lane} was idle for more than {self.limits.lane_ttl_ms / 1000:g} s and has been removed")
+            raise LaneExpired(gone(self.lane, self.limits))
         self._collected = len(replies[-1])
         return [decode(f) for f in replies[-1]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,3 +218,30 @@ def test_an_operator_that_loads_at_a_later_try_is_reported_as_answering(cluster:
 
     wait_until(lambda: cluster.state()[0] == "answering", 40, "later report")
     assert cluster.lane().ask(1) == 2
+
+
+DIES_OF_EVENTS = """
+import os
+from udo_runtime import operator
+@operator
+def run(batch):
+    if batch.column("a").to_pylist()[0]:
+        os._exit(7)
+    return {"b": batch.column("a")}
+"""
+
+
+def test_the_registry_says_of_an_operator_that_dies_of_its_first_event_that_it_fails_until_it_answers(cluster: Cluster) -> None:
+    cluster.deploy(DIES_OF_EVENTS)
+    lane = cluster.lane()
+    lane.send([1])
+    assert "exit status 7" in lane.receive(60).header.failure.message
+
+    wait_until(lambda: cluster.state() == ("failing", "1"), 20, "the registry to know that it fails")
+    (node,) = cluster.client.deployment("d")["nodes"]
+    assert re.search(r"exit status 7, on the last frame; restarts \d+", node["detail"]), node
+
+    assert cluster.lane().ask(0) == 0
+    wait_until(lambda: cluster.state() == ("answering", "1"), 20, "the registry to know that it answers")
+    (node,) = cluster.client.deployment("d")["nodes"]
+    assert node["detail"] == ""

@@ -52,13 +52,17 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
     if as_json:
         output.emit(rows)
         return
+    broken = [r for r in rows if r["broken"]]
     shown = [
         (r["deployment"], r["session"], r["node"], "in use" if r["in_use"] else "orphan", _number(r["last_epoch"]), r["run"])
         + (r["keys"], output.size(r["bytes"]), r["changed_at"])
         for r in rows
+        if not r["broken"]
     ]
     columns = ("DEPLOYMENT", "SESSION", "NODE", "USE", "LAST EPOCH", "RUN", "KEYS", "SIZE", "CHANGED")
     output.table(columns, shown, "no sessions: no keyed operator has ended an epoch on this node")
+    for r in broken:
+        click.echo(f"{r['deployment']}: its sessions cannot be read: {r['broken']}")
 
 
 @command.command("show", examples="udo state show visits 1f2e --limit 100\nudo state show visits 1f2e --key '[\"a\", 7]'")
@@ -228,6 +232,7 @@ def _row(node: str, s: pb.StateSession) -> dict[str, Any]:
         "bytes": s.bytes,
         "changed_at": _when(s.changed_at),
         "used_at": _when(s.used_at) if s.used_at else None,
+        "broken": s.broken or None,
     }
 
 

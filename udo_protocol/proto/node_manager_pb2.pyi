@@ -334,7 +334,7 @@ class StateListReply(_message.Message):
     def __init__(self, node: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[StateSession, _Mapping]]] = ...) -> None: ...
 
 class StateSession(_message.Message):
-    __slots__ = ("deployment", "slot", "session", "last_ended", "run", "keys", "bytes", "changed_at", "lanes", "used_at", "in_use")
+    __slots__ = ("deployment", "slot", "session", "last_ended", "run", "keys", "bytes", "changed_at", "lanes", "used_at", "in_use", "broken")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +346,7 @@ class StateSession(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     USED_AT_FIELD_NUMBER: _ClassVar[int]
     IN_USE_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
     session: str
@@ -357,7 +358,8 @@ class StateSession(_message.Message):
     lanes: int
     used_at: float
     in_use: bool
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., session: _Optional[str] = ..., last_ended: _Optional[int] = ..., run: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., changed_at: _Optional[float] = ..., lanes: _Optional[int] = ..., used_at: _Optional[float] = ..., in_use: _Optional[bool] = ...) -> None: ...
+    broken: str
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., session: _Optional[str] = ..., last_ended: _Optional[int] = ..., run: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., changed_at: _Optional[float] = ..., lanes: _Optional[int] = ..., used_at: _Optional[float] = ..., in_use: _Optional[bool] = ..., broken: _Optional[str] = ...) -> None: ...
 
 class StateExportRequest(_message.Message):
     __slots__ = ("deployment", "session")

@@ -81,6 +81,37 @@ def config(a: Arguments) -> list[str]:
     return [who for who, conn in _logins(a) if _said(conn, "CONFIG", "SET", "slowlog-max-len", "7").startswith("b'OK")]
 
 
+def garbage_counters(a: Arguments) -> list[str]:
+    """Say of itself what no counter can be."""
+    values = ("events_in", "99999999999999999999", "events_out", "-1", "frames", "x", "busy_s", "nan", "p50_ms", "1e400")
+    return _to_its_own_keys(a, [("HSET", "stats:{name}", *values)])
+
+
+def wrong_types(a: Arguments) -> list[str]:
+    """Leave another type in every key of its own that others read."""
+    lists = ("stats:{name}", "ready:{name}", "base", "emitted", "bytes", "lanes", "parked", "pins", "diff", "diffbytes", "ends")
+    return _to_its_own_keys(a, [c for key in lists for c in (("DEL", key), ("RPUSH", key, "x"))])
+
+
+def counter_overflow(a: Arguments) -> list[str]:
+    """Count beyond what numbers hold."""
+    return _to_its_own_keys(a, [("SET", "base", "99999999999999999999"), ("SET", "emitted", "garbage")])
+
+
+def delete_log(a: Arguments) -> list[str]:
+    """Take its own log away, and leave something else."""
+    return _to_its_own_keys(a, [("DEL", "in"), ("SET", "in", "x")])
+
+
+def _to_its_own_keys(a: Arguments, commands: list[tuple[str, ...]]) -> list[str]:
+    """What came of it is seen outside."""
+    for who, conn in _logins(a):
+        for command, key, *rest in commands:
+            _said(conn, command, a["prefix"] + key.format(name=who), *rest)
+        break  # as itself
+    return []
+
+
 def fork_bomb(a: Arguments) -> list[str]:
     """Start many processes that stay a while."""
     children = []
