@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from node_manager.images import unpack
+from node_manager.layers.unpack import unpack
 from udo_cli.packing import image, isolated
 from udo_cli.packing.archive import Archive
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
