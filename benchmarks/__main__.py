@@ -27,6 +27,7 @@ SUITES = {
     "registry_layers": "Push and pull of a 500 MB layer against copying it; udo push of changed code.",
     "attacks": "A hostile operator against its node: what is blocked, what the driver does not isolate.",
     "checkpoint_allocation": "Simulated: how often load moves to where a checkpoint lies, for four ways to allocate checkpoints.",
+    "fuzz_layers": "50,000 mutated layers: each is refused, or unpacked exactly, within bounds of time and memory.",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.

@@ -3,6 +3,9 @@
 It takes files, directories and symbolic links in POSIX (pax) or GNU form, with their checksums, unique extended headers and the end
 marks. Standard library only, since a bare interpreter runs it. `tarfile` is more lenient: it ends quietly at a garbled header, reads
 extended headers of any length into memory, and goes back in the file for a negative size.
+
+`foreign`: for archives of other tools that are only read from, never unpacked: hard links are told, and what would only matter to who
+unpacks (global headers, unknown extended ones, special modes) is passed over.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 BLOCK = 512
-FILE, DIRECTORY, LINK = "file", "directory", "link"
+FILE, DIRECTORY, LINK, HARD_LINK = "file", "directory", "link", "hard link"
 # Of one extended header: a path and a link of the longest length Linux knows, and a few times and names.
 EXTENDED_BYTES = 16 << 10
 # No file system takes a longer name; no Python package is nested deeper, and who walks the tree by recursion must be able to.
@@ -21,6 +24,9 @@ NAME_BYTES, DEPTH, LINK_BYTES = 255, 40, 1024
 _PIECE_BYTES = 1 << 20
 _ZEROS = bytes(BLOCK)
 _OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
+# Mode, user, group, time, device numbers: octal, or GNU's form of large ones, or nothing.
+_NUMBERS = ((100, 108), (108, 116), (116, 124), (136, 148), (329, 337), (337, 345))
+_ANY_NUMBER = re.compile(rb" *[0-7]*[ \0]*|[\x80\xff].*", re.DOTALL)
 _RECORD = re.compile(rb"([1-9][0-9]{0,5}) ([^=\0\n]{1,100})=")
 _POSIX, _GNU = b"ustar\x0000", b"ustar  \x00"
 _KINDS = {b"0": FILE, b"5": DIRECTORY, b"2": LINK}
@@ -28,6 +34,8 @@ _OTHERS = {b"1": "a hard link", b"3": "a device", b"4": "a device", b"6": "a pip
 # What extended headers may say; all but the first three mean nothing here.
 _USED = ("path", "linkpath", "size")
 _PAX = frozenset((*_USED, "atime", "ctime", "mtime", "uid", "gid", "uname", "gname", "comment"))
+# Of others, these say that an entry's name or content is not what it seems.
+_CHANGING = ("GNU.sparse.", "hdrcharset")
 _SPECIAL_BITS = 0o7000
 
 
@@ -69,7 +77,8 @@ class Reader:
     """Iterate over it for the members; `content` reads that of the latest one. At most `most_bytes` are read, and `most_entries`
     headers."""
 
-    def __init__(self, source: Readable, most_bytes: int, most_entries: int) -> None:
+    def __init__(self, source: Readable, most_bytes: int, most_entries: int, *, foreign: bool = False) -> None:
+        self._foreign, self._kinds = foreign, {**_KINDS, b"1": HARD_LINK} if foreign else _KINDS
         self._source, self._most_bytes, self._most_entries = source, most_bytes, most_entries
         self.read_bytes = self.entries = 0
         self._left = self._padding = 0
@@ -117,16 +126,24 @@ class Reader:
         while (block := self._exactly(BLOCK)) != _ZEROS:
             self.count()
             kind, size = _checked(block)
-            if kind not in (b"x", b"L", b"K"):
+            skipped = kind == b"g" and self._foreign
+            if kind not in (b"x", b"L", b"K") and not skipped:
                 return self._member(block, kind, size, extended)
             if kind in kinds or b"x" in kinds + (kind if kinds else b""):
                 raise TarRefused("it has two extended headers in front of one entry")
             if size > EXTENDED_BYTES:
                 raise TarRefused(f"an extended header has {size} bytes; at most {EXTENDED_BYTES} are read")
-            kinds += kind
             data = self._exactly(size)
             self._exactly(-size % BLOCK)
-            extended |= _records(data) if kind == b"x" else {"path" if kind == b"L" else "linkpath": _text(data.removesuffix(b"\0"))}
+            if skipped:
+                continue
+            kinds += kind
+            if kind == b"x":
+                extended |= _records(data, self._foreign)
+            else:
+                extended["path" if kind == b"L" else "linkpath"] = _text(data.removesuffix(b"\0"))
+            if empty := [key for key, value in extended.items() if not value]:
+                raise TarRefused(f"an extended header has an empty {empty[0]}")
         if kinds:
             raise TarRefused("its last entry is an extended header")
         if self._exactly(BLOCK) != _ZEROS:
@@ -140,7 +157,7 @@ class Reader:
 
     def _member(self, block: bytes, kind: bytes, size: int, extended: dict[str, str]) -> Member:
         name = extended.get("path") or _name(block)
-        if kind not in _KINDS:
+        if kind not in self._kinds:
             what = _OTHERS.get(kind, f"of type {kind!r}")
             raise TarRefused(f"{shown(name)} is {what}; expected a file, a directory or a symbolic link")
         if "size" in extended:
@@ -148,14 +165,14 @@ class Reader:
                 raise TarRefused(f"{shown(name)} has the size {shown(extended['size'])}")
             size = int(extended["size"])
         self._bound(self.read_bytes + size)
-        found = _KINDS[kind]
+        found = self._kinds[kind]
         if size and found != FILE:
             raise TarRefused(f"{shown(name)} is a {found} with {size} bytes of content")
         mode = _number(block[100:108], "mode")
-        if mode & _SPECIAL_BITS:
+        if mode & _SPECIAL_BITS and not self._foreign:
             raise TarRefused(f"{shown(name)} has mode {mode:o}; set-user-ID, set-group-ID and sticky files are not taken")
-        target = (extended.get("linkpath") or _text(_filled(block[157:257]))) if found == LINK else ""
-        if found == LINK and not 0 < len(target.encode()) <= LINK_BYTES:
+        target = (extended.get("linkpath") or _text(_filled(block[157:257]))) if found in (LINK, HARD_LINK) else ""
+        if found in (LINK, HARD_LINK) and not 0 < len(target.encode()) <= LINK_BYTES:
             raise TarRefused(f"{shown(name)} links to {shown(target)}; expected 1 to {LINK_BYTES} bytes")
         self._left, self._padding = size, -size % BLOCK
         return Member(_path(name, directory=found == DIRECTORY), found, size, bool(mode & 0o100), target, self.read_bytes)
@@ -167,6 +184,9 @@ def _checked(block: bytes) -> tuple[bytes, int]:
         raise TarRefused("a header is garbled: its checksum is wrong")
     if block[257:265] not in (_POSIX, _GNU):
         raise TarRefused("a header is neither of POSIX nor of GNU form")
+    for begin, end in _NUMBERS:
+        if not _ANY_NUMBER.fullmatch(block[begin:end]):
+            raise TarRefused(f"a header is garbled: {block[begin:end]!r} is no number")
     return block[156:157], _number(block[124:136], "size")
 
 
@@ -204,7 +224,7 @@ def _name(block: bytes) -> str:
     return f"{before}/{name}" if before else name
 
 
-def _records(data: bytes) -> dict[str, str]:
+def _records(data: bytes, foreign: bool) -> dict[str, str]:
     """What a pax header says: `LENGTH KEY=VALUE\\n`, again and again."""
     found: dict[str, str] = {}
     at = 0
@@ -215,17 +235,18 @@ def _records(data: bytes) -> dict[str, str]:
         key = match[2].decode("latin-1")
         if end > len(data) or end <= match.end() or data[end - 1 : end] != b"\n":
             raise TarRefused(f"an extended header's {shown(key)} has a wrong length")
-        if key not in _PAX or key in found:
+        known = key in _PAX or (foreign and not key.startswith(_CHANGING))
+        if not known or key in found:
             raise TarRefused(f"an extended header says {shown(key)}{' twice' if key in found else ', which is not known here'}")
         value = data[match.end() : end - 1]
-        if key in _USED and not value:
-            raise TarRefused(f"an extended header has an empty {key}")
         found[key] = _text(value) if key in _USED else ""
         at = end
     return {k: v for k, v in found.items() if k in _USED}
 
 
 def _path(name: str, *, directory: bool) -> tuple[str, ...]:
+    if directory and name in (".", "./"):
+        return ()
     parts = tuple((name.removesuffix("/") if directory else name).removeprefix("./").split("/"))
     if any(p in ("", ".", "..") for p in parts):
         raise TarRefused(f"{shown(name)} is no path inside of it")

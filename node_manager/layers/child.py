@@ -13,6 +13,8 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable, Mapping
+from typing import IO, Any
 
 from node_manager.layers.tree import unpack
 from udo_protocol.strict_tar import TarRefused
@@ -40,6 +42,22 @@ def limit(cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
         resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
+def outcome(blob: IO[bytes], wish: Mapping[str, Any], alive: Callable[[], None] = lambda: None) -> dict[str, object]:
+    """Unpack it: `bytes` and `entries`, or `refused` with the reason, or `node` with what is wrong here."""
+    try:
+        with gzip.open(blob, "rb") as plain:
+            size, entries = unpack(plain, wish["prefix"], wish["into"], wish["bytes"], wish["entries"], alive)
+        return {"bytes": size, "entries": entries}
+    except TarRefused as e:
+        return {"refused": str(e)}
+    except OSError as e:
+        return {"node" if e.errno in _OF_NODE else "refused": e.strerror or str(e)}
+    except MemoryError:
+        return {"refused": f"unpacking it takes more than {wish['memory_bytes'] >> 20} MiB of memory"}
+    except Exception as e:  # whatever it is, it came of this layer
+        return {"refused": f"it is damaged: {type(e).__name__}: {e}"}
+
+
 def main() -> None:
     """See the module."""
     wish = json.loads(sys.argv[1])
@@ -51,17 +69,4 @@ def main() -> None:
         if os.getppid() != wish["parent"]:
             os._exit(1)
 
-    said: dict[str, object]
-    try:
-        with gzip.open(sys.stdin.buffer, "rb") as plain:
-            size, entries = unpack(plain, wish["prefix"], wish["into"], wish["bytes"], wish["entries"], alive)
-        said = {"bytes": size, "entries": entries}
-    except TarRefused as e:
-        said = {"refused": str(e)}
-    except OSError as e:
-        said = {"node" if e.errno in _OF_NODE else "refused": e.strerror or str(e)}
-    except MemoryError:
-        said = {"refused": f"unpacking it takes more than {wish['memory_bytes'] >> 20} MiB of memory"}
-    except Exception as e:  # whatever it is, it came of this layer
-        said = {"refused": f"it is damaged: {type(e).__name__}: {e}"}
-    print(json.dumps(said), flush=True)
+    print(json.dumps(outcome(sys.stdin.buffer, wish, alive)), flush=True)
