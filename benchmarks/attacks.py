@@ -228,7 +228,7 @@ def refusals(runs: Iterable[dict[str, Any]]) -> Section:
     """What came of the hostile versions in the newest run, whatever the driver."""
     *_, newest = runs
     rows = [(what, "blocked" if name in newest["blocked"] else "not tried") for name, what in pushed.WORDS.items()]
-    return Section("Pushed versions, with every driver", ("a layer with", "result"), rows)
+    return Section("Pushed versions", ("a layer with", "result"), rows)
 
 
 def comparison(runs: Iterable[dict[str, Any]]) -> Section:
