@@ -14,13 +14,14 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
 from node_manager.drivers.base import OWN_PYTHON_TAG
-from node_manager.layers.unpack import PREFIXES, unpack
+from node_manager.layers.unpack import PREFIXES, require_space, unpack
 from udo_protocol.errors import OperatorError, ProtocolError, Refused, Unavailable, UsageError
 from udo_protocol.manifest import Manifest, parse
 
@@ -175,7 +176,8 @@ class Images:
                 if (image := self._local(path.name.replace("-", ":", 1))) is not None:
                     removed.append(image.reference)
                     del self._known[image.digest]
-                gone.append(path.rename(path.with_name(f"{_DRAFT}{path.name}")))
+                with suppress(OSError):
+                    gone.append(path.rename(path.with_name(f"{_DRAFT}{path.name}")))
         for path in gone:
             shutil.rmtree(path, ignore_errors=True)
         return removed
@@ -221,6 +223,7 @@ class Images:
                 if layer["kind"] not in PREFIXES:
                     continue  # a runtime base: for drivers that run whole images
                 blob = Path(name) / "layer"
+                require_space(self._directory, layer["size"])
                 self._source.fetch_blob(operator, layer["digest"], blob)
                 _require_digest(blob, layer["digest"])
                 unpack(blob, layer["kind"], new / Path(PREFIXES[layer["kind"]]).name)

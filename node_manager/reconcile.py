@@ -208,7 +208,7 @@ class Reconciler:
 
     def _failed(self, wish: Mapping[str, Any], e: Exception) -> bool:
         """Tell the registry why; whether there is nothing more to be done about this wish."""
-        text, code = str(e), getattr(e, "code", UdoError.code)
+        text, code = str(e), e.code if isinstance(e, UdoError) else UdoError.code
         if not isinstance(e, UdoError):
             _log.exception("reconcile failed", deployment=wish["name"])
             text = f"{type(e).__name__} in node manager {self._node}: {text[:_TOLD_CHARS]}; its log says where"

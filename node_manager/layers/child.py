@@ -1,7 +1,7 @@
 """The process that unpacks one layer: the blob is its standard input, what came of it one line of JSON on standard output.
 
 It limits itself before it reads the first byte, and ends when its node manager has ended. Standard library only: it starts in
-20 ms. Its arguments: a JSON object with `prefix`, `into`, `bytes`, `entries`, `cpu_s`, `memory_bytes` and `parent`.
+20 ms. Its arguments: a JSON object with `prefix`, `into`, `bytes`, `entries`, `cpu_s`, `memory_bytes`, `reserve_bytes` and `parent`.
 """
 
 from __future__ import annotations
@@ -68,5 +68,8 @@ def main() -> None:
     def alive() -> None:
         if os.getppid() != wish["parent"]:
             os._exit(1)
+        disk = os.statvfs(wish["into"])
+        if disk.f_bavail * disk.f_frsize < wish["reserve_bytes"]:
+            raise OSError(errno.ENOSPC, f"less than {wish['reserve_bytes'] >> 20} MiB would be left on the disk")
 
     print(json.dumps(outcome(sys.stdin.buffer, wish, alive)), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ CPU_S, CPU_S_PER_BLOB_MIB = 30, 0.25
 WALL_FACTOR = 10
 # The interpreter takes 30 MiB, an entry 300 bytes.
 MEMORY_BYTES = 256 << 20
+# So much of the disk is left to others: a state server that cannot write stops everything keyed on this node.
+RESERVE_BYTES = 256 << 20
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = f"import sys; sys.path.append({str(_ROOT)!r}); from node_manager.layers.child import main; main()"
 
@@ -37,6 +40,7 @@ class Limits:
     entries: int
     cpu_s: int
     memory_bytes: int = MEMORY_BYTES
+    reserve_bytes: int = RESERVE_BYTES
 
     @property
     def wall_s(self) -> int:
@@ -53,10 +57,17 @@ class Limits:
         )
 
 
+def require_space(directory: Path, size: int) -> None:
+    """Unavailable unless so many bytes more may lie there."""
+    free = shutil.disk_usage(directory).free
+    if free < size + RESERVE_BYTES:
+        raise Unavailable(f"a layer of {size >> 20} MiB does not fit into {directory}: {free >> 20} MiB are free; make room on this node")
+
+
 def unpack(archive: Path, kind: str, into: Path, limits: Limits | None = None) -> None:
     """Unpack one gzipped layer's files below its prefix into the empty directory `into`, which is left to the caller whatever happens.
 
-    Refused if the layer is not as it should be or takes more than the limits; Unavailable if this node cannot, such as a full disk.
+    Refused if the layer is not as it should be or takes more than the limits; Unavailable if this node's disk is nearly full.
     """
     limits = limits or Limits.of(kind, archive.stat().st_size)
     wish = {**asdict(limits), "prefix": PREFIXES[kind], "into": str(into.absolute()), "parent": os.getpid()}

@@ -8,16 +8,17 @@ import os
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from benchmarks.hostile_layers import CODE, HOSTILE, OPERATOR, file, header, link, packed
-from node_manager.layers.unpack import Limits, unpack
+from node_manager.layers.unpack import Limits, require_space, unpack
 from tests.conftest import wait_until
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack
-from udo_protocol.errors import Refused
+from udo_protocol.errors import Refused, Unavailable
 
 SMALL = Limits(bytes=1 << 20, entries=100, cpu_s=60)
 # As much as there is to unpack in a time nobody waits for: gzip members without content.
@@ -148,6 +149,13 @@ def test_bounds_of_bytes_and_entries_count_everything_in_the_layer(tmp_path: Pat
 
     with pytest.raises(Refused, match=why):
         unpacked(tmp_path, packed(members), SMALL)
+
+
+def test_a_disk_that_would_be_full_is_the_nodes_fault_and_does_not_become_full(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be unpacked here: less than 1073741824 MiB would be left"):
+        unpacked(tmp_path, LARGE, replace(SMALL, reserve_bytes=1 << 50))
+    with pytest.raises(Unavailable, match="make room on this node"):
+        require_space(tmp_path, 1 << 50)
 
 
 def test_unpacking_ends_with_the_node_manager_that_asked_for_it(tmp_path: Path) -> None:
