@@ -30,6 +30,7 @@ SUITES = {
     "balance": "Balancing keys between engines: each policy against static grouping and what whole keys allow (simulated).",
     "bottleneck": "Injected bottlenecks: found, missed, false alarms, delay (simulated).",
     "elasticity": "Scaling policies on a day of the top-10 routes; balancing in a large cluster (simulated).",
+    "fuzz_layers": "50,000 mutated layers: each is refused, or unpacked exactly, within bounds of time and memory.",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.

@@ -1,4 +1,5 @@
-"""A hostile operator against the node it runs on: what is blocked, what the driver says it does not isolate, what succeeds.
+"""A hostile operator against the node it runs on, and hostile versions against the node that unpacks them: what is blocked, what
+the driver says it does not isolate, what succeeds.
 
 An attack that succeeds although the driver claims to prevent it is a lie, and the run is invalid. Whether an attack succeeded
 is judged outside of the operator wherever it can be seen there.
@@ -21,6 +22,7 @@ from typing import Any
 import click
 import psutil
 
+from benchmarks import pushed
 from benchmarks.bringup import Platform, platform, say, wait_until
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
@@ -70,6 +72,9 @@ WORDS = {
 # Of its own slot, which it may write: that others see nothing of it, and that it works again, shows outside.
 OWN_KEYS = ("garbage_counters", "wrong_types", "counter_overflow", "delete_log")
 _MENDED_S = 60.0
+# Of a pushed version: no driver is asked.
+ALWAYS = "always"
+NAMES = (*ATTACKS, *pushed.WORDS)
 # Beyond its limits (benchmarks/operators/attack), bounded all the same.
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
 # What an instance may use of a disk: its log, twice as long as one file may be while it is cut, is all there is.
@@ -238,14 +243,15 @@ def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto") -> dict[s
         with s.platform.registry() as registry:
             wait_until(lambda: any(n["live"] for n in registry.nodes()), 20, "the node's capabilities")
             capabilities = next(n["capabilities"] for n in registry.nodes() if n["live"])
-        outcomes: dict[str, str] = {}
+        say("hostile versions")
+        outcomes = pushed.carry_out(s.platform, VICTIM)
         for attack in ATTACKS:
             say(attack)
             outcomes[attack] = carry_out(s, attack)
-    states = {a: _state(achieved, capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
-    found: dict[str, Any] = {state: [a for a in ATTACKS if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
+    states = {a: _state(achieved, a in pushed.WORDS or capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
+    found: dict[str, Any] = {state: [a for a in NAMES if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
     if found["succeeded"]:
-        lies = "; ".join(f"{a} ({ATTACKS[a]}): {outcomes[a]}" for a in found["succeeded"])
+        lies = "; ".join(f"{a} ({ATTACKS.get(a, ALWAYS)}): {outcomes[a]}" for a in found["succeeded"])
         raise InvalidRun(f"the {driver} driver claims to prevent what succeeded: {lies}")
     return {"driver": driver, **found, "achieved": {a: w for a, w in outcomes.items() if w}, "capabilities": capabilities}
 
@@ -254,6 +260,13 @@ def _state(achieved: str, claimed: bool) -> str:
     if not achieved:
         return "blocked"
     return "succeeded" if claimed else "not_isolated"
+
+
+def refusals(runs: Iterable[dict[str, Any]]) -> Section:
+    """What came of the hostile versions in the newest run, whatever the driver."""
+    *_, newest = runs
+    rows = [(what, "blocked" if name in newest["blocked"] else "not tried") for name, what in pushed.WORDS.items()]
+    return Section("Pushed versions", ("a layer with", "result"), rows)
 
 
 def comparison(runs: Iterable[dict[str, Any]]) -> Section:
@@ -275,6 +288,6 @@ def _way(record: dict[str, Any]) -> str:
 def sections(record: dict[str, Any]) -> list[Section]:
     """The table of attacks."""
     names = {a: state for state in ("blocked", "not_isolated", "succeeded") for a in record[state]}
-    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS[a], record["achieved"].get(a, "")) for a in ATTACKS]
+    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS.get(a, ALWAYS), record["achieved"].get(a, "")) for a in NAMES]
     title = f"Attacks on the {record['driver']} driver"
     return [Section(title, ("attack", "result", "capability", "achieved"), rows, record["capabilities"].get("remark", ""))]

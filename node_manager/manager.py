@@ -162,6 +162,7 @@ class Manager:
 
     def start(self) -> None:
         """Adopt what a former manager left, then bring about what is wanted."""
+        self.images.clean()
         self.servers.start()
         running = self.instances.recover()
         self.pool.start([i for i in running if not i.record and i.life.state == "warm"])
@@ -616,7 +617,7 @@ class Manager:
     def _pinned(self, deployment: Deployment, pin: str) -> Slot:
         """The slot of one version, started on demand."""
         by_digest = pin.startswith("sha256:")
-        image = self.images.get(deployment.operator, "" if by_digest else pin, pin if by_digest else "")
+        image = self.images.get(deployment.operator, "" if by_digest else pin, pin if by_digest else "", again=False)
         with self._lock:
             slot = deployment.pinned.get(image.digest)
             if slot is None:

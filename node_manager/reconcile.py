@@ -12,21 +12,25 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread, Timer
 from typing import Any, Protocol
 
 import structlog
 
 from node_manager.keyed_canaries import KeyedCanary
 from node_manager.manager import Catalogue, Manager
-from udo_protocol.errors import Conflict, NotFound, UdoError
+from udo_protocol.errors import Conflict, NotFound, Refused, UdoError
+from udo_protocol.lifecycle import REFUSED
 
 _log = structlog.get_logger()
 POLL_S = 25
 BEAT_S = 5.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 15.0
-# A deployment that could not be brought about (no image yet, operator does not load) is tried again this often.
+# A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was
+# refused is not, before something changes.
 _AGAIN_S = 15.0
+# Of the message of an error that nobody foresaw.
+_TOLD_CHARS = 2000
 _DEPLOY_WAIT_S = 120.0
 _WORKERS = 8
 # An instance publishes its counters about this often.
@@ -65,6 +69,7 @@ class Reconciler:
         self._busy: set[str] = set()
         self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
         self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> what it serves, how it fared when last told
+        self._again: dict[str, Timer] = {}  # deployment -> when what failed is tried again
         loops = (self._read_wanted, self._beat, self._observe, self._follow_conditions)
         self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in loops]
 
@@ -78,6 +83,8 @@ class Reconciler:
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
+            for timer in self._again.values():
+                timer.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
         leaving = Thread(target=self._leave, name="leave", daemon=True)
         leaving.start()
@@ -200,7 +207,7 @@ class Reconciler:
             if name in self._busy or self._stopping.is_set():
                 return
             self._busy.add(name)
-        self._pool.submit(self._until_settled, name)
+            self._pool.submit(self._until_settled, name)
 
     def _until_settled(self, name: str) -> None:
         """One deployment: work on the newest wish until there is none that has not been worked on."""
@@ -212,18 +219,38 @@ class Reconciler:
                     return
             try:
                 settled = self._bring_about(wish)
-            except Exception:
-                _log.exception("reconcile failed", deployment=name)
-                settled = False
+            except Exception as e:
+                settled = self._failed(wish, e)
             with self._lock:
                 if settled:
                     self._done[name] = wish
-            if not settled:
-                self._wait_for_other_wish(name, wish)
+                elif self._latest[name] is wish:  # until then the thread is somebody else's
+                    self._busy.discard(name)
+                    self._later(name)
+                    return
 
-    def _wait_for_other_wish(self, name: str, wish: Mapping[str, Any]) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._latest[name] is not wish or self._stopping.is_set(), _AGAIN_S)
+    def _later(self, name: str) -> None:
+        if name in self._again:
+            self._again[name].cancel()
+        if not self._stopping.is_set():
+            self._again[name] = timer = Timer(_AGAIN_S, self._work, (name,))
+            timer.daemon = True
+            timer.start()
+
+    def _failed(self, wish: Mapping[str, Any], e: Exception) -> bool:
+        """Tell the registry why; whether there is nothing more to be done about this wish."""
+        text, code = str(e), e.code if isinstance(e, UdoError) else UdoError.code
+        if not isinstance(e, UdoError):
+            _log.exception("reconcile failed", deployment=wish["name"])
+            text = f"{type(e).__name__} in node manager {self._node}: {text[:_TOLD_CHARS]}; its log says where"
+        if wish.get("removed"):
+            return False
+        if update := wish.get("update"):  # the registry decides, the old version serves
+            step = {**wish, "version": update["version"], "digest": update["digest"]}
+            self._report(step, "failed", text, update_id=update["id"], phase="failed", error_code=code)
+            return True
+        refused = isinstance(e, Refused)
+        return self._report(wish, REFUSED if refused else "failed", text, error_code=code) and refused
 
     def _bring_about(self, wish: Mapping[str, Any]) -> bool:
         name, manager = wish["name"], self._manager
@@ -239,54 +266,64 @@ class Reconciler:
             return self._update(wish, update)
         version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
         try:
-            try:
-                deployment = manager.find(name)
-            except NotFound:
-                deployment = None
-            if deployment is not None and deployment.operator != wish["operator"]:
-                manager.undeploy(name, source="registry")
-                deployment = None
-            if deployment is None:
-                manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
-            else:
-                manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
-        except UdoError as e:
-            self._report(wish, "failed", str(e), error_code=e.code)
-            return False
+            deployment = manager.find(name)
+        except NotFound:
+            deployment = None
+        if deployment is not None and deployment.operator != wish["operator"]:
+            manager.undeploy(name, source="registry")
+            deployment = None
+        if deployment is None:
+            manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
+        else:
+            manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
         self._report(wish, "answering")
         return True
 
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
-        """One phase of a two-phase update. A failure is reported; the registry decides, the old version serves."""
+        """One phase of a two-phase update."""
         name, version, digest = wish["name"], update["version"], update["digest"]
         manager, config = self._manager, dict(wish["config"])
         step = {**wish, "version": version, "digest": digest}
-        try:
-            if update["phase"] in ("canary", "prepare"):
-                try:
-                    manager.find(name)
-                except NotFound:
-                    manager.deploy(name, wish["operator"], wish["version"], wish["digest"], config, _DEPLOY_WAIT_S, source="registry")
-            if update["phase"] == "canary":
-                manager.discard(name)  # of a former update that came to nothing
-                manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
-                self._report(step, "ready", update_id=update["id"], phase="ready")
-                with self._changed:
-                    self._changed.notify_all()  # who tells what it counts
-            elif update["phase"] == "prepare":
+        there = True
+        if update["phase"] in ("canary", "prepare"):
+            try:
+                manager.find(name)
+            except NotFound:
+                there = self._serve_old(wish, config)
+        if update["phase"] == "canary":
+            manager.discard(name)  # of a former update that came to nothing
+            manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
+            self._report(step, "ready", update_id=update["id"], phase="ready")
+            with self._changed:
+                self._changed.notify_all()  # who tells what it counts
+        elif update["phase"] == "prepare":
+            if there:
                 manager.prepare(name, version, digest, config, check=False)
-                self._report(step, "ready", update_id=update["id"], phase="ready")
             else:
-                try:
-                    instance = manager.promote(name, version, digest, config)
-                except Conflict:  # not prepared by this manager: it was started meanwhile, or the shadow died
-                    instance = manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
-                self._report(step, "answering", instance, update_id=update["id"], phase="answering")
-        except UdoError as e:
-            self._report(step, "failed", str(e), update_id=update["id"], phase="failed", error_code=e.code)
+                manager.images.get(wish["operator"], version, digest)
+            self._report(step, "ready", update_id=update["id"], phase="ready")
+        else:
+            try:
+                instance = manager.promote(name, version, digest, config)
+            except Conflict:  # not prepared by this manager: it was started meanwhile, or the shadow died
+                instance = manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
+            except NotFound:  # the old version was refused here
+                instance = manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
+            self._report(step, "answering", instance, update_id=update["id"], phase="answering")
+        return True
+
+    def _serve_old(self, wish: Mapping[str, Any], config: dict[str, Any]) -> bool:
+        """Before an update: False if there is nothing to serve until then, since the old version's image is refused."""
+        try:
+            self._manager.deploy(wish["name"], wish["operator"], wish["version"], wish["digest"], config, _DEPLOY_WAIT_S, source="registry")
+        except Refused:
+            if wish["update"]["phase"] == "canary":  # of what share, then
+                raise
+            return False
         return True
 
     def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
+        """Whether the registry knows it now."""
         try:
             self._registry.report(
                 self._node, wish["name"], version=wish["version"], digest=wish["digest"], state=state, detail=detail, **more

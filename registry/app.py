@@ -20,7 +20,8 @@ def create_app(config: Config) -> Flask:
     """The application, with the thread that keeps the updates' deadlines."""
     hub = Hub(config.threads - config.reserved_threads)
     blobs = Blobs(config.data / "blobs")
-    parts = Services(config, Store(config.database, hub), hub, blobs, Uploads(blobs), auth.load_tokens(config.token_file))
+    uploads = Uploads(blobs, config.uploads_most, config.silence_s)
+    parts = Services(config, Store(config.database, hub), hub, blobs, uploads, auth.load_tokens(config.token_file))
     app = Flask("registry", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = config.body_bytes
     app.extensions["registry"] = parts

@@ -6,11 +6,11 @@ import base64
 import binascii
 from dataclasses import fields
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from sqlalchemy import CursorResult, select
 from sqlalchemy import delete as sql_delete
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from registry import audit, catalogue
@@ -19,7 +19,7 @@ from registry.models import Deployment, Epoch, GroupMap, NodeState, Update
 from registry.store import bump
 from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import Conflict, NotFound
-from udo_protocol.lifecycle import UPDATE_OPEN
+from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
 from udo_protocol.limits import MOST_RETRIES, Limits
 from udo_protocol.manifest import Name, OperatorLimits
 
@@ -109,11 +109,15 @@ def everything(session: Session) -> list[dict[str, Any]]:
 
 
 def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deployment, bool]:
-    """Deploy (deployment, whether it is new). The same again is fine; another one under that name is a Conflict."""
+    """Deploy (deployment, whether it is new). The same again is fine, and nodes that have refused it try again; another one under
+    that name is a Conflict."""
     version = catalogue.find(session, new.operator, new.version)
     config = {n: getattr(new, n) for n in ("env", "secrets", "files", "slots", "policy", "limits")}
     if there := session.get(Deployment, new.name):
         if there.version_id == version.id and all(getattr(there, n) == value for n, value in config.items()):
+            refused = sql_delete(NodeState).where(NodeState.deployment == there.name, NodeState.state == REFUSED)
+            if cast(CursorResult[Any], session.execute(refused)).rowcount:
+                there.generation = bump(session)
             return there, False
         raise Conflict(
             f"deployment {new.name!r} exists ({there.version.name}@{there.version.version}, or with other settings): change its version "

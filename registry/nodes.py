@@ -118,6 +118,7 @@ def wanted(session: Session) -> dict[str, Any]:
                 "manifest": d.version.manifest,
                 "layers": d.version.layers,
                 "slots": d.slots,
+                "generation": d.generation,  # another one says: try again what was refused
                 "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy},
                 "update": steps.get(d.name),
             }

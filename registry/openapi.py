@@ -38,6 +38,7 @@ _QUERY: dict[str, Json] = {
 _OCTETS = "application/octet-stream"
 _REPOSITORY, _UPLOAD = "/v2/{name}", "/v2/{name}/blobs/uploads/{upload_id}"
 _VERSION, _DEPLOYMENT, _NODE = "/api/v1/operators/{name}/versions/{ref}", "/api/v1/deployments/{name}", "/api/v1/nodes/{node}"
+_READS_WITH_TOKEN = (_NODE + "/wanted", _UPLOAD, "/v2/", "/api/v1/audit")
 
 # (method, path, what it does, statuses of success, query parameters, body: a model, a media type or nothing)
 _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[BaseModel] | str | None]] = [
@@ -94,7 +95,7 @@ def describe() -> Json:
     _, definitions = models_json_schema([(m, "validation") for m in models], ref_template=_REF)
     paths: dict[str, Json] = {}
     for method, path, summary, statuses, query, body in _OPERATIONS:
-        bearer = method not in ("get", "head") or path.endswith("/wanted") or path == _UPLOAD or path == "/v2/"
+        bearer = method not in ("get", "head") or path in _READS_WITH_TOKEN
         operation: Json = {
             "summary": summary,
             "operationId": f"{method} {path}",

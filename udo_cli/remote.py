@@ -9,6 +9,7 @@ from typing import Any
 
 from udo_cli.settings import Settings
 from udo_protocol.errors import Conflict, OperatorError, UsageError, WaitTimeout, by_code
+from udo_protocol.lifecycle import REFUSED
 from udo_protocol.node_api import Node, connect_node
 from udo_protocol.registry_api import Registry
 
@@ -52,7 +53,7 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
             if told.get(key) != entry["state"]:
                 told[key] = entry["state"]
                 say(f"{key}: {entry['state']}")
-            if entry["state"] == "failed":
+            if entry["state"] in ("failed", REFUSED):
                 raise by_code(entry.get("error_code") or OperatorError.code, f"node {key}: {entry['detail'] or 'failed without a reason'}")
         if live <= {key for key, entry in states.items() if entry["state"] == "answering"}:
             return found

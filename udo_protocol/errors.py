@@ -55,6 +55,12 @@ class SignatureError(UsageError):
     code = "signature"
 
 
+class Refused(UsageError):
+    """What was pushed is not what a node unpacks or runs: says why. It is not tried again until something has changed."""
+
+    code = "refused"
+
+
 class PeerError(UdoError):
     """The other side misbehaved or is away."""
 

@@ -151,10 +151,10 @@ class Registry(Content):
         """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
 
         {generation, moved: [{deployment, session, version}], deployments:
-        [{name, operator, version, digest, manifest, layers, slots, config: {env, secrets, files: {path:
-        base64}, limits, policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the
-        node starts update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes
-        there (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
+        [{name, operator, version, digest, manifest, layers, slots, generation, config: {env, secrets, files: {path: base64}, limits,
+        policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the node starts
+        update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes there
+        (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
         "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
         starts a shadow of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
         changes the owner and reports "answering"; a shadow whose update is gone without promotion is discarded.
@@ -176,7 +176,8 @@ class Registry(Content):
         error_code: str | None = None,
         measured: Json | None = None,
     ) -> None:
-        """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, else what it does).
+        """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, "refused" when it
+        does not take the image, else what it does).
 
         Within an update give `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed; or
         observed, with what the canary has counted as `measured` (udo_protocol.canary.Measured).

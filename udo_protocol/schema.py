@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -16,6 +17,8 @@ from udo_protocol.errors import SchemaError
 
 # Keyed events carry their key group in one more column of this name (int32).
 GROUP_COLUMN = "__udo_group"
+# Of lists, structs and maps in one another: Arrow's own readers give up at 64.
+TYPE_DEPTH = 60
 _SIMPLE = re.compile(r"^[a-z0-9_]+(\[[^\]]*\])?$")
 _DECIMAL = re.compile(r"^decimal(?:128)?\(\s*(\d+)\s*,\s*(-?\d+)\s*\)$")
 _TIMESTAMP = re.compile(r"^timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]$")
@@ -34,6 +37,8 @@ def _split(text: str) -> list[str]:
 
 def parse_type(text: str) -> pa.DataType:
     """The Arrow type of its textual form; SchemaError names what is not understood."""
+    if max(accumulate((c == "<") - (c == ">") for c in text), default=0) > TYPE_DEPTH:
+        raise SchemaError(f"column type {text[:40]!r}... is nested deeper than {TYPE_DEPTH} types")
     t = text.strip()
     if m := _DECIMAL.match(t):
         return pa.decimal128(int(m[1]), int(m[2]))
@@ -53,7 +58,7 @@ def parse_type(text: str) -> pa.DataType:
         except ValueError:
             pass
     raise SchemaError(
-        f"unknown column type {text!r}; expected an Arrow type name such as int64, double, string, timestamp[us], list<int64>"
+        f"unknown column type {text!r:.200}; expected an Arrow type name such as int64, double, string, timestamp[us], list<int64>"
     )
 
 

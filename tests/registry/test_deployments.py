@@ -44,8 +44,8 @@ def test_secrets_and_files_reach_nodes_but_no_read_and_no_log(registry: Running,
 
     encoded = base64.b64encode(CONTENT).decode()
     for path in ("deployments", f"deployments/{name}", "audit", "nodes", "operators", f"operators/{name}/versions/1"):
-        text = httpx.get(f"{registry.url}/api/v1/{path}").text
-        assert SECRET not in text and encoded not in text, path
+        reply = registry.http().get(f"/api/v1/{path}")
+        assert reply.status_code == 200 and SECRET not in reply.text and encoded not in reply.text, path
     assert SECRET not in registry.log and encoded not in registry.log and registry.token not in registry.log
 
 
