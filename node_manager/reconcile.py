@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +24,9 @@ from udo_protocol.errors import Conflict, NotFound, UdoError
 
 _log = structlog.get_logger()
 POLL_S = 25
-BEAT_S = 5.0
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 15.0
+# A node counts as away 10 s after its last sign of life; so it beats at least this often, and asks a registry that was away this soon.
+BEAT_S = 2.5
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 3.0
 # A deployment that could not be brought about (no image yet, operator does not load) is tried again this often.
 _AGAIN_S = 15.0
 _DEPLOY_WAIT_S = 120.0
@@ -106,7 +108,7 @@ class Reconciler:
     def _beat(self) -> None:
         capabilities = asdict(self._manager.driver.capabilities())
         properties = {
-            "address": str(self._manager.settings.socket.absolute()),
+            "address": f"{socket.gethostname()}:{self._manager.settings.socket.absolute()}",
             "driver": self._manager.driver.name,
             "capabilities": capabilities,
         }
