@@ -221,10 +221,18 @@ class Reconciler:
             else:
                 manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
         except UdoError as e:
-            self._report(wish, "failed", str(e), error_code=e.code)
+            self._report(wish, "failed", f"{e}{self._instead(name, digest)}", error_code=e.code)
             return False
         self._report(wish, "answering")
         return True
+
+    def _instead(self, name: str, digest: str) -> str:
+        """Which other version serves."""
+        with contextlib.suppress(NotFound):
+            slot = self._manager.find(name).slot
+            if slot is not None and slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:
+                return f". {slot.wanted.reference} goes on serving on this node"
+        return ""
 
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
         """One phase of a two-phase update. A failure is reported; the registry decides, the old version serves."""
