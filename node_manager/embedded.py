@@ -17,7 +17,7 @@ from threading import Event, Lock, Thread
 
 import structlog
 
-from node_manager import proc, warden
+from node_manager import append_only, proc, warden
 from node_manager.access import Users
 from node_manager.files import read_json, write_json
 from node_manager.servers import Role, ServerBinary, find_server, server_args
@@ -42,6 +42,11 @@ class Server:
     process: proc.ProcessId
     run_id: str
     version: str
+
+
+def _end(log: Path) -> str:
+    """What a server wrote last."""
+    return log.read_text("utf-8", "replace")[-2000:].rstrip()
 
 
 def _info(conn: Connection, section: str) -> dict[str, str]:
@@ -111,6 +116,11 @@ class Servers:
         for role in ROLES:
             for name in self.users.others(role, known):
                 self.dismiss(name)
+
+    def remark(self, role: Role) -> str:
+        """What an operator of the platform should know of its data; empty as a rule."""
+        cut = append_only.last_cut(self._settings.home.absolute() / "servers" / role) if role == "state" else None
+        return str(cut) if cut else ""
 
     def used_bytes(self, role: Role) -> int:
         """Memory the server uses; 0 while it is away."""
@@ -190,10 +200,11 @@ class Servers:
             try:
                 server = self._describe(role)
             except (ServerLost, ReplyError) as e:  # not listening yet, or still loading its append-only file
-                if child.poll() is not None or time.monotonic() > deadline:
-                    text = log.read_text("utf-8", "replace")[-2000:]
+                if (status := child.poll()) is not None:
+                    return self._mended(role, status, log)
+                if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"the {role} server ({self._binary.path}) did not start within {_START_TIMEOUT_S:g} s: {e}; its log:\n{text}"
+                        f"the {role} server ({self._binary.path}) did not answer within {_START_TIMEOUT_S:g} s: {e}; its log:\n{_end(log)}"
                     ) from e
                 time.sleep(0.005)
                 continue
@@ -202,6 +213,20 @@ class Servers:
             _log.info("server started", role=role, pid=child.pid, version=server.version)
             Thread(target=child.wait, name=f"reap-{role}", daemon=True).start()
             return server
+
+    def _mended(self, role: Role, status: int, log: Path) -> Server:
+        """A server has ended instead of starting: start it again if that was for unreadable writes, which are cut off."""
+        if role == "state" and (cut := append_only.mend(log.parent, force=self._settings.cut_state)):
+            _log.error("the state server's file was cut", what=str(cut))
+            return self._launch(role)
+        remedy = ""
+        if role == "state":
+            remedy = (
+                f"Its writes since the last snapshot are readable, so the fault is elsewhere, maybe in the snapshot. Restore "
+                f"{log.parent}/appendonlydir from a backup; or move it away and start without the state on this node: queries with a store "
+                "get theirs back from there, others say that it is lost"
+            )
+        raise Unavailable(f"the {role} server ended with status {status} instead of starting; its log:\n{_end(log)}\n{remedy}".rstrip())
 
     def _settle(self, server: Server) -> None:
         with self._lock:

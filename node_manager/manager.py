@@ -313,24 +313,30 @@ class Manager:
             raise Conflict(f"deployment {deployment.name!r} is managed by the registry {self.settings.registry}; use: {command}")
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
-        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance."""
+        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance.
+
+        Where another version was served so far, that one is brought up first and serves on unless the new one gets ready beside it,
+        state and all: after a restart of this manager, too.
+        """
         deployment = self.find(name)
         slot = deployment.slot
         assert slot is not None
         wanted = self._wanted(deployment, version, digest, config)
+        if deployment.digest != digest:
+            with contextlib.suppress(UdoError):  # it need not load: the new version may be its cure
+                slot.wait_serving(wait_s)
         serving = slot.view().owner
         if serving is not None and slot.wanted == wanted:
             self.discard(name)
             self._follow(deployment)
             return serving.name
-        if serving is not None:
-            self._follow_alone(deployment, wanted)
-            self._await(
-                slot.prepare(wanted, check=False),
-                wanted.ready_timeout_s,
-                f"{wanted.image.manifest.reference} to be ready",
-            )
-            return self.promote(name, version, digest, config)
+        if serving is not None or deployment.digest != digest:
+            try:
+                self.prepare(name, version, digest, config, check=False)
+                return self.promote(name, version, digest, config)
+            except UdoError:
+                self.discard(name)
+                raise
         with self._lock:
             deployment.version, deployment.digest, deployment.config = version, digest, config
             self._save()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +25,9 @@ from udo_protocol.lifecycle import REFUSED
 
 _log = structlog.get_logger()
 POLL_S = 25
-BEAT_S = 5.0
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 15.0
+# A node counts as away 10 s after its last sign of life; so it beats at least this often, and asks a registry that was away this soon.
+BEAT_S = 2.5
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 3.0
 # A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was
 # refused is not, before something changes.
 _AGAIN_S = 15.0
@@ -115,7 +117,7 @@ class Reconciler:
     def _beat(self) -> None:
         capabilities = asdict(self._manager.driver.capabilities())
         properties = {
-            "address": str(self._manager.settings.socket.absolute()),
+            "address": f"{socket.gethostname()}:{self._manager.settings.socket.absolute()}",
             "driver": self._manager.driver.name,
             "capabilities": capabilities,
         }
@@ -249,7 +251,7 @@ class Reconciler:
             step = {**wish, "version": update["version"], "digest": update["digest"]}
             self._report(step, "failed", text, update_id=update["id"], phase="failed", error_code=code)
             return True
-        refused = isinstance(e, Refused)
+        refused, text = isinstance(e, Refused), f"{text}{self._instead(wish['name'], wish['digest'])}"
         return self._report(wish, REFUSED if refused else "failed", text, error_code=code) and refused
 
     def _bring_about(self, wish: Mapping[str, Any]) -> bool:
@@ -278,6 +280,14 @@ class Reconciler:
             manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
         self._report(wish, "answering")
         return True
+
+    def _instead(self, name: str, digest: str) -> str:
+        """Which other version serves."""
+        with contextlib.suppress(NotFound):
+            slot = self._manager.find(name).slot
+            if slot is not None and slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:
+                return f". {slot.wanted.reference} goes on serving on this node"
+        return ""
 
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
         """One phase of a two-phase update."""

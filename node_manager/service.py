@@ -125,7 +125,13 @@ class NodeService(rpc.NodeManagerServicer):
         m = self._manager
         servers = [
             pb.ServerStatus(
-                role=s.role, socket=s.socket, pid=s.process.pid, version=s.version, run_id=s.run_id, used_bytes=m.servers.used_bytes(s.role)
+                role=s.role,
+                socket=s.socket,
+                pid=s.process.pid,
+                version=s.version,
+                run_id=s.run_id,
+                used_bytes=m.servers.used_bytes(s.role),
+                remark=m.servers.remark(s.role),
             )
             for s in m.servers.running()
         ]

@@ -40,6 +40,6 @@ def healthz() -> Response:
     """Whether the registry and its database answer."""
     s = services()
     with s.store.read() as session:
-        counts = {"live_nodes": len(s.live(session)), "waiting_requests": s.hub.waiting}
+        counts = {"live_nodes": len(s.presence(session).live), "waiting_requests": s.hub.waiting}
     signed = s.config.trusted_keys is not None
     return reply({"status": "ok", "generation": s.hub.generation, "requires_signatures": signed, **counts})

@@ -21,8 +21,8 @@ class Config:
     threads: int = 256
     # Threads that no long poll or stream may take, so that reports and updates always get through.
     reserved_threads: int = 32
-    # A node not heard of for this long counts as gone (it polls every 25 s at most).
-    node_live_s: float = 30.0
+    # A node not heard of for this long counts as away: four heartbeats.
+    node_live_s: float = 10.0
     # A node not heard of for this long is forgotten; a week outlasts a long weekend.
     node_kept_s: float = 7 * 86400.0
     # Longest wait of one long poll; below the idle time-outs of usual proxies.

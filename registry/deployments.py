@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from registry import audit, catalogue
 from registry.audit import Caller, iso
 from registry.models import Deployment, Epoch, GroupMap, NodeState, Update
+from registry.presence import Presence
 from registry.store import bump
 from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import Conflict, NotFound
@@ -78,10 +79,12 @@ def find(session: Session, name: str) -> Deployment:
     raise NotFound(f"no deployment {name!r}{catalogue.near(name, list(session.scalars(select(Deployment.name))))}")
 
 
-def describe(session: Session, d: Deployment) -> dict[str, Any]:
-    """A deployment as anybody may see it: names of secrets and files, never what is in them."""
+def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]:
+    """A deployment as anybody may see it: names of secrets and files, never what is in them. A node that is not live says nothing
+    about it: its state is `away`."""
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
+    away = {node: {"state": "away", "away_since": iso(since)} for node, since in there.away.items()}
     running = session.scalar(select(Update).where(Update.deployment == d.name, Update.state.in_(UPDATE_OPEN)))
     return {
         "name": d.name,
@@ -99,13 +102,13 @@ def describe(session: Session, d: Deployment) -> dict[str, Any]:
         "previous": d.previous,
         "created_at": iso(d.created_at),
         "update": {n: getattr(running, n) for n in ("id", "state", "to_version", "detail", "canary")} if running else None,
-        "nodes": [{**{n: getattr(s, n) for n in shown}, "at": iso(s.at)} for s in states],
+        "nodes": [{**{n: getattr(s, n) for n in shown}, "at": iso(s.at), "away_since": None, **away.get(s.node, {})} for s in states],
     }
 
 
-def everything(session: Session) -> list[dict[str, Any]]:
+def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
     """All deployments, by name."""
-    return [describe(session, d) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
+    return [describe(session, d, there) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
 
 
 def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deployment, bool]:

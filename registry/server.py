@@ -27,6 +27,17 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
+        self._let_go()
+
+    def is_parent_alive(self) -> bool:
+        """The master was killed: whoever starts the registry again waits for this worker to be gone."""
+        if super().is_parent_alive():
+            return True
+        self.alive = False
+        self._let_go()
+        return False
+
+    def _let_go(self) -> None:
         if application := self.app.callable:
             # A thread of its own: a signal handler must not wait for the hub's lock.
             threading.Thread(target=application.extensions["registry"].hub.close, name="stop").start()

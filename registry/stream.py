@@ -59,10 +59,10 @@ def keep_time(s: Services) -> None:
                     group_maps.forget(session, s.clock() - s.config.node_kept_s)
                 s.collect(s.config.unused_kept_s)
             with s.store.read() as session:
-                if not updates.overdue(session, s.live(session), s.clock()):
+                if not updates.overdue(session, s.presumed(session).live, s.clock()):
                     continue
             with s.store.write() as session:
-                updates.drop_dead(session, s.live(session), s.clock())
+                updates.drop_dead(session, s.presumed(session).live, s.clock())
                 updates.expire(session, s.clock())
         except Exception:
             log.exception("looking after the updates' deadlines failed; trying again")

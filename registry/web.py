@@ -19,11 +19,12 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from registry import auth, nodes, oci_errors, repositories
+from registry import auth, oci_errors, repositories
 from registry.audit import Caller
 from registry.blobs import Blobs
 from registry.config import Config
 from registry.hub import Hub
+from registry.presence import Presence, presence, presumed
 from registry.store import Store
 from registry.uploads import Uploads
 from udo_protocol import errors
@@ -57,9 +58,16 @@ class Services:
     polled: dict[str, float] = field(default_factory=dict)  # node -> when its last long poll began or ended
     wanted: tuple[int, bytes] = (-1, b"")  # the answer to all nodes, of one generation
 
-    def live(self, session: Session) -> list[str]:
-        """Nodes heard of lately."""
-        return nodes.live(session, self.clock() - self.config.node_live_s, self.polled)
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    def presence(self, session: Session) -> Presence:
+        """Nodes heard of lately, and the others."""
+        return presence(session, self.clock() - self.config.node_live_s, self.polled)
+
+    def presumed(self, session: Session) -> Presence:
+        """The same as updates see it: a registry that has just started gives nodes time to find it."""
+        return presumed(session, self.started, self.clock(), self.config.node_live_s, self.polled)
 
     def collect(self, unused_s: float, *, untagged: bool = False) -> tuple[int, int]:
         """Remove blobs nobody used for that long, and uploads that broke off, if they are older than that or than what is kept of

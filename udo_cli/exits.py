@@ -51,6 +51,7 @@ _BY_CODE = {
     "not_found": Exit.NOT_FOUND,
     "unauthorized": Exit.UNAUTHORIZED,
     "unavailable": Exit.UNAVAILABLE,
+    "node_away": Exit.UNAVAILABLE,
     "timeout": Exit.UNAVAILABLE,
     "server_lost": Exit.UNAVAILABLE,
     "lane_expired": Exit.UNAVAILABLE,

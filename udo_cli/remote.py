@@ -63,6 +63,18 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
         time.sleep(_LOOK_S)
 
 
+def reached(api: Registry, update_id: str) -> tuple[list[str], list[str]]:
+    """Nodes that answer with the version of an update that is done, and those it did not reach since they are away."""
+    nodes = api.update_status(update_id)["nodes"]
+    return [n["node"] for n in nodes if n["state"] == "answering"], [n["node"] for n in nodes if n["state"] == "gone"]
+
+
+def where(on: list[str], missed: list[str]) -> str:
+    """The same in a line."""
+    there = f" on {', '.join(on)}" if on else ""
+    return f"{there}, NOT on {', '.join(missed)}: away, checked and brought about there when it is back" if missed else there
+
+
 def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:
     """Tell the events of an update as they come; the last one, `done` or `rolled_back`. Else the error by the code of what failed,
     or OperatorError."""

@@ -17,7 +17,7 @@ from pyspark.sql.functions import col
 
 from udo_interface import progress, settings
 from udo_interface.deployed import Deployed, fetch
-from udo_interface.discovery import NODE_SETTING, REGISTRY_SETTING, registry_url
+from udo_interface.discovery import NODE_SETTING, NODE_WAIT_SETTING, REGISTRY_SETTING, node_wait_s, registry_url
 from udo_interface.key_groups import by_key_group
 from udo_interface.spark_types import delivered, output_fields, require_input
 from udo_interface.store import Stored
@@ -117,6 +117,7 @@ class Operator:
             raise SchemaError(
                 f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first"
             )
+        node_wait_s(node_wait := conf(NODE_WAIT_SETTING, "") or None)  # a wrong number is told on the driver
         return Task(
             deployment=deployed.reference,
             what=deployed.what,
@@ -130,6 +131,7 @@ class Operator:
             input=to_ipc(deployed.input),
             output=to_ipc(deployed.output),
             delivered=to_ipc(back),
+            node_wait=node_wait,
         )
 
 

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 
 from udo_interface.columns import Picker, kept
-from udo_interface.discovery import node_address
+from udo_interface.discovery import node_address, node_wait_s
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Asked, Collector, Place, Sender, exchange
 from udo_interface.opening import Keyed, Request, conversation
@@ -59,6 +59,7 @@ class Task:
     input: bytes
     output: bytes
     delivered: bytes
+    node_wait: str | None = None
 
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
@@ -97,7 +98,8 @@ class Task:
             return
         given = items if first is None else itertools.chain([first], items)
         request = self.request()
-        with conversation(node_address(self.node), request, sent, from_ipc(self.output)) as (sender, collector, place):
+        wait_s = node_wait_s(self.node_wait)
+        with conversation(node_address(self.node), request, sent, from_ipc(self.output), wait_s) as (sender, collector, place):
             for asked, answer in self._answers(sender, collector, given, place, interleave):
                 yield asked, answer, place
 

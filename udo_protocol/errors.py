@@ -74,6 +74,12 @@ class Unavailable(PeerError):
     retry = True
 
 
+class NodeAway(Unavailable):
+    """No node manager answers where one may have been, and may come back: names the host and the socket."""
+
+    code = "node_away"
+
+
 class WaitTimeout(PeerError):
     """A bounded wait ended; names what was awaited and for how long."""
 

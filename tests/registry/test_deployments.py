@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.conftest import wait_until
-from tests.registry.conftest import Running, fresh, image
+from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry_api import Registry
 
@@ -159,7 +159,8 @@ def test_a_keyed_deployment_is_only_removed_with_its_state(registry: Running, tm
 def test_an_epoch_keeps_the_version_of_its_first_caller(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     first = client.epoch(name, "run-1", 7)
-    assert [e["phase"] for e in client.update(name, "2")][-1] == "done"
+    with FakeNode(client, "n"):
+        assert [e["phase"] for e in client.update(name, "2")][-1] == "done"
 
     assert client.epoch(name, "run-1", 7) == first
     assert client.epoch(name, "run-1", 8)["version"] == "2"
@@ -171,10 +172,11 @@ def test_many_callers_of_one_epoch_get_one_version(deployed: tuple[Registry, str
     seen: list[str] = []
     threads = [threading.Thread(target=lambda: seen.append(client.epoch(name, "run", 1)["digest"])) for _ in range(8)]
     updater = threading.Thread(target=lambda: list(client.update(name, "2")))
-    for t in [*threads[:4], updater, *threads[4:]]:
-        t.start()
-    for t in [*threads, updater]:
-        t.join(20)
+    with FakeNode(client, "n"):
+        for t in [*threads[:4], updater, *threads[4:]]:
+            t.start()
+        for t in [*threads, updater]:
+            t.join(20)
     assert len(seen) == 8 and len(set(seen)) == 1
 
 

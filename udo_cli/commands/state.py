@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from udo_cli import base
+from udo_protocol.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
     from udo_protocol.node_api import Node
@@ -44,11 +45,29 @@ def command(ctx: click.Context) -> None:
 @node_option
 @base.json_option
 def ls(deployment: str, address: str | None, as_json: bool) -> None:
-    """List the sessions of DEPLOYMENT, or of all. One that no task uses now is an orphan unless its query comes back."""
-    from udo_cli import output, remote
+    """List the sessions of DEPLOYMENT, or of all, on every node that can be asked from here, or on the one given.
 
-    reply = remote.node(address).sessions(deployment)
-    rows = [_row(reply.node, s) for s in reply.sessions]
+    A session that no task uses now is an orphan unless its query comes back. Nodes that could not be asked are named.
+    """
+    from udo_cli import output, usage
+
+    rows, asked, silent, unknown = [], [], [], None
+    for name, node, why in usage.nodes_to_ask(address):
+        try:
+            if node is None:
+                raise Unavailable(why)
+            reply = node.sessions(deployment)
+        except NotFound as e:
+            unknown = e
+        except Unavailable as e:
+            silent.append(f"not asked: node {name}: {e}")
+        else:
+            asked.append(reply.node)
+            rows += [_row(reply.node, s) for s in reply.sessions]
+    if not asked:
+        raise unknown or Unavailable("; ".join(silent) or "there is no node to ask; start one with: udo up")
+    for line in silent:
+        output.say(line)
     if as_json:
         output.emit(rows)
         return
@@ -60,7 +79,7 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
         if not r["broken"]
     ]
     columns = ("DEPLOYMENT", "SESSION", "NODE", "USE", "LAST EPOCH", "RUN", "KEYS", "SIZE", "CHANGED")
-    output.table(columns, shown, "no sessions: no keyed operator has ended an epoch on this node")
+    output.table(columns, shown, f"no sessions: no keyed operator has ended an epoch on {', '.join(asked)}")
     for r in broken:
         click.echo(f"{r['deployment']}: its sessions cannot be read: {r['broken']}")
 
@@ -77,7 +96,6 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
     from itertools import islice
 
     from udo_cli import output, remote, state_file, state_text
-    from udo_protocol.errors import NotFound
 
     node = remote.node(address)
     found = _session(node, deployment, session)
@@ -207,7 +225,7 @@ def _session(node: Node, deployment: str, text: str) -> pb.StateSession:
 
 def _one(deployment: str, text: str, there: list[str], where: str) -> str:
     """The name among these that is `text`, or the only one that begins so."""
-    from udo_protocol.errors import NotFound, UsageError
+    from udo_protocol.errors import UsageError
 
     near = [text] if text in there else [s for s in there if s.startswith(text)]
     if len(near) == 1:
