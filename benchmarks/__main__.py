@@ -30,6 +30,8 @@ SUITES = {
     "balance": "Balancing keys between engines: each policy against static grouping and what whole keys allow (simulated).",
     "bottleneck": "Injected bottlenecks: found, missed, false alarms, delay (simulated).",
     "elasticity": "Scaling policies on a day of the top-10 routes; balancing in a large cluster (simulated).",
+    "fuzz_frames": "Mutated frames: each a typed error or a right answer, never a crash, never foreign bytes.",
+    "validation": "What validating every body costs: events per second with it, against without.",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.
