@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -32,8 +35,15 @@ from udo_protocol.errors import OperatorError, PeerError, UdoError
 from udo_protocol.keys import prefix
 
 OPERATOR, VICTIM = "attack", "forward"
+# What the operator does to whoever calls it: no driver prevents that, the caller's own checks do.
+CALLER = "caller"
 # What is tried, and the capability of the driver that prevents it (node_manager/drivers/base.py). The last one ends the data.
 ATTACKS = {
+    "text_beyond": CALLER,
+    "many_rows": CALLER,
+    "compressed_bomb": CALLER,
+    "giant_error": CALLER,
+    "giant_header": CALLER,
     "tcp_socket": "isolates_network",
     "udp_socket": "isolates_network",
     "docker_socket": "isolates_sockets",
@@ -52,6 +62,11 @@ ATTACKS = {
     "flushall": "isolates_keys",
 }
 WORDS = {
+    "text_beyond": "answer with text that ends outside of its frame",
+    "many_rows": "answer with 100 million rows in a few bytes",
+    "compressed_bomb": "answer with a frame that unpacks to 128 MiB",
+    "giant_error": "raise an error of 64 MiB",
+    "giant_header": "answer with an error of 64 MiB, around the runtime",
     "tcp_socket": "connect by TCP, also to this machine",
     "udp_socket": "send by UDP",
     "docker_socket": "the Docker daemon's socket, the node manager's",
@@ -80,6 +95,8 @@ PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
 # What an instance may use of a disk: its log, twice as long as one file may be while it is cut, is all there is.
 _LOG_BYTES = 160 * (1 << 20)
 _ANSWER_S, _DEATH_S = 200.0, 2.0
+# What a caller may need for an error of any size, and how long the text may be that it gets.
+_CALLER_S, _ERROR_CHARS = 90.0, 100_000
 OPTIONS = [click.option("--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Of the process driver.")]
 
 
@@ -116,6 +133,11 @@ class Scene:
             "write_root": {"directories": ["/", "/usr", "/etc", "/var", ".", *self.looked_at()], "looked_at": self.looked_at()},
             "read_host_files": {"secrets": [str(self.outside / "secret"), str(self.platform.home.token_file), str(node / "wanted.json")]},
             "kill_neighbour": {"pids": self.victim_pids() if attack == "kill_neighbour" else []},
+            "text_beyond": {"end": 1 << 30},
+            "many_rows": {"rows": 100_000_000},
+            "compressed_bomb": {"mebibytes": 128},
+            "giant_error": {"mebibytes": 64},
+            "giant_header": {"mebibytes": 64},
             "fork_bomb": {"processes": PROCESSES},
             "memory_bomb": {"mebibytes": MEMORY_MIB},
             **{attack: {"prefix": prefix(OPERATOR, 0)} for attack in OWN_KEYS},
@@ -163,6 +185,8 @@ def scene(driver: str, sandbox: str) -> Iterator[Scene]:
 def carry_out(s: Scene, attack: str) -> str:
     """What was achieved, in words; '' if it was blocked."""
     arguments = s.arguments(attack)
+    if ATTACKS[attack] == CALLER:
+        return call(s, attack, arguments)
     answers: list[str] = []
     try:
         with connect(OPERATOR, node=s.platform.node_socket) as client:
@@ -176,6 +200,25 @@ def carry_out(s: Scene, attack: str) -> str:
     except PeerError as e:  # it has taken its own answer away
         say(f"  {e}")
     return _seen(s, attack, arguments, json.loads(answers[0]) if answers else [])
+
+
+def call(s: Scene, attack: str, arguments: dict[str, Any]) -> str:
+    """What became of a caller: '' if it got a typed error, of a length that can be read."""
+    command = [sys.executable, "-m", "benchmarks.caller", s.platform.node_socket, OPERATOR, attack, json.dumps(arguments)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_CALLER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_CALLER_S:g} s"
+    if done.returncode:
+        how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit status {done.returncode}: {done.stderr[-500:]}"
+        return f"the caller ended with {how}"
+    found = json.loads(done.stdout)
+    say(f"  {found['kind']}: {found['error'][:150]}")
+    if found["rows"]:
+        return f"{found['rows']} rows that no honest frame has"
+    if found["kind"] not in ("ProtocolError", "OperatorError") or f"{OPERATOR}@1" not in found["error"]:
+        return f"{found['kind'] or 'no error'}: {found['error'][:200]}"
+    return f"an error of {len(found['error'])} characters" if len(found["error"]) > _ERROR_CHARS else ""
 
 
 def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -> str:
@@ -248,7 +291,8 @@ def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto") -> dict[s
         for attack in ATTACKS:
             say(attack)
             outcomes[attack] = carry_out(s, attack)
-    states = {a: _state(achieved, a in pushed.WORDS or capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
+    outside = (*pushed.WORDS, *(a for a, by in ATTACKS.items() if by == CALLER))  # no driver is asked
+    states = {a: _state(achieved, a in outside or capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
     found: dict[str, Any] = {state: [a for a in NAMES if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
     if found["succeeded"]:
         lies = "; ".join(f"{a} ({ATTACKS.get(a, ALWAYS)}): {outcomes[a]}" for a in found["succeeded"])
@@ -274,7 +318,14 @@ def comparison(runs: Iterable[dict[str, Any]]) -> Section:
     columns = {"docker": "docker", "bubblewrap": "process, bubblewrap", "Landlock": "process, Landlock", "none": "process, none"}
     newest = {_way(r): {a: s for s in ("blocked", "not_isolated") for a in r[s]} for r in runs}
     ways = [w for w in columns if w in newest]
-    rows = [(WORDS[a], f"`{ATTACKS[a]}`", *(newest[w].get(a, "").replace("_", " ") for w in ways)) for a in ATTACKS]
+    rows = [
+        (
+            WORDS[a],
+            "the caller's checks" if ATTACKS[a] == CALLER else f"`{ATTACKS[a]}`",
+            *(newest[w].get(a, "").replace("_", " ") for w in ways),
+        )
+        for a in ATTACKS
+    ]
     return Section("What came of each", ("attack", "capability", *(columns[w] for w in ways)), rows)
 
 

@@ -19,7 +19,9 @@ from node_manager.runtime_base import contradicts
 from node_manager.settings import Settings
 from udo_protocol import keys, rewinding, slot
 from udo_protocol.connection import Connection
+from udo_protocol.cut import cut
 from udo_protocol.errors import Conflict, Fenced, OperatorError, UdoError, by_code
+from udo_protocol.limits import LOG_END_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS
 
 # While it loads, an instance's death and a cancellation are noticed within this time.
 _SLICE_MS = 250
@@ -89,7 +91,7 @@ def given_up(load: Load) -> Conflict:
 def log_end(instance: Instance) -> str:
     """The last lines it wrote, for an error message; '' if there are none."""
     lines = logfile.tail(instance.directory / "log", _LOG_LINES)
-    return "\nlast lines of its log:\n" + "\n".join(lines) if lines else ""
+    return "\nlast lines of its log:\n" + cut("\n".join(lines), LOG_END_CHARS) if lines else ""
 
 
 def run(load: Load, node: Node, deployment: str, number: int) -> None:
@@ -156,6 +158,7 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
 
 
 def _load_error(reference: str, error: dict[str, Any]) -> UdoError:
-    traceback = error.get("traceback") or ""
-    text = f"{reference} did not load: {error.get('message', '')}" + (f"\n{traceback}" if traceback else "")
+    traceback = cut(str(error.get("traceback") or ""), TRACEBACK_CHARS)
+    message = cut(str(error.get("message", "")), MESSAGE_CHARS)
+    text = f"{reference} did not load: {message}" + (f"\n{traceback}" if traceback else "")
     return by_code(str(error.get("code", OperatorError.code)), text)

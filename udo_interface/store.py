@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from udo_interface.key_groups import groups_of
 from udo_interface.store_place import OBJECT_STORES, first_line, hint, put, reached
+from udo_protocol import body
 from udo_protocol.errors import StateLost, Unavailable
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.stored import ROWS
@@ -240,7 +241,7 @@ class Store:
 
     def _read(self, file: File, epoch: int) -> list[pa.RecordBatch]:
         with self._opened(file, epoch) as (about, reader):
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            batches = [body.validated(reader.get_batch(i)) for i in range(reader.num_record_batches)]
             if _checksum(batches) != about["checksum"]:
                 raise pa.ArrowInvalid("its checksum is wrong")
             return batches
@@ -256,7 +257,7 @@ class Store:
         except OSError as e:
             raise self._away(f"{path} cannot be opened", e, held) from e
         try:
-            with source, pa.ipc.open_file(source) as reader:
+            with source, body.read_file(source) as reader:
                 about = json.loads((reader.schema.metadata or {}).get(_META, b"null"))
                 if about is None or not reader.schema.equals(ROWS):
                     raise pa.ArrowInvalid("it is no file of a state store")

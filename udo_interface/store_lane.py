@@ -13,6 +13,7 @@ import pyarrow as pa
 from udo_interface.lane import Asked, Collector, Place, Sender
 from udo_interface.store import File, Store, newest_at
 from udo_protocol import frame
+from udo_protocol.errors import ProtocolError
 from udo_protocol.frame import Frame, Header
 from udo_protocol.stored import ROWS, Row, body_bytes, row_bytes, rows
 
@@ -96,8 +97,11 @@ class StoreLane:
             if version not in (None, answer.header.state_version):  # updated between two of the answers
                 return self._taken(full)
             version = answer.header.state_version
-            batches.append(answer.batch(ROWS))
-            left, offset = left[len(answer.header.groups) :], answer.header.offset
+            batches.append(self.collector.batch(answer, ROWS))
+            taken, before, offset = len(answer.header.groups), offset, answer.header.offset
+            if not taken and offset <= before:
+                raise ProtocolError(f"{self.place}: the state of key group {left[0]} does not come to an end")
+            left = left[taken:]
         return batches, answer.header
 
     def _ask(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> Frame:

@@ -14,13 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.errors import PeerError, ServerLost, Unauthorized, WaitTimeout
+from udo_protocol.errors import PeerError, ProtocolError, ServerLost, Unauthorized, WaitTimeout
 from udo_protocol.frame import Bytes
 
 Arg = bytes | bytearray | memoryview | str | int | Sequence[Bytes]
 # Below this an argument is cheaper to copy into the command's buffer than to send as a piece of its own.
 _JOIN_BYTES = 8192
 _RECEIVE_BYTES = 1 << 16
+# What the servers hold in one value; who reads what others wrote sets a lower bound.
+_BULK_BYTES = 512 << 20
 
 
 class ReplyError(PeerError):
@@ -47,6 +49,7 @@ class Connection:
         self._buffer = bytearray(_RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self.bulk_bytes = _BULK_BYTES
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(socket_path)
@@ -210,6 +213,9 @@ class Connection:
             self._fill()
 
     def _bulk(self, size: int) -> bytes | pa.Buffer:
+        if size > self.bulk_bytes:
+            self.close()  # what follows cannot be told from it
+            raise ProtocolError(f"a value of {size} bytes; the bound is {self.bulk_bytes}")
         have = self._end - self._start
         if have >= size + 2:
             data = bytes(self._view[self._start : self._start + size])

@@ -57,6 +57,7 @@ class LaneEnd:
     def __init__(self, conn: Connection, prefix: str, lane: str, limits: Limits = DEFAULT, clock: Clock | None = None) -> None:
         self.conn, self.prefix, self.lane, self.limits = conn, prefix, lane, limits
         self._out, self._bell = f"{prefix}out:{lane}", f"{prefix}bell:{lane}"
+        conn.bulk_bytes = limits.answer_bytes
         self._collected = 0
         self._inline: deque[bool] = deque()  # how each push not yet replied to was sent
         self._backoff = LinearBackoff(limits.backoff_increment_us, limits.backoff_ceiling_us, clock)

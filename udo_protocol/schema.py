@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import accumulate
 
 import pyarrow as pa
 
+from udo_protocol.body import not_carried, read_schema
 from udo_protocol.errors import SchemaError
 
 # Keyed events carry their key group in one more column of this name (int32).
@@ -53,10 +55,9 @@ def parse_type(text: str) -> pa.DataType:
         if len(pair) == 2:
             return pa.map_(parse_type(pair[0]), parse_type(pair[1]))
     if _SIMPLE.match(t):
-        try:
-            return pa.type_for_alias(t)
-        except ValueError:
-            pass
+        with suppress(ValueError):
+            if not not_carried(found := pa.type_for_alias(t)):
+                return found
     raise SchemaError(
         f"unknown column type {text!r:.200}; expected an Arrow type name such as int64, double, string, timestamp[us], list<int64>"
     )
@@ -98,8 +99,8 @@ def to_ipc(schema: pa.Schema) -> bytes:
 
 
 def from_ipc(data: bytes) -> pa.Schema:
-    """Inverse of to_ipc."""
-    return pa.ipc.read_schema(pa.py_buffer(data))
+    """Inverse of to_ipc. ProtocolError for bytes that are none, and for types that frames do not carry."""
+    return read_schema(data)
 
 
 def schema_id(ipc: bytes) -> bytes:

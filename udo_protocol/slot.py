@@ -143,6 +143,8 @@ def stored_schema(queue: Connection, prefix: str, identity: bytes) -> pa.Schema:
         data = queue.call("GET", f"{prefix}schema:".encode() + identity)
     if data is None:
         raise ProtocolError(f"a frame names schema {identity.hex()}, which nobody registered on {prefix}")
+    if schema_id(data) != identity:
+        raise ProtocolError(f"what is registered on {prefix} as schema {identity.hex():.40} is another one")
     return from_ipc(bytes(data))
 
 

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -111,7 +112,7 @@ class Comparing(Instance):
         )
         if cursor and first > cursor:
             self.found.missed += first - cursor
-        served = {(f.header.lane, f.header.number): f for f in map(decode, answers or ())}
+        served = _by_number(answers or ())
         seq = first
         while seq <= last:
             # No more than is compared now: what lies behind would be read once more for each of these.
@@ -173,21 +174,30 @@ class Comparing(Instance):
         if answer is None or frame.header.kind != DATA or answer.header.kind == SKIPPED:
             self.found.not_compared += 1
             return
+        try:
+            theirs = self._served(answer)
+        except ProtocolError:  # its caller gets this error, too
+            self.found.not_compared += 1
+            return
         self.found.frames += 1
         self._versions[answer.header.version] += 1
         batch: pa.RecordBatch | None = None
         try:
-            batch = frame.batch(self._schema(frame.header.schema))
+            batch = self._batch(frame)
             new = self._new_answer(batch)
         except (ProcessingError, ProtocolError) as e:
-            self._failed_on(frame, batch, answer, e)
+            self._failed_on(frame, batch, theirs, e)
             return
-        if answer.header.kind == ERROR:
+        if theirs is None:
             self.found.errors_served += 1
             self._differs(frame, batch, None, new, 0, [], f"the serving version failed: {answer.header.failure.message}")
             self.found.different += 1
             return
-        self._compare(frame, batch, answer.batch(self._schema(answer.header.schema)), new)
+        self._compare(frame, batch, theirs, new)
+
+    def _served(self, answer: Frame) -> pa.RecordBatch | None:
+        """What the serving version answered; None if it failed."""
+        return None if answer.header.kind == ERROR else answer.batch(self._schema(answer.header.schema))
 
     def _new_answer(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if problems := misfits(batch.schema, self._input):
@@ -195,15 +205,16 @@ class Comparing(Instance):
         events = conform(batch, self._input)
         return self._timed(events.num_rows, lambda: self._process.named(events))
 
-    def _failed_on(self, frame: Frame, batch: pa.RecordBatch | None, answer: Frame, e: ProcessingError | ProtocolError) -> None:
+    def _failed_on(
+        self, frame: Frame, batch: pa.RecordBatch | None, served: pa.RecordBatch | None, e: ProcessingError | ProtocolError
+    ) -> None:
         self._stats.errors += 1
         event = self._note_error(e)
-        if answer.header.kind == ERROR:  # both fail: what they say of it is not compared
+        if served is None:  # both fail: what they say of it is not compared
             self.found.errors_served += 1
             self.found.equal += 1
             return
         self.found.different += 1
-        served = answer.batch(self._schema(answer.header.schema))
         self.found.rows += served.num_rows
         one = batch is not None and batch.num_rows == served.num_rows == 1
         self._differs(frame, batch if one else None, served if one else None, None, 0, [], f"the new version failed: {e}", event)
@@ -269,6 +280,15 @@ class Comparing(Instance):
             "new": row(new, i),
         }
         self._told.append(json.dumps(said, ensure_ascii=False, default=str))
+
+
+def _by_number(answers: Iterable[bytes | bytearray]) -> dict[tuple[str, int], Frame]:
+    found = {}
+    for data in answers:
+        with suppress(ProtocolError):
+            frame = decode(data)
+            found[frame.header.lane, frame.header.number] = frame
+    return found
 
 
 def _parsed(event: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udo_protocol.errors import Fenced, StateLost
+from udo_protocol.errors import Fenced, ProtocolError, StateLost
 from udo_protocol.frame import ANSWER, DATA, END, ERROR, Frame, Header, decode
 from udo_protocol.schema import GROUP_COLUMN, conform
 from udo_runtime.bad_events import empty
@@ -89,7 +89,6 @@ class ComparingKeyed(Comparing, KeyedInstance):
 
     def _judge(self, frame: Frame, answer: Frame | None, new: Frame) -> bool:
         """Compare and count; False if these cannot be compared."""
-        events = frame.batch(self._schema(frame.header.schema)) if frame.header.kind == DATA else None
         failed = None
         if new.header.kind == ERROR:
             failure = new.header.failure
@@ -98,7 +97,11 @@ class ComparingKeyed(Comparing, KeyedInstance):
             if failed:
                 self._note_error(failed)
             return False
-        theirs = answer.batch(self._schema(answer.header.schema)) if answer.header.kind == ANSWER and answer.body is not None else None
+        try:
+            events = self._batch(frame) if frame.header.kind == DATA else None
+            theirs = self._served(answer) if answer.body is not None else None
+        except ProtocolError:  # whoever sent it is told so by the serving version
+            return False
         if self.groups is not None and not failed:  # comparable where each event has one answer: whose the others are, nobody knows
             if events is None or theirs is None or theirs.num_rows != events.num_rows:
                 return False
@@ -109,7 +112,8 @@ class ComparingKeyed(Comparing, KeyedInstance):
         self._versions[answer.header.version] += 1
         batch = None if events is None else conform(events, self._input)
         if failed:
-            self._failed_on(frame, batch, answer, failed)
+            served = None if answer.header.kind == ERROR else empty(self._output) if theirs is None else theirs
+            self._failed_on(frame, batch, served, failed)
             return True
         mine = new.batch(self._output)
         if answer.header.kind == ERROR:

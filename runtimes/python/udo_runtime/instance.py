@@ -17,7 +17,7 @@ import pyarrow as pa
 from udo_protocol.backoff import LinearBackoff
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Fenced, ProtocolError, UdoError, Unavailable
-from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, Bytes, Failure, Header, Kind, decode, encode
+from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, Bytes, Failure, Frame, Header, Kind, decode, encode
 from udo_protocol.keys import HEARTBEAT
 from udo_protocol.limits import Limits
 from udo_protocol.schema import conform, misfits, schema_id, to_ipc
@@ -174,7 +174,7 @@ class Instance:
         try:
             if header.kind != DATA:
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
-            batch = frame.batch(self._schema(header.schema))
+            batch = self._batch(frame)
             if problems := misfits(batch.schema, self._input):
                 raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
             batch = conform(batch, self._input)
@@ -182,6 +182,7 @@ class Instance:
                 answer = self._timed(batch.num_rows, lambda: self._process.once(batch))
             except ProcessingError as e:
                 answer = self._mended(seq, header, batch, e)
+            self._require_bounded(answer)
         except ProcessingError as e:
             return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event))
         except ProtocolError as e:
@@ -218,11 +219,23 @@ class Instance:
         self._stats.record(rows, 0 if answer is None else answer.num_rows, time.perf_counter() - started)
         return answer
 
+    def _require_bounded(self, answer: pa.RecordBatch | None) -> None:
+        """ProcessingError for an answer that nobody would take."""
+        if answer is not None and answer.nbytes > self._limits.answer_bytes:
+            raise ProcessingError(
+                f"the answer to one frame has {answer.num_rows} events of {answer.nbytes} bytes; the bound is {self._limits.answer_bytes}: "
+                "answer less for each event, or send fewer events at a time"
+            )
+
     def _encoded(self, header: Header, answer: pa.RecordBatch) -> Answer:
         reply = self._reply(header, ANSWER)
         reply.rows = answer.num_rows
         reply.schema = self._output_id
         return header.lane, encode(reply, answer if answer.num_rows else None)
+
+    def _batch(self, frame: Frame) -> pa.RecordBatch:
+        """The events of a frame. Text that is none is one event's fault, where events are looked at one by one."""
+        return frame.batch(self._schema(frame.header.schema), text=not self._process.by_event)
 
     def _schema(self, identity: bytes) -> pa.Schema:
         found = self._schemas.get(identity)

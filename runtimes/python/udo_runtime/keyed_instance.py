@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol import following
+from udo_protocol.body import read_event
 from udo_protocol.dead_letters import KeyedName, Letter
 from udo_protocol.errors import Fenced, ProtocolError, Stale, StateLost, TwoProducers, UdoError
 from udo_protocol.frame import ANSWER, DATA, END, RESTORE, SKIPPED, STALE, STATE, Failure, Frame, Header, decode, encode
@@ -287,6 +288,7 @@ class KeyedInstance(Instance):
             if header.kind not in (DATA, END):
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
             answer = self._end(session, header) if header.kind == END else self._events(session, frame)
+            self._require_bounded(answer)
         except ProcessingError as e:
             self._fail(session, seq, header, e)
             return self._error(header, Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event)), False
@@ -320,8 +322,12 @@ class KeyedInstance(Instance):
         events: dict[KeyedName, pa.RecordBatch] = {}
         failed: dict[KeyedName, Letter] = {}
         for name, letter in letters.items():
-            batch = pa.ipc.open_stream(letter.arrow).read_next_batch()
-            if problems := misfits(batch.schema, self._input):
+            try:
+                batch = read_event(letter.arrow)
+                problems = misfits(batch.schema, self._input)
+            except ProtocolError as e:
+                problems = [str(e)]
+            if problems:
                 reason = "the event does not fit the operator's input schema: " + "; ".join(problems)
                 failed[name] = replace(letter, reason=reason, traceback="", replays=letter.replays + 1)
             else:
@@ -342,7 +348,7 @@ class KeyedInstance(Instance):
         return answer
 
     def _events(self, session: Session, frame: Frame) -> pa.RecordBatch | None:
-        batch = frame.batch(self._schema(frame.header.schema))
+        batch = self._batch(frame)
         if problems := misfits(batch.schema, self._input):
             raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
         if GROUP_COLUMN not in batch.schema.names:

@@ -26,7 +26,7 @@ from udo_protocol.schema import from_ipc
 from udo_protocol.slot import report_ready
 from udo_protocol.slot_reader import SlotReader
 from udo_runtime.api import Context
-from udo_runtime.failure import ProcessingError, own_traceback
+from udo_runtime.failure import ProcessingError, own_traceback, said
 from udo_runtime.instance import Instance, Stopped
 from udo_runtime.letters import Letters
 from udo_runtime.load import Processor, load
@@ -145,7 +145,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         try:
             processor.open()
         except Exception as e:
-            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {type(e).__name__}: {e}", own_traceback(e)) from e
+            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {said(e)}", own_traceback(e)) from e
     except ProcessingError as e:
         print(e.traceback or e, file=sys.stderr, flush=True)
         report_ready(
