@@ -98,7 +98,7 @@ def test_a_keyed_stream_over_two_nodes_is_refused_without_a_store_and_right_with
             job = [sys.executable, "-m", "tests.udo_interface.two_node_query", "count", registry, master, net.address, str(top / "query")]
             env = direct({k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))})
             done = subprocess.run(
-                job, cwd=ROOT, env={**env, "SPARK_LOCAL_IP": net.address}, capture_output=True, text=True, timeout=240, check=False
+                job, cwd=ROOT, env={**env, "SPARK_LOCAL_IP": net.address}, capture_output=True, text=True, timeout=600, check=False
             )
             assert done.returncode == 0, done.stderr[-3000:] + (top / "log").read_text()[-3000:]
         told = json.loads(done.stdout.splitlines()[-1])
