@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,14 @@ def dlb_h(view: View, limits: Limits) -> Decision:
 
 
 def dlb_l(view: View, limits: Limits) -> Decision:
-    """Pick light: of the most loaded engine the least loaded key. Finer, with more moves."""
-    return decided(view, *rebalance(view, limits, range))
+    """Pick light: of the most loaded engine the least loaded key. Finer, with more moves.
+
+    So many that the busiest engine is not relieved beyond θ: of light keys that takes thousands.
+    """
+    return decided(view, *rebalance(view, limits, range, to_peak=False))
 
 
-def rebalance(view: View, limits: Limits, order: Order) -> tuple[Ints, Goal]:
+def rebalance(view: View, limits: Limits, order: Order, to_peak: bool = True) -> tuple[Ints, Goal]:
     """The keys_map that algorithm 1 ends with, and what it aimed for.
 
     Of equally loaded engines the lower number is the most and the least loaded; equally loaded keys are ordered by number. Ours,
@@ -38,7 +42,8 @@ def rebalance(view: View, limits: Limits, order: Order) -> tuple[Ints, Goal]:
     of that, key by key, before any other engine is relieved; and it goes on below θ while the busiest engine can be brought to
     `aim.peak`.
     """
-    aim, loads = goal(view, limits), eng_load(view.keys_map, view.keys_load, view.engines)
+    aim = goal(view, limits) if to_peak else replace(goal(view, limits), start_peak=float("inf"), peak=float("inf"))
+    loads = eng_load(view.keys_map, view.keys_load, view.engines)
     load: list[float] = loads.tolist()
     n, total = view.engines, float(loads.sum())
     keys_map = view.keys_map.copy()

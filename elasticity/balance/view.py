@@ -17,8 +17,8 @@ THETA_PERCENT = 15.0  # the paper's threshold
 # Moving keys stops this close to the best that there can be (nearer costs many moves for little) and starts so many times as far
 # from it (what lies between is noise of the window).
 SLACK, START_SLACKS = 0.02, 2
-# Loads are counts: a busiest engine no further from the best than so many standard deviations of its count may just be chance.
-CHANCE_SIGMAS = 4
+# Loads are counts of events: what lies within so many standard deviations of such counts may just be chance.
+CHANCE_SIGMAS = 3.0
 # A move costs about 10 µs to decide: with these, a decision over a million keys takes less than 100 ms.
 MAX_MOVES = 5_000
 
@@ -59,12 +59,14 @@ class Limits:
     the busiest engine until its load is within this share of the least it can be, which is what bounds throughput, and begin when
     it is further than START_SLACKS of it away; where no assignment reaches θ, the same holds for imbScore. max_moves: bound on one
     decision; the next one goes on from there. events_per_byte: a key moves only if its load exceeds this times its bytes of state.
+    chance_sigmas (ours, with slack only): what so many standard deviations explain is no reason to begin; 0 if loads are exact.
     """
 
     theta_percent: float = THETA_PERCENT
     slack: float | None = SLACK
     max_moves: int = MAX_MOVES
     events_per_byte: float = 0.0
+    chance_sigmas: float = CHANCE_SIGMAS
 
 
 @dataclass(frozen=True)
@@ -141,15 +143,23 @@ def goal(view: View, limits: Limits) -> Goal:
     too_hot = least.hot if least.percent > theta else ()
     if limits.slack is None:
         return Goal(theta, theta, too_hot=too_hot)
-    begin, once = 1 + START_SLACKS * limits.slack, 1 + limits.slack
+    begin, once, sigmas = 1 + START_SLACKS * limits.slack, 1 + limits.slack, limits.chance_sigmas
     return replace(
         least,
-        start_percent=max(theta, least.percent * begin),
+        start_percent=max(theta, least.percent * begin, _by_chance(view, sigmas)),
         percent=max(theta, least.percent * once),
-        start_peak=max(least.peak * begin, least.peak + CHANCE_SIGMAS * math.sqrt(least.peak)),
+        start_peak=max(least.peak * begin, least.peak + sigmas * math.sqrt(least.peak)),
         peak=least.peak * once,
         too_hot=too_hot,
     )
+
+
+def _by_chance(view: View, sigmas: float) -> float:
+    """The imbScore that equal engines may show in a window of so few events, in percent: counts vary by their square root."""
+    mean = float(view.keys_load.sum()) / view.engines
+    if not sigmas or mean <= 0 or view.engines < 2:
+        return 0.0
+    return 100 / math.sqrt(mean) * (1 + sigmas / math.sqrt(2 * (view.engines - 1)))
 
 
 def decided(view: View, keys_map: Ints, aim: Goal) -> Decision:
