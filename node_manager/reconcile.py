@@ -12,19 +12,20 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Event, Lock
 from typing import Any, Protocol
 
 import structlog
 
 from node_manager.keyed_canaries import KeyedCanary
 from node_manager.manager import Catalogue, Manager
-from udo_protocol.errors import Conflict, NotFound, UdoError
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable
 
 _log = structlog.get_logger()
 POLL_S = 25
 BEAT_S = 5.0
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 15.0
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
 # A deployment that could not be brought about (no image yet, operator does not load) is tried again this often.
 _AGAIN_S = 15.0
 _DEPLOY_WAIT_S = 120.0
@@ -65,13 +66,17 @@ class Reconciler:
         self._busy: set[str] = set()
         self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
         self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> what it serves, how it fared when last told
-        loops = (self._read_wanted, self._beat, self._observe, self._follow_conditions)
-        self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in loops]
 
     def start(self) -> None:
         """Begin."""
-        for thread in self._threads:
-            thread.start()
+        loops = {
+            "wanted": self._read_wanted,
+            "registry-heartbeat": self._beat,
+            "canaries": self._observe,
+            "conditions": self._follow_conditions,
+        }
+        for kind, work in loops.items():
+            supervised.keep(kind, work, self._stopping)
 
     def stop(self) -> None:
         """No more steps are begun; tell the registry that nobody needs to wait for this node."""
@@ -79,9 +84,7 @@ class Reconciler:
         with self._changed:
             self._changed.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        leaving = Thread(target=self._leave, name="leave", daemon=True)
-        leaving.start()
-        leaving.join(_LEAVE_S)
+        supervised.once("leave", self._leave).join(_LEAVE_S)
 
     def _leave(self) -> None:
         with contextlib.suppress(UdoError):
@@ -102,7 +105,7 @@ class Reconciler:
                 pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
                 self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
             except Exception:
-                _log.exception("reconcile step failed", step=what)
+                supervised.failed("reconcile", what)
                 self._stopping.wait(_RETRY_MOST_S)
 
     def _beat(self) -> None:
@@ -156,14 +159,14 @@ class Reconciler:
     def _follow_conditions(self) -> None:
         """Tell the registry how deployments fare that serve: when that changes, and at most once in _OBSERVE_S each."""
 
-        def tell() -> None:
+        def look() -> None:
             for name, (wish, told) in list(self._told.items()):
                 condition = self._manager.condition(name)
                 if condition is not None and condition != told:
                     self._tell_condition(name, wish, condition)
             self._stopping.wait(_OBSERVE_S)
 
-        self._retrying(tell, "conditions")
+        self._retrying(look, "conditions")
 
     def _tell_condition(self, name: str, wish: Mapping[str, Any], condition: tuple[str, str]) -> None:
         """As a piece of the deployment's work: what an update says behind it comes behind it."""
@@ -172,7 +175,7 @@ class Reconciler:
                 return
             self._busy.add(name)
         try:
-            if self._report(wish, *condition):
+            if self._tell(wish, *condition):
                 self._told[name] = (wish, condition)
         finally:
             with self._lock:
@@ -200,7 +203,7 @@ class Reconciler:
             if name in self._busy or self._stopping.is_set():
                 return
             self._busy.add(name)
-        self._pool.submit(self._until_settled, name)
+        self._pool.submit(supervised.run, "reconcile", lambda: self._until_settled(name), self._stopping, name)
 
     def _until_settled(self, name: str) -> None:
         """One deployment: work on the newest wish until there is none that has not been worked on."""
@@ -213,7 +216,7 @@ class Reconciler:
             try:
                 settled = self._bring_about(wish)
             except Exception:
-                _log.exception("reconcile failed", deployment=name)
+                supervised.failed("reconcile", name)
                 settled = False
             with self._lock:
                 if settled:
@@ -260,7 +263,7 @@ class Reconciler:
         """One phase of a two-phase update. A failure is reported; the registry decides, the old version serves."""
         name, version, digest = wish["name"], update["version"], update["digest"]
         manager, config = self._manager, dict(wish["config"])
-        step = {**wish, "version": version, "digest": digest}
+        step = {"version": version, "digest": digest, "update_id": update["id"]}
         try:
             if update["phase"] in ("canary", "prepare"):
                 try:
@@ -270,32 +273,40 @@ class Reconciler:
             if update["phase"] == "canary":
                 manager.discard(name)  # of a former update that came to nothing
                 manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
-                self._report(step, "ready", update_id=update["id"], phase="ready")
+                self._report(wish, "ready", phase="ready", **step)
                 with self._changed:
                     self._changed.notify_all()  # who tells what it counts
             elif update["phase"] == "prepare":
                 manager.prepare(name, version, digest, config, check=False)
-                self._report(step, "ready", update_id=update["id"], phase="ready")
+                self._report(wish, "ready", phase="ready", **step)
             else:
                 try:
                     instance = manager.promote(name, version, digest, config)
                 except Conflict:  # not prepared by this manager: it was started meanwhile, or the shadow died
                     instance = manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
-                self._report(step, "answering", instance, update_id=update["id"], phase="answering")
+                self._report(wish, "answering", instance, phase="answering", **step)
         except UdoError as e:
-            self._report(step, "failed", str(e), update_id=update["id"], phase="failed", error_code=e.code)
+            self._report(wish, "failed", str(e), phase="failed", error_code=e.code, **step)
         return True
 
-    def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
+    def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
+        """Tell the registry; while it is away, again and again until something else is wanted: nobody would ask for it."""
+        while not self._tell(wish, state, detail, **more):
+            with self._changed:
+                if self._changed.wait_for(lambda: self._latest[wish["name"]] is not wish or self._stopping.is_set(), _RETRY_MOST_S):
+                    return
+
+    def _tell(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
+        """Whether there is nothing more to tell: the registry knows, or does not want to."""
+        name = wish["name"]
+        told = {"version": wish["version"], "digest": wish["digest"], "state": state, "detail": detail, **more}
         try:
-            self._registry.report(
-                self._node, wish["name"], version=wish["version"], digest=wish["digest"], state=state, detail=detail, **more
-            )
+            self._registry.report(self._node, name, **told)
         except UdoError as e:
-            _log.warning("report did not reach the registry", deployment=wish["name"], state=state, error=str(e))
-            return False
+            _log.warning("report did not reach the registry", deployment=name, state=state, error=str(e))
+            return not isinstance(e, Unavailable)
         if state == "answering":
-            self._told[wish["name"]] = (wish, (state, ""))
+            self._told[name] = (wish, (state, ""))
         elif "phase" not in more:
-            self._told.pop(wish["name"], None)
+            self._told.pop(name, None)
         return True

@@ -75,6 +75,12 @@ def _show(found: dict[str, Any]) -> None:
         click.echo()
     if node := found["node"]:
         click.echo(f"node {node['node']} at {node['address']}: driver {node['driver']}, metrics {node['metrics_address'] or 'off'}")
+        for server in node["servers"]:
+            if server["trouble"]:
+                click.echo(f"{server['role']} server (pid {server['pid']}) {server['trouble']}")
+        if errors := node["background_errors"]:
+            counts = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
+            click.echo(f"unexpected errors of the node manager's threads since its start: {counts}; see its log")
         for s in node["slots"]:
             if s["diff"]:
                 click.echo(f"{s['deployment']}: diff with {s['diff']}")
