@@ -26,6 +26,8 @@ SEEDS, SPARK_SEEDS, TWO_NODES_SEEDS = 400, 100, 200
 QUICK_SEEDS, QUICK_SPARK_SEEDS, QUICK_TWO_NODES_SEEDS = 6, 1, 3
 # A broken build that has come through so many seeds is not going to be caught.
 BROKEN_SEEDS = 200
+# Weight of stops of up to 90 s among the faults: some dozens in a long run. Quick runs have no time for them.
+STOPS = 0.3
 
 OPTIONS = [
     click.option(
@@ -41,6 +43,9 @@ OPTIONS = [
     ),
     click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="First seed of each part."),
     click.option("--for-s", type=float, default=None, help="Start no seed after this many seconds; says where to go on."),
+    click.option(
+        "--stops", type=click.FloatRange(0), help=f"Weight of stops (SIGSTOP for 5 to 90 s) among the faults (default: {STOPS}, quick: 0)."
+    ),
     click.option("--broken", type=click.Choice(sorted(LACKS)), help="Lack this rule: the run must catch it (status 0 says that it did)."),
 ]
 
@@ -55,24 +60,29 @@ def run(
     two_nodes_seeds: int | None = None,
     first: int = 0,
     for_s: float | None = None,
+    stops: float | None = None,
     broken: str | None = None,
 ) -> dict[str, Any]:
     """All parts; with `broken` only the first one, until it is caught. InvalidRun with every trace if anything differs."""
-    from benchmarks.chaos import lanes
+    from benchmarks.chaos import faults, lanes
+    from benchmarks.chaos.stops import STOPPED
 
     started, for_s = time.monotonic(), float("inf") if for_s is None else for_s
+    stopped = {STOPPED: stops if stops is not None else 0.0 if quick else STOPS}
     if broken:
         return _catch(broken, first, seeds or BROKEN_SEEDS, for_s)
     wanted = range(first, first + (seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS))
     say(f"{len(wanted)} seeds without Spark")
-    outcome = lanes.run(wanted, deadline_s=for_s, done=_progress(wanted))
+    outcome = lanes.run(wanted, weights=faults.WEIGHTS | stopped, deadline_s=for_s, done=_progress(wanted))
     on_spark = range(first, first + (spark_seeds if spark_seeds is not None else QUICK_SPARK_SEEDS if quick else SPARK_SEEDS))
     spark = lanes.Outcome()
     if on_spark and time.monotonic() - started < for_s:
         from benchmarks.chaos import on_spark as part
 
         say(f"{len(on_spark)} seeds on Spark")
-        spark = part.run(on_spark, deadline_s=for_s - (time.monotonic() - started), done=_progress(on_spark))
+        spark = part.run(
+            on_spark, weights=part.WEIGHTS | stopped, deadline_s=for_s - (time.monotonic() - started), done=_progress(on_spark)
+        )
     over_two = range(
         first, first + (two_nodes_seeds if two_nodes_seeds is not None else QUICK_TWO_NODES_SEEDS if quick else TWO_NODES_SEEDS)
     )
@@ -103,6 +113,7 @@ def run(
         "on_spark": _part(spark),
         "two_nodes": _part(two_nodes),
         "slowest_s": round(max(outcome.slowest_s, spark.slowest_s, two_nodes.slowest_s), 1),
+        "slowest_back_s": round(max(outcome.slowest_back_s, spark.slowest_back_s), 1),
     }
 
 
@@ -148,7 +159,7 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The newest run, also one that was cut into pieces, of one commit, as one record; no seed counts twice."""
     parts = {name: {"seeds": 0, "runs": 0, "faults": Counter[str]()} for name in PARTS}
     counted: dict[str, set[int]] = {name: set() for name in parts}
-    newest, slowest = None, 0.0
+    newest, slowest, back = None, 0.0, 0.0
     for made in reversed(records):
         if made["arguments"].get("quick") or made.get("broken"):
             continue
@@ -164,11 +175,11 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
             part["seeds"] += slice_of["seeds"]
             part["runs"] += slice_of["runs"]
             part["faults"].update(slice_of["faults"])
-            slowest = max(slowest, made["slowest_s"])
+            slowest, back = max(slowest, made["slowest_s"]), max(back, made.get("slowest_back_s", 0.0))
     if newest is None:
         return None
     faults = sum((part["faults"] for part in parts.values()), Counter[str]())
-    return {**newest, **parts, "faults": dict(sorted(faults.items())), "slowest_s": slowest}
+    return {**newest, **parts, "faults": dict(sorted(faults.items())), "slowest_s": slowest, "slowest_back_s": back}
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
@@ -180,7 +191,10 @@ def sections(made: dict[str, Any]) -> list[Section]:
     parts = {told: part for name, told in PARTS.items() if (part := made.get(name, _NOTHING))["seeds"]}
     rows = [(told, str(part["seeds"]), str(part["runs"]), "0") for told, part in parts.items()]
     faults = [(kind, *(str(part["faults"].get(kind, 0) or "") for part in parts.values())) for kind in made["faults"]]
+    text = f"The slowest seed took {made['slowest_s']} s."
+    if back_s := made.get("slowest_back_s"):
+        text += f" After a stop all was well again within {back_s} s."
     return [
-        Section("Queries under fire, against one plain process", head, rows, f"The slowest seed took {made['slowest_s']} s."),
+        Section("Queries under fire, against one plain process", head, rows, text),
         Section("Faults", ("kind", *parts), faults),
     ]

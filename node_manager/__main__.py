@@ -138,6 +138,7 @@ def run(settings: Settings, stopping: Event) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

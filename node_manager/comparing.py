@@ -21,8 +21,10 @@ from node_manager.embedded import ROLES
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, log_end
 from node_manager.slots import Slot
+from node_manager.watching import LOOK_MOST_S
 from udo_protocol import following, untrusted
 from udo_protocol import slot as log
+from udo_protocol.clock import Laps
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
@@ -193,8 +195,8 @@ class Comparisons:
         limits = c.wanted.config.limits
         bound = min(_KEPT_BYTES, int(limits.get("retained_bytes", DEFAULT.retained_bytes)) // 4)
         runs = self._runs()
-        began = moved = time.monotonic()
-        looks = 0
+        began = time.monotonic()
+        looks, still_s, laps = 0, 0.0, Laps(LOOK_MOST_S)
         start, *_ = queue.transaction(
             [
                 ("GET", f"{p}emitted"),
@@ -207,9 +209,10 @@ class Comparisons:
             now = time.monotonic()
             if instance.exited.is_set() or now >= began + for_s:
                 break
+            still_s += laps.lap()
             if c.report.get("looks", 0) != looks:
-                looks, moved = c.report.get("looks", 0), now
-            elif now > moved + c.wanted.answer_timeout_s:
+                looks, still_s = c.report.get("looks", 0), 0.0
+            elif still_s > c.wanted.answer_timeout_s:
                 break
             if not queue.call("PEXPIRE", f"{p}diff", _LEASE_MS):
                 raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")

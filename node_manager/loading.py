@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,7 +16,9 @@ from node_manager.instances import Config, Instance, Instances
 from node_manager.pool import Pool
 from node_manager.runtime_base import contradicts
 from node_manager.settings import Settings
+from node_manager.watching import LOOK_MOST_S
 from udo_protocol import keys, rewinding, slot
+from udo_protocol.clock import Laps
 from udo_protocol.connection import Connection
 from udo_protocol.cut import cut
 from udo_protocol.errors import Conflict, Fenced, OperatorError, UdoError, by_code
@@ -114,7 +115,7 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
         follow=follow,
         comparing=load.comparing,
     )
-    deadline = time.monotonic() + manifest.limits.open_timeout_s
+    left_s, laps = float(manifest.limits.open_timeout_s), Laps(LOOK_MOST_S)
     late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
     follows = False
     with contextlib.closing(node.servers.connect("queue")) as queue:
@@ -129,14 +130,14 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
                 if not report.get("follows"):
                     return
                 follows = True
-                deadline, late = time.monotonic() + LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
+                left_s, late = LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
             if follows:  # large state takes long
                 node.pool.hold()
             if dead and load.follow and manifest.key and instance.exit and instance.exit.code == 0:
                 raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
             if dead:
                 raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
-            if time.monotonic() > deadline:
+            if (left_s := left_s - laps.lap()) < 0:
                 raise OperatorError(f"{manifest.reference} was not ready in time {late}{log_end(instance)}")
     raise given_up(load)
 

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from node_manager.manager import Manager
 from node_manager.service import slot_stats
+from udo_protocol import supervised
 from udo_protocol.errors import ServerLost, UsageError
 
 _COUNTERS = {
@@ -45,7 +46,11 @@ class _Slots(Collector):
         rate = GaugeMetricFamily("udo_events_per_second", "Events taken per second, over the last few seconds.", labels=labels)
         latency = GaugeMetricFamily("udo_frame_milliseconds", "Time of a frame inside the operator's code.", labels=[*labels, "quantile"])
         version = InfoMetricFamily("udo_operator", "What answers.", labels=labels)
-        with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.connect("queue")) as queue:
+        background = CounterMetricFamily("udo_background_errors", "Unexpected errors of background threads.", labels=["thread"])
+        for kind, count in supervised.errors().items():
+            background.add_metric([kind], count)
+        yield background
+        with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.glance("queue")) as queue:
             for slot in self._manager.slots():
                 view = slot.view()
                 stats = slot_stats(self._manager, queue, view)

@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from threading import Condition, Event, Lock, Thread, Timer
+from threading import Condition, Event, Lock
 from typing import Any, Protocol
 
 import structlog
 
 from node_manager.keyed_canaries import KeyedCanary
 from node_manager.manager import Catalogue, Manager
-from udo_protocol.errors import Conflict, NotFound, Refused, UdoError
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, NotFound, Refused, UdoError, Unavailable
 from udo_protocol.lifecycle import REFUSED
 
 _log = structlog.get_logger()
@@ -71,26 +72,27 @@ class Reconciler:
         self._busy: set[str] = set()
         self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
         self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> what it serves, how it fared when last told
-        self._again: dict[str, Timer] = {}  # deployment -> when what failed is tried again
-        loops = (self._read_wanted, self._beat, self._observe, self._follow_conditions)
-        self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in loops]
+        self._again: dict[str, float] = {}  # deployment -> when what failed is tried again (monotonic)
 
     def start(self) -> None:
         """Begin."""
-        for thread in self._threads:
-            thread.start()
+        loops = {
+            "wanted": self._read_wanted,
+            "registry-heartbeat": self._beat,
+            "canaries": self._observe,
+            "conditions": self._follow_conditions,
+            "retries": self._try_again,
+        }
+        for kind, work in loops.items():
+            supervised.keep(kind, work, self._stopping)
 
     def stop(self) -> None:
         """No more steps are begun; tell the registry that nobody needs to wait for this node."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
-            for timer in self._again.values():
-                timer.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        leaving = Thread(target=self._leave, name="leave", daemon=True)
-        leaving.start()
-        leaving.join(_LEAVE_S)
+        supervised.once("leave", self._leave).join(_LEAVE_S)
 
     def _leave(self) -> None:
         with contextlib.suppress(UdoError):
@@ -111,7 +113,7 @@ class Reconciler:
                 pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
                 self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
             except Exception:
-                _log.exception("reconcile step failed", step=what)
+                supervised.failed("reconcile", what)
                 self._stopping.wait(_RETRY_MOST_S)
 
     def _beat(self) -> None:
@@ -165,14 +167,14 @@ class Reconciler:
     def _follow_conditions(self) -> None:
         """Tell the registry how deployments fare that serve: when that changes, and at most once in _OBSERVE_S each."""
 
-        def tell() -> None:
+        def look() -> None:
             for name, (wish, told) in list(self._told.items()):
                 condition = self._manager.condition(name)
                 if condition is not None and condition != told:
                     self._tell_condition(name, wish, condition)
             self._stopping.wait(_OBSERVE_S)
 
-        self._retrying(tell, "conditions")
+        self._retrying(look, "conditions")
 
     def _tell_condition(self, name: str, wish: Mapping[str, Any], condition: tuple[str, str]) -> None:
         """As a piece of the deployment's work: what an update says behind it comes behind it."""
@@ -181,7 +183,7 @@ class Reconciler:
                 return
             self._busy.add(name)
         try:
-            if self._report(wish, *condition):
+            if self._tell(wish, *condition):
                 self._told[name] = (wish, condition)
         finally:
             with self._lock:
@@ -209,7 +211,7 @@ class Reconciler:
             if name in self._busy or self._stopping.is_set():
                 return
             self._busy.add(name)
-            self._pool.submit(self._until_settled, name)
+        self._pool.submit(supervised.run, "reconcile", lambda: self._until_settled(name), self._stopping, name)
 
     def _until_settled(self, name: str) -> None:
         """One deployment: work on the newest wish until there is none that has not been worked on."""
@@ -232,27 +234,37 @@ class Reconciler:
                     return
 
     def _later(self, name: str) -> None:
-        if name in self._again:
-            self._again[name].cancel()
-        if not self._stopping.is_set():
-            self._again[name] = timer = Timer(_AGAIN_S, self._work, (name,))
-            timer.daemon = True
-            timer.start()
+        self._again[name] = time.monotonic() + _AGAIN_S
+        self._changed.notify_all()
+
+    def _try_again(self) -> None:
+        """What failed is worked on again in time."""
+        while not self._stopping.is_set():
+            with self._changed:
+                now = time.monotonic()
+                due = [name for name, at in self._again.items() if at <= now]
+                for name in due:
+                    del self._again[name]
+                if not due:
+                    self._changed.wait(min(self._again.values(), default=now + _AGAIN_S) - now)
+            for name in due:
+                self._work(name)
 
     def _failed(self, wish: Mapping[str, Any], e: Exception) -> bool:
         """Tell the registry why; whether there is nothing more to be done about this wish."""
         text, code = str(e), e.code if isinstance(e, UdoError) else UdoError.code
         if not isinstance(e, UdoError):
-            _log.exception("reconcile failed", deployment=wish["name"])
+            supervised.failed("reconcile", wish["name"])
             text = f"{type(e).__name__} in node manager {self._node}: {text[:_TOLD_CHARS]}; its log says where"
         if wish.get("removed"):
             return False
         if update := wish.get("update"):  # the registry decides, the old version serves
-            step = {**wish, "version": update["version"], "digest": update["digest"]}
-            self._report(step, "failed", text, update_id=update["id"], phase="failed", error_code=code)
+            step = {"version": update["version"], "digest": update["digest"], "update_id": update["id"]}
+            self._report(wish, "failed", text, phase="failed", error_code=code, **step)
             return True
         refused, text = isinstance(e, Refused), f"{text}{self._instead(wish['name'], wish['digest'])}"
-        return self._report(wish, REFUSED if refused else "failed", text, error_code=code) and refused
+        self._report(wish, REFUSED if refused else "failed", text, error_code=code)
+        return refused
 
     def _bring_about(self, wish: Mapping[str, Any]) -> bool:
         name, manager = wish["name"], self._manager
@@ -293,7 +305,7 @@ class Reconciler:
         """One phase of a two-phase update."""
         name, version, digest = wish["name"], update["version"], update["digest"]
         manager, config = self._manager, dict(wish["config"])
-        step = {**wish, "version": version, "digest": digest}
+        step = {"version": version, "digest": digest, "update_id": update["id"]}
         there = True
         if update["phase"] in ("canary", "prepare"):
             try:
@@ -303,7 +315,7 @@ class Reconciler:
         if update["phase"] == "canary":
             manager.discard(name)  # of a former update that came to nothing
             manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
-            self._report(step, "ready", update_id=update["id"], phase="ready")
+            self._report(wish, "ready", phase="ready", **step)
             with self._changed:
                 self._changed.notify_all()  # who tells what it counts
         elif update["phase"] == "prepare":
@@ -311,7 +323,7 @@ class Reconciler:
                 manager.prepare(name, version, digest, config, check=False)
             else:
                 manager.images.get(wish["operator"], version, digest)
-            self._report(step, "ready", update_id=update["id"], phase="ready")
+            self._report(wish, "ready", phase="ready", **step)
         else:
             try:
                 instance = manager.promote(name, version, digest, config)
@@ -319,7 +331,7 @@ class Reconciler:
                 instance = manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
             except NotFound:  # the old version was refused here
                 instance = manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
-            self._report(step, "answering", instance, update_id=update["id"], phase="answering")
+            self._report(wish, "answering", instance, phase="answering", **step)
         return True
 
     def _serve_old(self, wish: Mapping[str, Any], config: dict[str, Any]) -> bool:
@@ -332,17 +344,24 @@ class Reconciler:
             return False
         return True
 
-    def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
-        """Whether the registry knows it now."""
+    def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
+        """Tell the registry; while it is away, again and again until something else is wanted: nobody would ask for it."""
+        while not self._tell(wish, state, detail, **more):
+            with self._changed:
+                if self._changed.wait_for(lambda: self._latest[wish["name"]] is not wish or self._stopping.is_set(), _RETRY_MOST_S):
+                    return
+
+    def _tell(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
+        """Whether there is nothing more to tell: the registry knows, or does not want to."""
+        name = wish["name"]
+        told = {"version": wish["version"], "digest": wish["digest"], "state": state, "detail": detail, **more}
         try:
-            self._registry.report(
-                self._node, wish["name"], version=wish["version"], digest=wish["digest"], state=state, detail=detail, **more
-            )
+            self._registry.report(self._node, name, **told)
         except UdoError as e:
-            _log.warning("report did not reach the registry", deployment=wish["name"], state=state, error=str(e))
-            return False
+            _log.warning("report did not reach the registry", deployment=name, state=state, error=str(e))
+            return not isinstance(e, Unavailable)
         if state == "answering":
-            self._told[wish["name"]] = (wish, (state, ""))
+            self._told[name] = (wish, (state, ""))
         elif "phase" not in more:
-            self._told.pop(wish["name"], None)
+            self._told.pop(name, None)
         return True

@@ -23,7 +23,7 @@ from node_manager.slots import View
 from node_manager.state import States
 from node_manager.watching import COUNTED
 from node_manager.wire import stream, unary
-from udo_protocol import slot, untrusted
+from udo_protocol import slot, supervised, untrusted
 from udo_protocol.connection import Connection
 from udo_protocol.dead_letters import count
 from udo_protocol.errors import ServerLost, SlotBroken, Unavailable, UsageError
@@ -132,6 +132,7 @@ class NodeService(rpc.NodeManagerServicer):
                 run_id=s.run_id,
                 used_bytes=m.servers.used_bytes(s.role),
                 remark=m.servers.remark(s.role),
+                trouble=m.servers.trouble(s.role),
             )
             for s in m.servers.running()
         ]
@@ -144,6 +145,7 @@ class NodeService(rpc.NodeManagerServicer):
             slots=slots,
             metrics_address=m.metrics_address,
             servers=servers,
+            background_errors=supervised.errors(),
         )
 
     @stream
@@ -220,7 +222,7 @@ def _config(text: str) -> dict[str, object]:
 def _connected(manager: Manager, role: Role) -> Iterator[Connection | None]:
     """That server, or None while it is away."""
     try:
-        conn = manager.servers.connect(role)
+        conn = manager.servers.glance(role)
     except ServerLost:
         yield None
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from udo_protocol.errors import UsageError
-from udo_protocol.limits import DEFAULT
+from udo_protocol.limits import DEFAULT, SERVER_HANG_S
 
 # sun_path holds 108 bytes with its closing zero.
 _SOCKET_PATH_BYTES = 107
@@ -44,6 +44,11 @@ class Settings:
     sandbox: str = "auto"
     # Docker driver: the image that Python operators run in; '' for udo-runtime-python:cpXY of the local daemon, else the registry's.
     runtime_image: str = ""
+
+    @property
+    def server_hang_s(self) -> float:
+        """A server that has not answered for so long is replaced: half the grace, so that the watchdog sees the new one in time."""
+        return SERVER_HANG_S * self.heartbeat_grace_ms / DEFAULT.heartbeat_grace_ms
 
     @property
     def socket(self) -> Path:

@@ -68,8 +68,10 @@ class View:
 class Slot(Worker):
     """See the module. The methods up to `wanted` may be called from any thread."""
 
+    kind = "slot"
+
     def __init__(self, node: Node, deployment: str, number: int, pinned: str = "", on_idle: Callable[[Slot], None] | None = None) -> None:
-        super().__init__(f"slot-{deployment}-{number}", node.servers, deployment=deployment, slot=number)
+        super().__init__(f"{deployment}-{number}", node.servers, deployment=deployment, slot=number)
         self.node, self.deployment, self.number, self.pinned = node, deployment, number, pinned
         self.prefix = keys.prefix(deployment, number)
         self.used_at = time.monotonic()
@@ -319,8 +321,10 @@ class Slot(Worker):
 
     def _not_loaded(self, error: UdoError) -> None:
         self._load_failures += 1
-        passing = isinstance(error, (ServerLost, Fenced)) or (self._served and self._load_failures < LOADS_BEFORE_STATUS)
-        self.at("replace", backoff_s(self._load_failures, _RELOAD_FIRST_S, _RELOAD_MOST_S), self._replace)
+        lost = isinstance(error, (ServerLost, Fenced))
+        passing = lost or (self._served and self._load_failures < LOADS_BEFORE_STATUS)
+        most_s = _LOOK_MOST_S if lost else _RELOAD_MOST_S  # not the operator's fault: as soon as the server is back
+        self.at("replace", backoff_s(self._load_failures, _RELOAD_FIRST_S, most_s), self._replace)
         if not passing:
             self._error = error
             self._has_status = True
@@ -594,7 +598,8 @@ class Slot(Worker):
         if self._deaths.answered(stats.emitted) or (not stats.depth_frames and lived_s > SETTLED_S):
             self._deaths.forget()
             self._trouble = None
-        if self._watch.stuck_s(stats, self._owner_since) > wanted.answer_timeout_s and owner.handle is not None:
+        able = not self.node.servers.trouble("state")
+        if self._watch.stuck_s(stats, self._owner_since, able=able) > wanted.answer_timeout_s and owner.handle is not None:
             self._hung = owner
             reason = f"killed: it did not answer a frame within {wanted.answer_timeout_s:g} s (limits.answer_timeout_s)"
             self.node.instances.driver.kill(owner.handle, reason)
@@ -622,7 +627,7 @@ class Slot(Worker):
                     dead_letters.move(self.conn("state"), self.prefix, letters_to)
             with contextlib.suppress(UdoError):
                 slot.drop_slot(self.conn("state"), self.conn("queue"), self.prefix)
-        self.stopped = True
+        self.end()
         self._tell()
         done.set_result(None)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from flask import Flask, Response
 
 from registry import api, auth, oci, openapi
@@ -14,6 +12,7 @@ from registry.store import Store
 from registry.stream import keep_time
 from registry.uploads import Uploads
 from registry.web import Services, authorise, on_error, reply, services
+from udo_protocol import supervised
 
 
 def create_app(config: Config) -> Flask:
@@ -32,7 +31,7 @@ def create_app(config: Config) -> Flask:
     app.register_blueprint(api.routes)
     app.add_url_rule("/healthz", view_func=healthz)
     app.add_url_rule("/openapi.json", view_func=lambda: reply(openapi.describe()), endpoint="openapi")
-    threading.Thread(target=keep_time, args=(parts,), name="update-deadlines", daemon=True).start()
+    supervised.keep("update-deadlines", lambda: keep_time(parts), hub.stopping)
     return app
 
 
@@ -42,4 +41,5 @@ def healthz() -> Response:
     with s.store.read() as session:
         counts = {"live_nodes": len(s.presence(session).live), "waiting_requests": s.hub.waiting}
     signed = s.config.trusted_keys is not None
+    counts["background_errors"] = sum(supervised.errors().values())
     return reply({"status": "ok", "generation": s.hub.generation, "requires_signatures": signed, **counts})

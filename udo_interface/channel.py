@@ -20,6 +20,7 @@ import pyarrow as pa
 from udo_interface.columns import Picker
 from udo_interface.lane import LOOK_MS, Collector, Sender
 from udo_interface.opening import Opened
+from udo_protocol import supervised
 from udo_protocol.errors import LaneExpired, PeerError, SchemaError, ServerLost, SlotBroken, UdoError, UsageError, WaitTimeout
 from udo_protocol.lane_end import LaneEnd
 
@@ -84,8 +85,7 @@ class Channel:
         self._filled = threading.Condition(lock)  # the thread waits for events
         self._moved = threading.Condition(lock)  # callers wait for room, credits or the end
         self._sender.open()
-        self._thread = threading.Thread(target=self._run, name=f"udo-{opened.lane}", daemon=True)
-        self._thread.start()
+        self._thread = supervised.once("channel", self._run, opened.lane)
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Hand over one event and return at once; blocks only while the buffer is full."""
@@ -177,6 +177,7 @@ class Channel:
             self._in.conn.close()
 
     def _run(self) -> None:
+        """Once: what was under way when it failed has an unknown outcome, so callers are told and open a new client."""
         try:
             self._work()
         except Exception as e:

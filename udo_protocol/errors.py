@@ -88,7 +88,7 @@ class WaitTimeout(PeerError):
 
 
 class ServerLost(PeerError):
-    """The queue or state server went away or was restarted (its run id changed): the attempt must be retried."""
+    """The queue or state server went away, was restarted (its run id changed) or does not answer: the attempt must be retried."""
 
     code = "server_lost"
     retry = True

@@ -15,8 +15,9 @@ import pytest
 
 from tests.conftest import wait_until
 from udo_interface import connect
+from udo_interface.channel import Channel
 from udo_interface.client import Client, EventsLost
-from udo_protocol.errors import NotFound, OperatorError, SchemaError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.errors import NotFound, OperatorError, SchemaError, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.keys import prefix
 from udo_protocol.node_api import connect_node
 
@@ -54,6 +55,20 @@ def gate(platform: Platform) -> Iterator[tuple[str, Path]]:
     go = platform.sign()
     yield platform.operator(HOLDS.format(go=str(go))), go
     go.touch()
+
+
+def test_a_channel_that_raises_what_nobody_expected_tells_its_callers(
+    platform: Platform, forward: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(self: Channel) -> None:
+        raise RuntimeError("nobody expects this")
+
+    monkeypatch.setattr(Channel, "_work", work)
+    client = Client(platform.node)
+    client.request_operator(forward)
+    with pytest.raises(UdoError, match="RuntimeError: nobody expects this"):
+        client.send({"id": 1})
+        client.flush()
 
 
 def test_the_four_calls_of_the_paper(platform: Platform, forward: str) -> None:

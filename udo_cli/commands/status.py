@@ -96,6 +96,11 @@ def _show(found: dict[str, Any]) -> None:
         for server in node["servers"]:
             if server["remark"]:
                 click.echo(f"{server['role']} server: {server['remark']}")
+            if server["trouble"]:
+                click.echo(f"{server['role']} server (pid {server['pid']}) {server['trouble']}")
+        if errors := node["background_errors"]:
+            counts = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
+            click.echo(f"unexpected errors of the node manager's threads since its start: {counts}; see its log")
         for s in node["slots"]:
             if s["diff"]:
                 click.echo(f"{s['deployment']}: diff with {s['diff']}")

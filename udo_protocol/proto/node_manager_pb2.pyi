@@ -170,23 +170,32 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("node", "driver", "started_at", "slots", "metrics_address", "servers")
+    __slots__ = ("node", "driver", "started_at", "slots", "metrics_address", "servers", "background_errors")
+    class BackgroundErrorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NODE_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
+    BACKGROUND_ERRORS_FIELD_NUMBER: _ClassVar[int]
     node: str
     driver: str
     started_at: str
     slots: _containers.RepeatedCompositeFieldContainer[SlotStatus]
     metrics_address: str
     servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
-    def __init__(self, node: _Optional[str] = ..., driver: _Optional[str] = ..., started_at: _Optional[str] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., metrics_address: _Optional[str] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ...) -> None: ...
+    background_errors: _containers.ScalarMap[str, int]
+    def __init__(self, node: _Optional[str] = ..., driver: _Optional[str] = ..., started_at: _Optional[str] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., metrics_address: _Optional[str] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., background_errors: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
-    __slots__ = ("role", "socket", "pid", "version", "run_id", "used_bytes", "remark")
+    __slots__ = ("role", "socket", "pid", "version", "run_id", "used_bytes", "remark", "trouble")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     SOCKET_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +203,7 @@ class ServerStatus(_message.Message):
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     REMARK_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     role: str
     socket: str
     pid: int
@@ -201,7 +211,8 @@ class ServerStatus(_message.Message):
     run_id: str
     used_bytes: int
     remark: str
-    def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ..., remark: _Optional[str] = ...) -> None: ...
+    trouble: str
+    def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ..., remark: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
     __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy", "diff", "canary")

@@ -36,6 +36,10 @@ _GROUP_BYTES = 64 << 10
 # Failed lanes remembered; a lane lives for seconds, so this is far more than can be alive at once.
 _FAILED_LANES = 10_000
 _HEARTBEAT_EVERY_S = 1.0
+# Looks in a row without the heartbeat: a queue server that hung may have let it expire, and is asked for it before it is renewed.
+_HEARTBEAT_MISSED = 4
+# Publishing the last counters must not hold up an end.
+_LAST_WORDS_S = 2.0
 
 
 class Stopped(BaseException):
@@ -66,7 +70,7 @@ class Instance:
         self._failed: OrderedDict[str, None] = OrderedDict()
         self._backoff = LinearBackoff(limits.backoff_increment_us, limits.backoff_ceiling_us)
         self._stats = Stats(f"{reader.prefix}stats:{reader.name}")
-        self._heartbeat_due = 0.0
+        self._heartbeat_due, self._unheard = 0.0, 0
         self._unconfirmed = 0
         self._pinned = False
         self.stopping = self.parked = False
@@ -82,7 +86,7 @@ class Instance:
             pass  # parked: nothing is under way but the parking's own replies
         finally:
             # A connection of its own: on the loop's one, replies may still be to come.
-            with suppress(UdoError), closing(Connection(self._conn.path, login=self._conn.login)) as conn:
+            with suppress(UdoError), closing(Connection(self._conn.path, timeout_s=_LAST_WORDS_S, login=self._conn.login)) as conn:
                 self._stats.publish(conn, force=True)
 
     def _shadow(self) -> int:
@@ -280,6 +284,6 @@ class Instance:
         self._settle_emits()
         self._heartbeat_due = now + _HEARTBEAT_EVERY_S
         self._stats.publish(self._conn, now=now)
-        if not self._conn.call("EXISTS", HEARTBEAT):
-            grace_s = self._limits.heartbeat_grace_ms / 1000
-            raise Unavailable(f"no heartbeat of the node manager for {grace_s:g} s: instance {self._reader.name} stops itself")
+        self._unheard = 0 if self._conn.call("EXISTS", HEARTBEAT) else self._unheard + 1
+        if self._unheard >= _HEARTBEAT_MISSED:
+            raise Unavailable(f"no heartbeat of the node manager any more: instance {self._reader.name} stops itself")

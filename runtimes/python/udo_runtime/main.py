@@ -52,7 +52,7 @@ def _login(instance: str) -> Login | None:
 
 def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
     while True:
-        reply = conn.call("BLPOP", warm(instance), _WARM_POLL_S, timeout_s=_WARM_POLL_S + 30)
+        reply = conn.call("BLPOP", warm(instance), _WARM_POLL_S, timeout_s=_WARM_POLL_S + conn.default_timeout_s)
         if reply is not None:
             return dict(json.loads(bytes(reply[1])))
         if not conn.call("EXISTS", HEARTBEAT):
