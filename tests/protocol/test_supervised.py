@@ -14,7 +14,7 @@ from tests.conftest import wait_until
 from udo_protocol import supervised
 
 ROOT = Path(__file__).parent.parent.parent
-PRODUCT = ("node_manager", "registry", "udo_interface", "udo_protocol", "udo_cli", "runtimes/python/udo_runtime")
+PRODUCT = ("node_manager", "registry", "udo_interface", "udo_protocol", "udo_cli", "elasticity", "runtimes/python/udo_runtime")
 STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "start_new_thread", "start_new"}
 # Threads that are started in another way, each with the reason why none of them can end in silence.
 OTHERWISE = {
@@ -36,6 +36,7 @@ KINDS = {
     "wanted": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "registry-heartbeat": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "canaries": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "conditions": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "reconcile": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "canary": "tests/node_manager/test_supervised.py::test_a_keyed_canary_goes_on_when_it_raises",
     "watch": "tests/node_manager/test_supervised.py::test_an_instance_whose_watching_raises_is_still_reported_when_it_ends",
@@ -116,7 +117,7 @@ def test_every_kind_of_supervised_thread_is_made_to_raise() -> None:
             if name in ("keep", "once", "run") and isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "supervised":
                 kinds.add(call.args[0].value if isinstance(call.args[0], ast.Constant) else "")
     # Named otherwise: by the loop over the reconciler's threads, and by the class of a worker.
-    kinds = (kinds - {""}) | {"wanted", "registry-heartbeat", "canaries", "reconcile", "slot", "worker"}
+    kinds = (kinds - {""}) | {"wanted", "registry-heartbeat", "canaries", "conditions", "reconcile", "slot", "worker"}
     assert kinds == set(KINDS)
     for test in KINDS.values():
         if "::" in test:
