@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from operator import add
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +18,14 @@ from udo_protocol.limits import BYTELESS_ROWS, NESTED_TYPES, SCHEMA_BYTES
 
 _CONTINUATION = 0xFFFFFFFF
 _PREFIX = struct.Struct("<Ii")  # of an encapsulated message: continuation mark, size of the metadata
-_INT, _UINT, _SHORT, _LONG, _PAIR = (struct.Struct(f"<{c}") for c in ("i", "I", "H", "q", "qq"))
-# Arrow's Message.fbs: members by their number, and the number of a record batch among the headers.
-_HEADER_TYPE, _HEADER, _BODY_LENGTH, _RECORD_BATCH = 1, 2, 3, 3
-_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
+_INT, _UINT, _LONG, _VTABLE = (struct.Struct(form).unpack_from for form in ("<i", "<I", "<q", "<6H"))
+_PAD = bytes(12)  # a table of members may be shorter than what is read of it
+RECORD_BATCH = 3  # among the kinds of messages
 # Below this many rows Arrow's own check of a whole batch is faster than ours column by column.
 _FEW_ROWS = 512
 # Text of up to this many bytes a value is checked faster in one piece than value by value (measured: benchmarks validation).
 _SHORT_TEXT_BYTES = 64
+_SAMPLE_BYTES = 512
 _ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError, IndexError, struct.error)
 
 
@@ -140,52 +141,51 @@ def _batches(messages: Any, schema: pa.Schema, text: bool) -> Iterator[pa.Record
 def _check_layout(meta: pa.Buffer, body_bytes: int, rows: int | None) -> None:
     """Of a record batch message: nothing lies outside of its body, and no few bytes claim to be many rows.
 
-    Reads the flatbuffer as it stands; Arrow verifies later that it is one, and then both have read the same.
+    Reads the flatbuffer as it stands; Arrow verifies later that it is one, and then both have read the same. This is asked for
+    every frame, so members are read together rather than by name (their order: Arrow's Message.fbs).
     """
-    data = memoryview(meta)
-    message: int = _UINT.unpack_from(data)[0]
-    kind, header, length = (_member(data, message, n) for n in (_HEADER_TYPE, _HEADER, _BODY_LENGTH))
-    if not kind or data[kind] != _RECORD_BATCH or not header:
+    data = bytes(meta) + _PAD
+    message: int = _UINT(data)[0]
+    _, kind, header, length = members(data, message)
+    if not kind or data[kind] != RECORD_BATCH or not header:
         raise ProtocolError("expected a record batch, got an Arrow message of another kind")
-    announced: int = _LONG.unpack_from(data, length)[0] if length else 0
+    announced: int = _LONG(data, length)[0] if length else 0
     if announced != body_bytes:
         raise ProtocolError(f"expected {announced} bytes behind the Arrow metadata, got {body_bytes}: truncated or garbled")
-    batch = header + _UINT.unpack_from(data, header)[0]
-    if _member(data, batch, _COMPRESSION):
+    count, nodes, buffers, compression = members(data, header + _UINT(data, header)[0])
+    if compression:
         raise ProtocolError("the record batch is compressed: frames carry uncompressed ones only")
-    at = _member(data, batch, _LENGTH)
-    count: int = _LONG.unpack_from(data, at)[0] if at else 0
-    if rows is not None and count != rows:
-        raise ProtocolError(f"the record batch has {count} rows, its frame announces {rows}")
+    found: int = _LONG(data, count)[0] if count else 0
+    if rows is not None and found != rows:
+        raise ProtocolError(f"the record batch has {found} rows, its frame announces {rows}")
     most = 8 * body_bytes + BYTELESS_ROWS  # a value takes a bit at least, except in columns that take none
-    if not 0 <= count <= most:
-        raise ProtocolError(f"{body_bytes} bytes cannot be {count} rows")
-    for length, nulls in _pairs(data, batch, _NODES):
-        if not 0 <= nulls <= length <= most:
-            raise ProtocolError(f"a column claims {length} values, {nulls} of them null, in {body_bytes} bytes")
-    for offset, length in _pairs(data, batch, _BUFFERS):
-        if offset < 0 or length < 0 or offset + length > body_bytes:
-            raise ProtocolError(f"a column claims the bytes {offset} to {offset + length} of {body_bytes}")
+    if not 0 <= found <= most:
+        raise ProtocolError(f"{body_bytes} bytes cannot be {found} rows")
+    lengths = numbers(data, nodes)  # of each column: values, nulls
+    if lengths and not (min(lengths) >= 0 and max(lengths) <= most):
+        raise ProtocolError(f"{body_bytes} bytes cannot be columns of these lengths: {lengths[::2]}")
+    places = numbers(data, buffers)  # of each buffer: where, how long
+    if places and not (min(places) >= 0 and max(map(add, places[::2], places[1::2])) <= body_bytes):
+        raise ProtocolError(f"columns lie outside of {body_bytes} bytes: {places}")
 
 
-def _member(data: memoryview, table: int, number: int) -> int:
-    """Where a member of the table lies, 0 if it is absent."""
-    vtable = table - _INT.unpack_from(data, table)[0]
-    at = 4 + 2 * number
-    if at >= _SHORT.unpack_from(data, vtable)[0]:
-        return 0
-    offset: int = _SHORT.unpack_from(data, vtable + at)[0]
-    return table + offset if offset else 0
+def members(data: bytes, table: int) -> tuple[int, int, int, int]:
+    """Where the first four members of a flatbuffer table lie; 0 for an absent one."""
+    size, _, a, b, c, d = _VTABLE(data, table - _INT(data, table)[0])  # what lies behind `size` are no members
+    return (
+        table + a if a and size > 4 else 0,
+        table + b if b and size > 6 else 0,
+        table + c if c and size > 8 else 0,
+        table + d if d and size > 10 else 0,
+    )
 
 
-def _pairs(data: memoryview, table: int, number: int) -> Iterator[tuple[Any, ...]]:
-    """The elements of a vector of pairs of 64-bit numbers."""
-    at = _member(data, table, number)
-    if not at:
-        return iter(())
-    start = at + _UINT.unpack_from(data, at)[0]
-    count = _UINT.unpack_from(data, start)[0]
-    return _PAIR.iter_unpack(data[start + 4 : start + 4 + _PAIR.size * count])
+def numbers(data: bytes, vector: int) -> tuple[int, ...]:
+    """All numbers of a vector of pairs of 64-bit ones; () if there is none."""
+    if not vector:
+        return ()
+    start = vector + _UINT(data, vector)[0]
+    return struct.unpack_from(f"<{2 * _UINT(data, start)[0]}q", data, start + 4)
 
 
 # -- the columns' values ------------------------------------------------------------------------------------------------
@@ -193,24 +193,24 @@ def _pairs(data: memoryview, table: int, number: int) -> Iterator[tuple[Any, ...
 
 def _validate(batch: pa.RecordBatch, text: bool) -> None:
     """Raise ArrowInvalid unless `validate(full=True)` would pass; without `text` as if all text were bytes."""
-    if text and batch.num_rows < _FEW_ROWS:
+    if text and batch.num_rows < _FEW_ROWS or all(map(pa.types.is_primitive, batch.schema.types)):
         batch.validate(full=True)
         return
     for column in batch.columns:
         t = column.type
         bare = _bare(t)
-        if bare is t or (text and t.num_fields):
+        if bare is t or (text and (t.num_fields or not _looks_ascii(column))):
             column.validate(full=True)
             continue
         column.view(bare).validate(full=True)
-        if text and not _is_ascii(column):
+        if text and not bytes(column.buffers()[2] or b"").isascii():  # if it is, it is UTF-8 wherever its values begin and end
             column.validate(full=True)
 
 
-def _is_ascii(column: pa.Array) -> bool:
-    """Whether that is quickly found out of a text column: then it is UTF-8, wherever its values begin and end."""
+def _looks_ascii(column: pa.Array) -> bool:
+    """Whether short text begins so: one look at all of it is then faster than a look at each value."""
     values = column.buffers()[2]
-    return values is None or (len(values) <= _SHORT_TEXT_BYTES * len(column) and bytes(values).isascii())
+    return values is None or (len(values) <= _SHORT_TEXT_BYTES * len(column) and bytes(values[:_SAMPLE_BYTES]).isascii())
 
 
 def _bare(t: pa.DataType) -> pa.DataType:

@@ -34,6 +34,7 @@ POISON = b"\xd5" * 4096
 MEMORY_BYTES = 4 << 30
 SLOW_S = 5.0
 NUMBERS = (0, 1, 2, 7, 8, -1, -8, 64, 100_000_000, 2**31 - 1, -(2**31), 2**32 - 1, 1 << 40, 2**62, 2**63 - 1, -(2**63))
+NODES, BUFFERS = 1, 2  # members of a record batch
 NOTE = struct.Struct("<q")
 
 
@@ -123,20 +124,19 @@ class Parts:
         """First byte and length of the message's metadata."""
         return self.body + 8, struct.unpack_from("<i", self.data, self.body + 4)[0]
 
-    def members(self) -> tuple[memoryview, int, int]:
-        """The metadata, and in it the message table and the record batch table."""
+    def members(self) -> tuple[bytes, list[int], list[int]]:
+        """The metadata, and where in it members of the message and of the record batch lie."""
         at, size = self.flatbuffer
-        view = memoryview(bytes(self.data[at : at + size]))
-        message = struct.unpack_from("<I", view)[0]
-        header = body._member(view, message, body._HEADER)
-        return view, message, header + struct.unpack_from("<I", view, header)[0]
+        data = bytes(self.data[at : at + size]) + bytes(12)
+        message = body.members(data, struct.unpack_from("<I", data)[0])
+        header = message[2]
+        return data, list(message), list(body.members(data, header + struct.unpack_from("<I", data, header)[0]))
 
     def pairs(self, number: int) -> tuple[int, int]:
         """Offset in the frame of a vector of pairs, and how many 64-bit numbers it has."""
-        view, _, batch = self.members()
-        at = body._member(view, batch, number)
-        start = at + struct.unpack_from("<I", view, at)[0]
-        return self.flatbuffer[0] + start + 4, 2 * int(struct.unpack_from("<I", view, start)[0])
+        data, _, batch = self.members()
+        start = batch[number] + struct.unpack_from("<I", data, batch[number])[0]
+        return self.flatbuffer[0] + start + 4, 2 * int(struct.unpack_from("<I", data, start)[0])
 
     def number(self) -> int:
         """One that is known to hurt, or a small one."""
@@ -158,8 +158,7 @@ def _vector(number: int) -> Callable[[Parts], None]:
 
 
 def _rows(p: Parts) -> None:
-    view, _, batch = p.members()
-    at = p.flatbuffer[0] + body._member(view, batch, body._LENGTH)
+    at = p.flatbuffer[0] + p.members()[2][0]
     p.put(at, "<Q")
     if p.rng.random() < 0.7:  # and its frame says the same, as far as a lie can
         (count,) = struct.unpack_from("<q", p.data, at)
@@ -167,13 +166,11 @@ def _rows(p: Parts) -> None:
 
 
 def _body_length(p: Parts) -> None:
-    view, message, _ = p.members()
-    p.put(p.flatbuffer[0] + body._member(view, message, body._BODY_LENGTH), "<Q")
+    p.put(p.flatbuffer[0] + p.members()[1][3], "<Q")
 
 
 def _kind(p: Parts) -> None:
-    view, message, _ = p.members()
-    p.data[p.flatbuffer[0] + body._member(view, message, body._HEADER_TYPE)] = p.rng.randrange(8)
+    p.data[p.flatbuffer[0] + p.members()[1][1]] = p.rng.randrange(8)
 
 
 def _metadata(p: Parts) -> None:
@@ -199,7 +196,7 @@ def _values(p: Parts) -> None:
 
 def _offsets(p: Parts) -> None:
     """Into a buffer that a record batch names."""
-    at, count = p.pairs(body._BUFFERS)
+    at, count = p.pairs(BUFFERS)
     n = p.rng.randrange(max(count // 2, 1))
     offset, length = struct.unpack_from("<qq", p.data, at + 16 * n)
     begin = sum(p.flatbuffer) + offset
@@ -240,8 +237,8 @@ def _reheader(p: Parts, change: Callable[[Any], Any]) -> None:
 
 
 MUTATIONS: dict[str, Callable[[Parts], None]] = {
-    "nodes": _vector(body._NODES),
-    "buffers": _vector(body._BUFFERS),
+    "nodes": _vector(NODES),
+    "buffers": _vector(BUFFERS),
     "rows": _rows,
     "body length": _body_length,
     "message kind": _kind,
