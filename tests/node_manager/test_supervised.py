@@ -141,7 +141,10 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
     monkeypatch.setattr(reconcile, "_RETRY_MOST_S", 0.01)
     monkeypatch.setattr(reconcile, "_AGAIN_S", 0.01)
     monkeypatch.setattr(reconcile, "BEAT_S", 0.01)
-    once = [Once(monkeypatch, Reconciler, name) for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_until_settled")]
+    once = [
+        Once(monkeypatch, Reconciler, name)
+        for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_until_settled")
+    ]
     registry = Wishes()
     reconciler = Reconciler(manager, registry)  # type: ignore[arg-type]
     reconciler.start()
@@ -150,7 +153,7 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
     finally:
         reconciler.stop()
     assert all(o.raised for o in once)
-    assert [counted(kind) for kind in ("wanted", "registry-heartbeat", "canaries", "conditions")] == [1, 1, 1, 1]
+    assert [counted(kind) for kind in ("wanted", "registry-heartbeat", "canaries", "conditions", "retries")] == [1] * 5
     assert counted("reconcile") >= 4  # of each call, and of the deployment's work
 
 

@@ -37,6 +37,7 @@ KINDS = {
     "registry-heartbeat": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "canaries": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "conditions": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "retries": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "reconcile": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "canary": "tests/node_manager/test_supervised.py::test_a_keyed_canary_goes_on_when_it_raises",
     "watch": "tests/node_manager/test_supervised.py::test_an_instance_whose_watching_raises_is_still_reported_when_it_ends",
@@ -117,7 +118,7 @@ def test_every_kind_of_supervised_thread_is_made_to_raise() -> None:
             if name in ("keep", "once", "run") and isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "supervised":
                 kinds.add(call.args[0].value if isinstance(call.args[0], ast.Constant) else "")
     # Named otherwise: by the loop over the reconciler's threads, and by the class of a worker.
-    kinds = (kinds - {""}) | {"wanted", "registry-heartbeat", "canaries", "conditions", "reconcile", "slot", "worker"}
+    kinds = (kinds - {""}) | {"wanted", "registry-heartbeat", "canaries", "conditions", "retries", "reconcile", "slot", "worker"}
     assert kinds == set(KINDS)
     for test in KINDS.values():
         if "::" in test:
