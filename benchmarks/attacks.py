@@ -1,4 +1,5 @@
-"""A hostile operator against the node it runs on: what is blocked, what the driver says it does not isolate, what succeeds.
+"""A hostile operator against the node it runs on, and hostile versions against the node that unpacks them: what is blocked, what
+the driver says it does not isolate, what succeeds.
 
 An attack that succeeds although the driver claims to prevent it is a lie, and the run is invalid. Whether an attack succeeded
 is judged outside of the operator wherever it can be seen there.
@@ -9,9 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,17 +25,25 @@ from typing import Any
 import click
 import psutil
 
+from benchmarks import pushed
 from benchmarks.bringup import Platform, platform, say, wait_until
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from node_manager import access
 from udo_interface import connect
-from udo_protocol.errors import OperatorError, PeerError
+from udo_protocol.errors import OperatorError, PeerError, UdoError
 from udo_protocol.keys import prefix
 
 OPERATOR, VICTIM = "attack", "forward"
+# What the operator does to whoever calls it: no driver prevents that, the caller's own checks do.
+CALLER = "caller"
 # What is tried, and the capability of the driver that prevents it (node_manager/drivers/base.py). The last one ends the data.
 ATTACKS = {
+    "text_beyond": CALLER,
+    "many_rows": CALLER,
+    "compressed_bomb": CALLER,
+    "giant_error": CALLER,
+    "giant_header": CALLER,
     "tcp_socket": "isolates_network",
     "udp_socket": "isolates_network",
     "docker_socket": "isolates_sockets",
@@ -39,12 +52,21 @@ ATTACKS = {
     "kill_neighbour": "isolates_processes",
     "other_keys": "isolates_keys",
     "config": "isolates_keys",
+    "garbage_counters": "isolates_keys",
+    "wrong_types": "isolates_keys",
+    "counter_overflow": "isolates_keys",
+    "delete_log": "isolates_keys",
     "fork_bomb": "process_limit",
     "memory_bomb": "memory_limit",
     "exhaust_disk": "disk_limit",
     "flushall": "isolates_keys",
 }
 WORDS = {
+    "text_beyond": "answer with text that ends outside of its frame",
+    "many_rows": "answer with 100 million rows in a few bytes",
+    "compressed_bomb": "answer with a frame that unpacks to 128 MiB",
+    "giant_error": "raise an error of 64 MiB",
+    "giant_header": "answer with an error of 64 MiB, around the runtime",
     "tcp_socket": "connect by TCP, also to this machine",
     "udp_socket": "send by UDP",
     "docker_socket": "the Docker daemon's socket, the node manager's",
@@ -53,16 +75,28 @@ WORDS = {
     "kill_neighbour": "kill a neighbour",
     "other_keys": "read another deployment's keys",
     "config": "`CONFIG SET` on the queue server",
+    "garbage_counters": "garbage in its own counters",
+    "wrong_types": "another type in its own keys",
+    "counter_overflow": "numbers beyond 64 bits in its own log's counters",
+    "delete_log": "delete its own log, and leave something else",
     "fork_bomb": "600 processes",
     "memory_bomb": "twice its memory",
     "exhaust_disk": "fill the disk, by files and by its log",
     "flushall": "`FLUSHALL` on the queue server",
 }
+# Of its own slot, which it may write: that others see nothing of it, and that it works again, shows outside.
+OWN_KEYS = ("garbage_counters", "wrong_types", "counter_overflow", "delete_log")
+_MENDED_S = 60.0
+# Of a pushed version: no driver is asked.
+ALWAYS = "always"
+NAMES = (*ATTACKS, *pushed.WORDS)
 # Beyond its limits (benchmarks/operators/attack), bounded all the same.
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
 # What an instance may use of a disk: its log, twice as long as one file may be while it is cut, is all there is.
 _LOG_BYTES = 160 * (1 << 20)
 _ANSWER_S, _DEATH_S = 200.0, 2.0
+# What a caller may need for an error of any size, and how long the text may be that it gets.
+_CALLER_S, _ERROR_CHARS = 90.0, 100_000
 OPTIONS = [click.option("--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Of the process driver.")]
 
 
@@ -99,8 +133,14 @@ class Scene:
             "write_root": {"directories": ["/", "/usr", "/etc", "/var", ".", *self.looked_at()], "looked_at": self.looked_at()},
             "read_host_files": {"secrets": [str(self.outside / "secret"), str(self.platform.home.token_file), str(node / "wanted.json")]},
             "kill_neighbour": {"pids": self.victim_pids() if attack == "kill_neighbour" else []},
+            "text_beyond": {"end": 1 << 30},
+            "many_rows": {"rows": 100_000_000},
+            "compressed_bomb": {"mebibytes": 128},
+            "giant_error": {"mebibytes": 64},
+            "giant_header": {"mebibytes": 64},
             "fork_bomb": {"processes": PROCESSES},
             "memory_bomb": {"mebibytes": MEMORY_MIB},
+            **{attack: {"prefix": prefix(OPERATOR, 0)} for attack in OWN_KEYS},
             "exhaust_disk": {"mebibytes": DISK_MIB, "directories": [".", "/tmp", "/dev/shm", "/var/tmp", str(self.outside)]},
         }
         return {
@@ -145,6 +185,8 @@ def scene(driver: str, sandbox: str) -> Iterator[Scene]:
 def carry_out(s: Scene, attack: str) -> str:
     """What was achieved, in words; '' if it was blocked."""
     arguments = s.arguments(attack)
+    if ATTACKS[attack] == CALLER:
+        return call(s, attack, arguments)
     answers: list[str] = []
     try:
         with connect(OPERATOR, node=s.platform.node_socket) as client:
@@ -152,16 +194,37 @@ def carry_out(s: Scene, attack: str) -> str:
             client.send({"attack": attack, "arguments": json.dumps(arguments)})
             client.flush(_ANSWER_S)
     except OperatorError as e:
-        if "killed: " not in str(e):
+        if "killed: " not in str(e) and attack not in OWN_KEYS:
             raise InvalidRun(f"the attack {attack} broke off: {e}") from e
-        say(f"  {str(e).partition('killed: ')[2].splitlines()[0]}")
+        say(f"  {(str(e).partition('killed: ')[2] or str(e)).splitlines()[0]}")
     except PeerError as e:  # it has taken its own answer away
         say(f"  {e}")
     return _seen(s, attack, arguments, json.loads(answers[0]) if answers else [])
 
 
+def call(s: Scene, attack: str, arguments: dict[str, Any]) -> str:
+    """What became of a caller: '' if it got a typed error, of a length that can be read."""
+    command = [sys.executable, "-m", "benchmarks.caller", s.platform.node_socket, OPERATOR, attack, json.dumps(arguments)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_CALLER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_CALLER_S:g} s"
+    if done.returncode:
+        how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit status {done.returncode}: {done.stderr[-500:]}"
+        return f"the caller ended with {how}"
+    found = json.loads(done.stdout)
+    say(f"  {found['kind']}: {found['error'][:150]}")
+    if found["rows"]:
+        return f"{found['rows']} rows that no honest frame has"
+    if found["kind"] not in ("ProtocolError", "OperatorError") or f"{OPERATOR}@1" not in found["error"]:
+        return f"{found['kind'] or 'no error'}: {found['error'][:200]}"
+    return f"an error of {len(found['error'])} characters" if len(found["error"]) > _ERROR_CHARS else ""
+
+
 def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -> str:
     """What shows outside decides, not what the operator says."""
+    if attack in OWN_KEYS:
+        return _blinded(s)
     if attack == "write_root":
         left = [Path(d) / s.token for d in s.looked_at() if (Path(d) / s.token).exists()]
         for path in left:
@@ -188,6 +251,29 @@ def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -
     return achieved
 
 
+def _blinded(s: Scene) -> str:
+    """What of the node cannot be looked at any more, or does not answer, until the attacker serves again."""
+    node = s.platform.node()
+
+    def mended() -> bool:
+        slots = {slot.deployment: slot for slot in node.status().slots}
+        with urllib.request.urlopen(node.status().metrics_address, timeout=10) as reply:
+            assert f'deployment="{VICTIM}"' in reply.read().decode()
+        assert VICTIM in {slot.deployment for slot in node.stats().slots}
+        node.sessions()
+        list(node.dead_letters())
+        return slots[VICTIM].state == slots[OPERATOR].state == "owner"  # the victim may just have been killed (kill_neighbour)
+
+    try:
+        wait_until(mended, _MENDED_S, f"{OPERATOR} and {VICTIM} to serve")
+        with connect(VICTIM, node=s.platform.node_socket) as client:
+            client.send({"id": 1, "card": 1, "amount": 1.0, "at": 1})
+            client.flush(_ANSWER_S)
+    except (UdoError, OSError, AssertionError, InvalidRun) as e:
+        return f"{type(e).__name__}: {e}"
+    return ""
+
+
 def _alive(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
@@ -200,14 +286,16 @@ def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto") -> dict[s
         with s.platform.registry() as registry:
             wait_until(lambda: any(n["live"] for n in registry.nodes()), 20, "the node's capabilities")
             capabilities = next(n["capabilities"] for n in registry.nodes() if n["live"])
-        outcomes: dict[str, str] = {}
+        say("hostile versions")
+        outcomes = pushed.carry_out(s.platform, VICTIM)
         for attack in ATTACKS:
             say(attack)
             outcomes[attack] = carry_out(s, attack)
-    states = {a: _state(achieved, capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
-    found: dict[str, Any] = {state: [a for a in ATTACKS if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
+    outside = (*pushed.WORDS, *(a for a, by in ATTACKS.items() if by == CALLER))  # no driver is asked
+    states = {a: _state(achieved, a in outside or capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
+    found: dict[str, Any] = {state: [a for a in NAMES if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
     if found["succeeded"]:
-        lies = "; ".join(f"{a} ({ATTACKS[a]}): {outcomes[a]}" for a in found["succeeded"])
+        lies = "; ".join(f"{a} ({ATTACKS.get(a, ALWAYS)}): {outcomes[a]}" for a in found["succeeded"])
         raise InvalidRun(f"the {driver} driver claims to prevent what succeeded: {lies}")
     return {"driver": driver, **found, "achieved": {a: w for a, w in outcomes.items() if w}, "capabilities": capabilities}
 
@@ -218,12 +306,26 @@ def _state(achieved: str, claimed: bool) -> str:
     return "succeeded" if claimed else "not_isolated"
 
 
+def refusals(runs: Iterable[dict[str, Any]]) -> Section:
+    """What came of the hostile versions in the newest run, whatever the driver."""
+    *_, newest = runs
+    rows = [(what, "blocked" if name in newest["blocked"] else "not tried") for name, what in pushed.WORDS.items()]
+    return Section("Pushed versions", ("a layer with", "result"), rows)
+
+
 def comparison(runs: Iterable[dict[str, Any]]) -> Section:
     """The newest run of each way to run operators, side by side."""
     columns = {"docker": "docker", "bubblewrap": "process, bubblewrap", "Landlock": "process, Landlock", "none": "process, none"}
     newest = {_way(r): {a: s for s in ("blocked", "not_isolated") for a in r[s]} for r in runs}
     ways = [w for w in columns if w in newest]
-    rows = [(WORDS[a], f"`{ATTACKS[a]}`", *(newest[w].get(a, "").replace("_", " ") for w in ways)) for a in ATTACKS]
+    rows = [
+        (
+            WORDS[a],
+            "the caller's checks" if ATTACKS[a] == CALLER else f"`{ATTACKS[a]}`",
+            *(newest[w].get(a, "").replace("_", " ") for w in ways),
+        )
+        for a in ATTACKS
+    ]
     return Section("What came of each", ("attack", "capability", *(columns[w] for w in ways)), rows)
 
 
@@ -237,6 +339,6 @@ def _way(record: dict[str, Any]) -> str:
 def sections(record: dict[str, Any]) -> list[Section]:
     """The table of attacks."""
     names = {a: state for state in ("blocked", "not_isolated", "succeeded") for a in record[state]}
-    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS[a], record["achieved"].get(a, "")) for a in ATTACKS]
+    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS.get(a, ALWAYS), record["achieved"].get(a, "")) for a in NAMES]
     title = f"Attacks on the {record['driver']} driver"
     return [Section(title, ("attack", "result", "capability", "achieved"), rows, record["capabilities"].get("remark", ""))]

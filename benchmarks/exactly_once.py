@@ -1,14 +1,15 @@
 """Seeded chaos over keyed operators: answers and final state against one plain process.
 
 The first part plays Spark itself, with many queries at once on a node under fire; the second runs streaming queries of one
-Spark application. A run can be cut into pieces: `--from` goes on where a former one stopped, `--for-s` bounds it.
+Spark application; the third plays Spark over two nodes with a store. A run can be cut into pieces: `--from` goes on where a
+former one stopped, `--for-s` bounds it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,11 +18,16 @@ from benchmarks.chaos.inside import LACKS
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 
-SEEDS, SPARK_SEEDS = 400, 100
+if TYPE_CHECKING:
+    from benchmarks.chaos import lanes
+
+SEEDS, SPARK_SEEDS, TWO_NODES_SEEDS = 400, 100, 200
 # As many as run at once: a quick run lasts as long as the slowest seed of each part.
-QUICK_SEEDS, QUICK_SPARK_SEEDS = 6, 1
+QUICK_SEEDS, QUICK_SPARK_SEEDS, QUICK_TWO_NODES_SEEDS = 6, 1, 3
 # A broken build that has come through so many seeds is not going to be caught.
 BROKEN_SEEDS = 200
+# Weight of stops of up to 90 s among the faults: some dozens in a long run. Quick runs have no time for them.
+STOPS = 0.3
 
 OPTIONS = [
     click.option(
@@ -30,8 +36,16 @@ OPTIONS = [
     click.option(
         "--spark-seeds", type=click.IntRange(0), help=f"Seeds on Spark (default: {SPARK_SEEDS}, with --quick {QUICK_SPARK_SEEDS})."
     ),
-    click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="First seed of both parts."),
+    click.option(
+        "--two-nodes-seeds",
+        type=click.IntRange(0),
+        help=f"Seeds over two nodes, which takes root (default: {TWO_NODES_SEEDS}, with --quick {QUICK_TWO_NODES_SEEDS}).",
+    ),
+    click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="First seed of each part."),
     click.option("--for-s", type=float, default=None, help="Start no seed after this many seconds; says where to go on."),
+    click.option(
+        "--stops", type=click.FloatRange(0), help=f"Weight of stops (SIGSTOP for 5 to 90 s) among the faults (default: {STOPS}, quick: 0)."
+    ),
     click.option("--broken", type=click.Choice(sorted(LACKS)), help="Lack this rule: the run must catch it (status 0 says that it did)."),
 ]
 
@@ -43,41 +57,63 @@ def run(
     seed: int,
     seeds: int | None = None,
     spark_seeds: int | None = None,
+    two_nodes_seeds: int | None = None,
     first: int = 0,
     for_s: float | None = None,
+    stops: float | None = None,
     broken: str | None = None,
 ) -> dict[str, Any]:
-    """Both parts; with `broken` only the first one, until it is caught. InvalidRun with every trace if anything differs."""
-    from benchmarks.chaos import lanes
+    """All parts; with `broken` only the first one, until it is caught. InvalidRun with every trace if anything differs."""
+    from benchmarks.chaos import faults, lanes
+    from benchmarks.chaos.stops import STOPPED
 
     started, for_s = time.monotonic(), float("inf") if for_s is None else for_s
+    stopped = {STOPPED: stops if stops is not None else 0.0 if quick else STOPS}
     if broken:
         return _catch(broken, first, seeds or BROKEN_SEEDS, for_s)
     wanted = range(first, first + (seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS))
     say(f"{len(wanted)} seeds without Spark")
-    outcome = lanes.run(wanted, deadline_s=for_s, done=_progress(wanted))
+    outcome = lanes.run(wanted, weights=faults.WEIGHTS | stopped, deadline_s=for_s, done=_progress(wanted))
     on_spark = range(first, first + (spark_seeds if spark_seeds is not None else QUICK_SPARK_SEEDS if quick else SPARK_SEEDS))
     spark = lanes.Outcome()
     if on_spark and time.monotonic() - started < for_s:
         from benchmarks.chaos import on_spark as part
 
         say(f"{len(on_spark)} seeds on Spark")
-        spark = part.run(on_spark, deadline_s=for_s - (time.monotonic() - started), done=_progress(on_spark))
-    for report in (*outcome.reports.values(), *spark.reports.values()):
+        spark = part.run(
+            on_spark, weights=part.WEIGHTS | stopped, deadline_s=for_s - (time.monotonic() - started), done=_progress(on_spark)
+        )
+    over_two = range(
+        first, first + (two_nodes_seeds if two_nodes_seeds is not None else QUICK_TWO_NODES_SEEDS if quick else TWO_NODES_SEEDS)
+    )
+    two_nodes = lanes.Outcome()
+    if over_two and time.monotonic() - started < for_s:
+        from benchmarks.chaos import two_nodes as over
+
+        say(f"{len(over_two)} seeds over two nodes")
+        two_nodes = over.run(over_two, deadline_s=for_s - (time.monotonic() - started), done=_progress(over_two))
+    for report in (*outcome.reports.values(), *spark.reports.values(), *two_nodes.reports.values()):
         say(f"\n{report}\n")
-    if mismatches := [*outcome.reports, *(f"spark {s}" for s in spark.reports)]:
-        raise InvalidRun(f"{len(mismatches)} of {outcome.seeds + spark.seeds} seeds differ from the oracle: {mismatches}")
-    for name, part_of, of in (("--seeds", outcome, wanted), ("--spark-seeds", spark, on_spark)):
+    all_seeds = outcome.seeds + spark.seeds + two_nodes.seeds
+    if mismatches := [*outcome.reports, *(f"spark {s}" for s in spark.reports), *(f"two nodes {s}" for s in two_nodes.reports)]:
+        raise InvalidRun(f"{len(mismatches)} of {all_seeds} seeds differ from the oracle: {mismatches}")
+    for name, part_of, of in (
+        ("--seeds", outcome, wanted),
+        ("--spark-seeds", spark, on_spark),
+        ("--two-nodes-seeds", two_nodes, over_two),
+    ):
         if part_of.seeds < len(of):
             say(f"{name}: {part_of.seeds} of {len(of)} seeds; go on with --from {of[0] + part_of.seeds}")
     return {
-        "seeds": outcome.seeds + spark.seeds,
-        "runs": outcome.runs + spark.runs,
-        "faults": dict(sorted((outcome.faults + spark.faults).items())),
+        "seeds": all_seeds,
+        "runs": outcome.runs + spark.runs + two_nodes.runs,
+        "faults": dict(sorted((outcome.faults + spark.faults + two_nodes.faults).items())),
         "mismatches": 0,
-        "without_spark": {"seeds": outcome.seeds, "runs": outcome.runs, "faults": dict(sorted(outcome.faults.items()))},
-        "on_spark": {"seeds": spark.seeds, "runs": spark.runs, "faults": dict(sorted(spark.faults.items()))},
-        "slowest_s": round(max(outcome.slowest_s, spark.slowest_s), 1),
+        "without_spark": _part(outcome),
+        "on_spark": _part(spark),
+        "two_nodes": _part(two_nodes),
+        "slowest_s": round(max(outcome.slowest_s, spark.slowest_s, two_nodes.slowest_s), 1),
+        "slowest_back_s": round(max(outcome.slowest_back_s, spark.slowest_back_s), 1),
     }
 
 
@@ -99,6 +135,10 @@ def _catch(broken: str, first: int, seeds: int, for_s: float) -> dict[str, Any]:
     }
 
 
+def _part(outcome: lanes.Outcome) -> dict[str, Any]:
+    return {"seeds": outcome.seeds, "runs": outcome.runs, "faults": dict(sorted(outcome.faults.items()))}
+
+
 def _progress(seeds: range) -> Any:
     done: set[int] = set()
 
@@ -110,11 +150,16 @@ def _progress(seeds: range) -> Any:
     return one
 
 
+_NOTHING: dict[str, Any] = {"seeds": 0, "runs": 0, "faults": {}}
+# Of a record, and what they are called in tables.
+PARTS = {"without_spark": "without Spark", "on_spark": "on Spark", "two_nodes": "over two nodes"}
+
+
 def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The newest run, also one that was cut into pieces, of one commit, as one record; no seed counts twice."""
-    parts = {name: {"seeds": 0, "runs": 0, "faults": Counter[str]()} for name in ("without_spark", "on_spark")}
+    parts = {name: {"seeds": 0, "runs": 0, "faults": Counter[str]()} for name in PARTS}
     counted: dict[str, set[int]] = {name: set() for name in parts}
-    newest, slowest = None, 0.0
+    newest, slowest, back = None, 0.0, 0.0
     for made in reversed(records):
         if made["arguments"].get("quick") or made.get("broken"):
             continue
@@ -122,7 +167,7 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
         if made["commit"] != newest["commit"]:
             break
         for name, part in parts.items():
-            first, slice_of = made["arguments"].get("first", 0), made[name]
+            first, slice_of = made["arguments"].get("first", 0), made.get(name, _NOTHING)
             seeds = set(range(first, first + slice_of["seeds"]))
             if not seeds or seeds & counted[name]:
                 continue
@@ -130,11 +175,11 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
             part["seeds"] += slice_of["seeds"]
             part["runs"] += slice_of["runs"]
             part["faults"].update(slice_of["faults"])
-            slowest = max(slowest, made["slowest_s"])
+            slowest, back = max(slowest, made["slowest_s"]), max(back, made.get("slowest_back_s", 0.0))
     if newest is None:
         return None
     faults = sum((part["faults"] for part in parts.values()), Counter[str]())
-    return {**newest, **parts, "faults": dict(sorted(faults.items())), "slowest_s": slowest}
+    return {**newest, **parts, "faults": dict(sorted(faults.items())), "slowest_s": slowest, "slowest_back_s": back}
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
@@ -143,13 +188,13 @@ def sections(made: dict[str, Any]) -> list[Section]:
     if made.get("broken"):
         row = (f"without {made['broken']}", str(made["seeds"]), str(made["runs"]), str(made["mismatches"]))
         return [Section("A broken build is caught", head, [row])]
-    rows = [
-        (name, str(part["seeds"]), str(part["runs"]), "0")
-        for name, part in (("without Spark", made["without_spark"]), ("on Spark", made["on_spark"]))
-    ]
-    parts = (made["without_spark"]["faults"], made["on_spark"]["faults"])
-    faults = [(kind, *(str(part.get(kind, 0) or "") for part in parts)) for kind in made["faults"]]
+    parts = {told: part for name, told in PARTS.items() if (part := made.get(name, _NOTHING))["seeds"]}
+    rows = [(told, str(part["seeds"]), str(part["runs"]), "0") for told, part in parts.items()]
+    faults = [(kind, *(str(part["faults"].get(kind, 0) or "") for part in parts.values())) for kind in made["faults"]]
+    text = f"The slowest seed took {made['slowest_s']} s."
+    if back_s := made.get("slowest_back_s"):
+        text += f" After a stop all was well again within {back_s} s."
     return [
-        Section("Queries under fire, against one plain process", head, rows, f"The slowest seed took {made['slowest_s']} s."),
-        Section("Faults", ("kind", "without Spark", "on Spark"), faults),
+        Section("Queries under fire, against one plain process", head, rows, text),
+        Section("Faults", ("kind", *parts), faults),
     ]

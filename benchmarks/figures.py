@@ -58,6 +58,6 @@ def copy_attacks(document: Path = SANDBOX) -> str:
     found = record.runs("attacks")
     if not found:
         return "attacks: no run yet; python -m benchmarks attacks"
-    table = tables.markdown([attacks.comparison(found)])
+    table = tables.markdown([attacks.comparison(found), attacks.refusals(found)])
     document.write_text(replace_between(document.read_text("utf-8"), "attacks", table), "utf-8")
     return f"attacks: {len(found)} runs, the newest of each driver"

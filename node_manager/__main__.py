@@ -41,7 +41,10 @@ def parse_args(argv: list[str] | None = None) -> Settings:
         "--sandbox", default="auto", choices=["auto", "none"], help="of the process driver (default: auto, where the host allows one)"
     )
     p.add_argument("--warm", type=int, default=1, help="warm instances kept ready (default: 1)")
-    p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint on 127.0.0.1 (default: any)")
+    p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint (default: any)")
+    p.add_argument("--cut-state", action="store_true", help="give up state written behind unreadable bytes, of which a copy is kept")
+    host = Settings.metrics_host
+    p.add_argument("--metrics-host", default=host, help=f"address it listens on; 0.0.0.0: all of the host's (default: {host})")
     p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
     default = Settings(Path(), "")
     grace, idle = default.heartbeat_grace_ms, default.pinned_idle_s
@@ -72,6 +75,8 @@ def parse_args(argv: list[str] | None = None) -> Settings:
         a.heartbeat_grace_ms,
         a.pinned_idle_s,
         a.session_idle_s,
+        cut_state=a.cut_state,
+        metrics_host=a.metrics_host,
         rollback_window_s=a.rollback_window_s,
         runtime_image=a.runtime_image,
         sandbox=a.sandbox,
@@ -116,7 +121,7 @@ def run(settings: Settings, stopping: Event) -> None:
     server, reconciler = Server(manager), Reconciler(manager, registry) if registry else None
     try:
         manager.start()
-        manager.metrics_address = metrics.serve(manager, settings.metrics_port)
+        manager.metrics_address = metrics.serve(manager, settings.metrics_host, settings.metrics_port)
         server.start()
         if reconciler:
             reconciler.start()
@@ -133,6 +138,7 @@ def run(settings: Settings, stopping: Event) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from node_manager.slots import Slot
 from udo_protocol import slot as log
+from udo_protocol.errors import SlotBroken
 
 # A registry that has not heard of this canary for so long cannot decide: no new lanes go there until it does.
 CONFIRMED_S = 60.0
@@ -45,7 +46,8 @@ class Canary:
     def measured(self) -> dict[str, float]:
         """What it has counted since it began (udo_protocol.canary.Measured)."""
         view = self.slot.view()
-        with contextlib.closing(self.slot.node.servers.connect("queue")) as queue:
+        now: dict[str, float] = {}
+        with contextlib.closing(self.slot.node.servers.connect("queue")) as queue, contextlib.suppress(SlotBroken):
             now = log.read_stats(queue, self.slot.prefix, view.owner.name) if view.owner else {}
         total = {n: view.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "frames", "errors")}
         times = {n: now.get(n, 0.0) for n in ("p50_ms", "p99_ms")}

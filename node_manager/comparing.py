@@ -8,7 +8,6 @@ fetches what it found, and removes every trace. Without this manager the lease e
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,12 @@ from node_manager.embedded import ROLES
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, log_end
 from node_manager.slots import Slot
-from udo_protocol import following
+from node_manager.watching import LOOK_MOST_S
+from udo_protocol import following, untrusted
 from udo_protocol import slot as log
+from udo_protocol.clock import Laps
 from udo_protocol.connection import Connection
-from udo_protocol.errors import Conflict, SchemaError, ServerLost, Unavailable
+from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.manifest import update_refusals
 
@@ -41,6 +42,9 @@ _KEPT_BYTES = 64 << 20
 _NICE = 19
 # What may follow a keyed owner, besides a diff; an update goes before a canary.
 UPDATE, CANARY = "an update", "a canary"
+# Numbers of a report that something is decided by.
+_COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
+_COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
 # Examples handed on at once: below what a message may hold.
 _FETCHED = 100
 
@@ -70,6 +74,19 @@ def outcome(report: dict[str, Any]) -> str:
     if report.get("different") or report.get("died"):
         return "different"
     return "equal" if report.get("frames") else "nothing"
+
+
+def _findings(text: bytes, key: str) -> dict[str, Any]:
+    """What a comparing instance says it has found; SlotBroken unless it is of the form of udo_runtime.comparing.Findings."""
+    found = untrusted.document(text, key)
+    for name in _COUNTED:
+        if type(count := found.get(name, 0)) not in (int, float):
+            raise untrusted.broken(key, f"{name} to be a number", count)
+        untrusted.measure(count, key)
+    error = found.get("first_error")
+    if error is not None and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
+        raise untrusted.broken(key, "a first_error with a message", error)
+    return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # who says that is this side
 
 
 class Comparisons:
@@ -178,8 +195,8 @@ class Comparisons:
         limits = c.wanted.config.limits
         bound = min(_KEPT_BYTES, int(limits.get("retained_bytes", DEFAULT.retained_bytes)) // 4)
         runs = self._runs()
-        began = moved = time.monotonic()
-        looks = 0
+        began = time.monotonic()
+        looks, still_s, laps = 0, 0.0, Laps(LOOK_MOST_S)
         start, *_ = queue.transaction(
             [
                 ("GET", f"{p}emitted"),
@@ -192,9 +209,10 @@ class Comparisons:
             now = time.monotonic()
             if instance.exited.is_set() or now >= began + for_s:
                 break
+            still_s += laps.lap()
             if c.report.get("looks", 0) != looks:
-                looks, moved = c.report["looks"], now
-            elif now > moved + c.wanted.answer_timeout_s:
+                looks, still_s = c.report.get("looks", 0), 0.0
+            elif still_s > c.wanted.answer_timeout_s:
                 break
             if not queue.call("PEXPIRE", f"{p}diff", _LEASE_MS):
                 raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")
@@ -205,7 +223,8 @@ class Comparisons:
         while not instance.exited.wait(0.05) and time.monotonic() < deadline:
             pass
         report = self._report(c, queue)
-        report["missed"] = max(log.as_int(end) - log.as_int(start) - report.get("seen", 0), 0)
+        answered = untrusted.number(end, f"{p}emitted") - untrusted.number(start, f"{p}emitted")
+        report["missed"] = max(answered - report.get("seen", 0), 0)
         report["lasted_s"] = round(lasted_s, 3)
         report["died"] = "" if c.canary and c.load.cancelled.is_set() else self._death(c, report)
         if report["died"] and instance.exited.is_set():
@@ -241,10 +260,13 @@ class Comparisons:
 
     def _report(self, c: Comparison, queue: Connection) -> dict[str, Any]:
         assert c.load.instance is not None
-        text = queue.call("GET", f"{c.slot.prefix}compared:{c.load.instance.name}")
-        c.report = json.loads(bytes(text)) if text else dict(c.report)
+        key = f"{c.slot.prefix}compared:{c.load.instance.name}"
+        (text,) = untrusted.read(queue, ("GET", key))
+        c.report = _findings(text, key) if text else dict(c.report)
         view = c.slot.view()
-        serving = log.read_stats(queue, c.slot.prefix, view.owner.name) if view.owner else {}
+        serving: dict[str, float] = {}
+        with contextlib.suppress(SlotBroken):
+            serving = log.read_stats(queue, c.slot.prefix, view.owner.name) if view.owner else {}
         manifest = view.wanted.image.manifest if view.wanted else None
         c.report |= {
             "version": c.wanted.image.manifest.version,
@@ -255,7 +277,9 @@ class Comparisons:
 
     def _examples(self, c: Comparison, queue: Connection) -> list[str]:
         assert c.load.instance is not None
-        return [bytes(e).decode() for e in queue.call("LPOP", f"{c.slot.prefix}differ:{c.load.instance.name}", _FETCHED) or ()]
+        key = f"{c.slot.prefix}differ:{c.load.instance.name}"
+        with untrusted.reading(key, "a list of JSON"):
+            return [bytes(e).decode() for e in queue.call("LPOP", key, _FETCHED) or ()]
 
     def _remove(self, c: Comparison) -> None:
         if c.load.instance is not None:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from node_manager.manager import Deployment, Manager
-from udo_protocol import rewinding
+from udo_protocol import rewinding, untrusted
 from udo_protocol.connection import Connection
 from udo_protocol.dead_letters import DEAD, KEPT, PENDING, REPLAY, KeyedName, Letter, letter_id, parse_name
-from udo_protocol.errors import Conflict, NotFound, UsageError
+from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
 
 # Letters read at a time; each may be as large as an event.
 _SCAN = 100
@@ -61,7 +61,13 @@ class DeadLetters:
         with self._state() as state:
             for d in deployments:
                 for number in _slots(d):
-                    yield from self._of_slot(state, d.name, number, ids, unfinished)
+                    try:
+                        yield from self._of_slot(state, d.name, number, ids, unfinished)
+                    except SlotBroken as e:
+                        if deployment:
+                            raise
+                        prefix = f"udo:{d.name}:{number}:"  # listed among those of all: it hides no others
+                        yield Kept("", d.name, number, prefix + DEAD, "", False, unfinished, 0, "", Letter.unreadable(e))
 
     def drop(self, deployment: str, ids: Sequence[str], *, everything: bool = False, unfinished: bool = False) -> int:
         """Remove letters for good; how many. Each id must begin exactly one; all of the deployment with `everything`."""
@@ -127,17 +133,24 @@ class DeadLetters:
     def _of_slot(self, state: Connection, deployment: str, number: int, ids: Sequence[str], unfinished: bool) -> Iterator[Kept]:
         prefix = f"udo:{deployment}:{number}:"
         key = prefix + (PENDING if unfinished else DEAD)
-        names = [bytes(n).decode() for n in state.call("HKEYS", key)]
+        found, flat = untrusted.read(state, ("HKEYS", key), ("HGETALL", f"{prefix}{REPLAY}"))
+        with untrusted.reading(key, "names of dead letters"):
+            names = [bytes(n).decode() for n in found]
+        with untrusted.reading(f"{prefix}{REPLAY}", "names of dead letters, with nothing or an epoch"):
+            marks = {bytes(n).decode(): bytes(m).decode() for n, m in zip(flat[::2], flat[1::2], strict=True)}
         wanted = [(n, id_) for n in names if (id_ := letter_id(prefix, n)).startswith(tuple(ids)) or not ids]
-        flat = state.call("HGETALL", f"{prefix}{REPLAY}")
-        marks = {bytes(n).decode(): bytes(m).decode() for n, m in zip(flat[::2], flat[1::2], strict=True)}
         for at in range(0, len(wanted), _SCAN):
             some = wanted[at : at + _SCAN]
             for (name, id_), data in zip(some, state.call("HMGET", key, *(n for n, _ in some)), strict=True):
                 if data is not None:
-                    keyed, mark = isinstance(parse_name(name), KeyedName), marks.get(name)
+                    mark = marks.get(name)
                     replay = "" if mark is None else f"{_ANSWERED} {mark}" if mark else "waiting"
-                    yield Kept(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, Letter.decode(data))
+                    try:
+                        with untrusted.reading(key, f"a dead letter named {name!r:.60}"):
+                            keyed, letter = isinstance(parse_name(name), KeyedName), Letter.decode(data)
+                    except SlotBroken as e:
+                        keyed, letter = False, Letter.unreadable(e)
+                    yield Kept(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, letter)
 
 
 def _slots(deployment: Deployment) -> list[int]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from node_manager.dead_letters import DeadLetters, Kept
+from udo_protocol import untrusted
+from udo_protocol.dead_letters import Letter
 from udo_protocol.proto import node_manager_pb2 as pb
 
 
 def listed(letters: DeadLetters, request: pb.DeadListRequest) -> Iterator[pb.DeadLetter]:
     """The reply to DeadList."""
     for kept in letters.letters(request.deployment, request.ids, unfinished=request.unfinished):
-        yield _message(kept, whole=request.whole)
+        try:
+            message = _message(kept, whole=request.whole)
+        except (ValueError, TypeError) as e:  # numbers beyond what the message holds
+            message = _message(replace(kept, letter=Letter.unreadable(untrusted.broken(kept.key, "dead letters", e))), whole=request.whole)
+        yield message
 
 
 def _message(kept: Kept, *, whole: bool) -> pb.DeadLetter:

@@ -1,6 +1,6 @@
 """What a slot concludes from its owners' deaths: when to start the next one, and when the frame they died on is to blame.
 
-Pure: numbers in, decision out.
+Pure: numbers in, decision out. None of the numbers is trusted with more than this slot: an operator may write `emitted`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ PER_FRAME = 3
 # An owner that lived this long did not die of what its predecessor died of.
 SETTLED_S = 30.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.1, 10.0
+# Owners that live shortly, but answer something, cost nothing at first: the bad events of a stream are to be passed quickly. From
+# then on each waits longer by RESTART_FIRST_S.
+_FREE = 20
 
 
 @dataclass(frozen=True)
@@ -26,21 +29,54 @@ class Deaths:
     """Deaths of one slot's owners, in a row."""
 
     def __init__(self) -> None:
-        self.in_a_row = self.on_head = 0
-        self._emitted = -1
+        self.forget()
+        self._short = 0  # owners in a row that lived less than SETTLED_S, whatever they answered
 
     def forget(self) -> None:
-        """The log is a new one: nothing can be compared with it."""
-        self.in_a_row, self.on_head, self._emitted = 0, 0, -1
+        """The operator works, or the log is a new one: nothing can be compared with it."""
+        self.in_a_row = self.on_head = 0
+        self.failed_frames = 0  # in a row, without an answer between them
+        self._emitted = -1
 
-    def died(self, *, emitted: int, waiting_frames: int, lived_s: float, hung: bool) -> Verdict:
-        """An owner died when `emitted` frames were answered and `waiting_frames` were not."""
-        same = emitted == self._emitted
+    def died(self, *, emitted: int, waiting_frames: int, lived_s: float, hung: bool, broke: bool = False) -> Verdict:
+        """An owner died when `emitted` frames were answered and `waiting_frames` were not. `broke`: its log had to begin anew."""
+        same, short = emitted == self._emitted or broke, lived_s < SETTLED_S
         self._emitted = emitted
-        self.in_a_row = self.in_a_row + 1 if same and lived_s < SETTLED_S else 1
+        self._short = self._short + 1 if short else 0
+        self.in_a_row = self.in_a_row + 1 if same and short else 1
         self.on_head = 0 if not waiting_frames else self.on_head + 1 if same else 1
-        guilty = waiting_frames > 0 and (hung or self.on_head >= PER_FRAME)
-        if guilty:
-            self.in_a_row = 1
-        delay_s = 0.0 if self.in_a_row == 1 else min(RESTART_FIRST_S * 2 ** (self.in_a_row - 2), RESTART_MOST_S)
-        return Verdict(delay_s, guilty)
+        if not same:
+            self.failed_frames = 0
+        guilty = waiting_frames > 0 and (hung or self.failed_frames > 0 or self.on_head >= PER_FRAME)
+        return Verdict(self._delay_s(), guilty)
+
+    def failed_head(self) -> float:
+        """The frame was answered with an error: seconds until the restart. The next one is not to blame for the first one's deaths,
+        but when no frame at all is answered it is the operator: then each costs one death, and a longer pause."""
+        self._emitted += 1
+        self.failed_frames += 1
+        self.on_head = 0
+        return 0.0 if self.failed_frames == 1 else self._delay_s()
+
+    @property
+    def failing(self) -> bool:
+        """Whether the operator answers nothing."""
+        return self.failed_frames > 0 or self.in_a_row >= PER_FRAME
+
+    def answered(self, emitted: int) -> bool:
+        """Whether it has answered something since the last death."""
+        return emitted > self._emitted
+
+    def __str__(self) -> str:
+        if self.failed_frames:
+            return "on the last frame" if self.failed_frames == 1 else f"on the last {self.failed_frames} frames"
+        return f"as {self.in_a_row} in a row did"
+
+    def _delay_s(self) -> float:
+        in_vain = backoff_s(self.in_a_row - 1, RESTART_FIRST_S, RESTART_MOST_S)
+        return max(in_vain, min(RESTART_FIRST_S * max(self._short - _FREE, 0), RESTART_MOST_S))
+
+
+def backoff_s(times: int, first_s: float, most_s: float) -> float:
+    """Seconds to wait: none at first, then `first_s`, and twice as long each time up to `most_s`."""
+    return 0.0 if times < 1 else min(first_s * 2 ** min(times - 1, 30), most_s)

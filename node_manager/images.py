@@ -1,7 +1,7 @@
 """Operator images on this node: pulled by digest from the registry, checked, unpacked once, never changed.
 
-`images/<digest>/` holds `manifest.json`, `layers.json`, `code/` and `deps/`; it appears whole or not at all. Archives are not
-trusted: paths outside, devices, and sizes beyond the bound are refused. Whole images are the driver's to pull.
+`images/<digest>/` holds `manifest.json`, `layers.json`, `code/` and `deps/`; it appears whole or not at all. Layers are not
+trusted: a process of its own unpacks each, and no lock is held meanwhile. Whole images are the driver's to pull.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ import json
 import platform
 import re
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
 from node_manager.drivers.base import OWN_PYTHON_TAG
-from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
+from node_manager.layers.unpack import PREFIXES, require_space, unpack
+from udo_protocol.errors import OperatorError, ProtocolError, Refused, Unavailable, UsageError
 from udo_protocol.manifest import Manifest, parse
 
-LAYERS = {"code": "opt/udo/code", "dependencies": "opt/udo/deps"}
-# Unpacked size of one layer; models are large, a decompression bomb is larger.
-UNPACKED_BYTES = 8 << 30
 # Images that nothing here uses are kept for a rollback, this many.
 KEPT = 20
+# Reasons of refusals, one per version that was refused since this node manager started.
+REFUSALS_KEPT = 1000
+# What is being pulled, or removed: never an image, and gone with the next start.
+_DRAFT = ".pull-"
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 
 
@@ -92,49 +95,6 @@ def require_match(manifest: Manifest, mine: str = OWN_PYTHON_TAG, *, interpreter
         )
 
 
-def unpack(archive: Path, kind: str, into: Path, bound_bytes: int = UNPACKED_BYTES) -> None:
-    """Unpack one gzipped layer's files below its prefix into `into`; ProtocolError for anything that does not belong."""
-    prefix = LAYERS[kind] + "/"
-    total = 0
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                name = member.name.removeprefix("./")
-                if f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/"):
-                    name = name[len(prefix) :]
-                else:
-                    raise ProtocolError(f"layer {kind} holds {member.name!r}; expected only paths below {prefix}")
-                if not name or member.isdir():
-                    continue
-                total += member.size
-                if total > bound_bytes:
-                    raise ProtocolError(f"layer {kind} unpacks to more than {bound_bytes >> 20} MiB")
-                _extract(tar, member, PurePosixPath(name), into.resolve())
-    except (tarfile.TarError, EOFError, OSError) as e:
-        raise ProtocolError(f"layer {kind} cannot be unpacked: {e}") from e
-
-
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, name: PurePosixPath, into: Path) -> None:
-    """One file or symbolic link; TarError for what leaves `into` or is something else.
-
-    By hand, since the extraction filters are younger than Debian's Python 3.11.2. A file is readable to whichever user an
-    instance runs as; the home of the node is closed to all others.
-    """
-    target = into.joinpath(*name.parts)
-    if name.is_absolute() or ".." in name.parts or not target.parent.resolve().is_relative_to(into):
-        raise tarfile.TarError(f"{member.name!r} lies outside of it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    if member.issym() and (target.parent / member.linkname).resolve().is_relative_to(into):
-        target.symlink_to(member.linkname)
-    elif member.isreg() and (source := tar.extractfile(member)) is not None:
-        with source, target.open("xb") as file:
-            shutil.copyfileobj(source, file)
-        target.chmod(0o755 if member.mode & 0o100 else 0o644)
-    else:
-        raise tarfile.TarError(f"{member.name!r} is neither a file nor a link to one inside")
-
-
 def _require_digest(path: Path, digest: str) -> None:
     with path.open("rb") as f:
         actual = "sha256:" + hashlib.file_digest(f, "sha256").hexdigest()
@@ -148,14 +108,54 @@ class Images:
     def __init__(self, directory: Path, source: Source | None = None, *, whole: bool = False, python_tag: str = OWN_PYTHON_TAG) -> None:
         self._directory, self._source, self._whole, self._python_tag = directory, source, whole, python_tag
         self._known: dict[str, Image] = {}
+        self._pulls: dict[str, Future[Image]] = {}  # digest -> what all who want it wait for
+        self._refused: dict[str, str] = {}  # digest -> why
         self._lock = Lock()
 
-    def get(self, operator: str, version: str = "", digest: str = "") -> Image:
-        """The image, pulled if needed; checked against this node. NotFound, Unavailable or OperatorError say why not."""
+    def clean(self) -> None:
+        """Remove what a node manager that was killed left unfinished; for the one that has the home, before its first `get`."""
+        for draft in self._directory.glob(f"{_DRAFT}*"):
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def get(self, operator: str, version: str = "", digest: str = "", *, again: bool = True) -> Image:
+        """The image, pulled if needed; checked against this node. NotFound, Unavailable, OperatorError or Refused say why not.
+
+        `again=False`: for requests that come by themselves, again and again; what was refused once stays refused for them.
+        """
         with self._lock:
-            image = (self._local(digest) if digest else self._by_version(operator, version)) or self._pull(operator, digest or version)
+            image = self._local(digest) if digest else self._by_version(operator, version)
+        image = image or self._pulled(operator, digest or version, again)
         self._require_runnable(image.manifest, image.layers, has_code=image.has_code)
         return image
+
+    def _pulled(self, operator: str, ref: str, again: bool) -> Image:
+        """Pulled by the first who asks; those who ask meanwhile get what came of it, and nobody else waits."""
+        if self._source is None:
+            raise Unavailable(f"operator {operator}@{ref} is not on this node, which has no registry; start it with --registry URL")
+        found = self._source.version(operator, ref)
+        digest = found["digest"]
+        with self._lock:
+            if (image := self._local(digest)) is not None:
+                return image
+            if not again and digest in self._refused:
+                raise Refused(self._refused[digest])
+            pull, mine = self._pulls.get(digest), Future[Image]()
+            if pull is None:
+                self._pulls[digest] = mine
+        if pull is not None:
+            return pull.result()
+        try:
+            mine.set_result(self._pull(operator, digest, found))
+        except BaseException as e:
+            mine.set_exception(e)
+        with self._lock:
+            del self._pulls[digest]
+            self._refused.pop(digest, None)
+            if isinstance(why := mine.exception(), Refused):
+                self._refused[digest] = str(why)
+                if len(self._refused) > REFUSALS_KEPT:
+                    del self._refused[next(iter(self._refused))]
+        return mine.result()
 
     def _require_runnable(self, manifest: Manifest, layers: Sequence[Mapping[str, Any]], *, has_code: bool) -> None:
         """OperatorError unless this node's driver can run it."""
@@ -169,14 +169,17 @@ class Images:
 
     def prune(self, used: set[str], kept: int = KEPT) -> list[str]:
         """Remove all but the `used` images and the `kept` latest ones; references of those removed."""
-        removed = []
+        removed, gone = [], []
         with self._lock:
             found = sorted(self._directory.glob("sha256-*"), key=lambda p: p.stat().st_mtime, reverse=True)
             for path in [p for p in found[kept:] if p.name.replace("-", ":") not in used]:
                 if (image := self._local(path.name.replace("-", ":", 1))) is not None:
                     removed.append(image.reference)
                     del self._known[image.digest]
-                shutil.rmtree(path, ignore_errors=True)
+                with suppress(OSError):
+                    gone.append(path.rename(path.with_name(f"{_DRAFT}{path.name}")))
+        for path in gone:
+            shutil.rmtree(path, ignore_errors=True)
         return removed
 
     def _path(self, digest: str) -> Path:
@@ -202,29 +205,28 @@ class Images:
                 return image
         return None
 
-    def _pull(self, operator: str, ref: str) -> Image:
-        if self._source is None:
-            raise Unavailable(f"operator {operator}@{ref} is not on this node, which has no registry; start it with --registry URL")
-        found = self._source.version(operator, ref)
-        digest = found["digest"]
-        if (image := self._local(digest)) is not None:
-            return image
-        manifest = parse(dict(found["manifest"]), f"manifest of {operator}@{ref}")
+    def _pull(self, operator: str, digest: str, found: Mapping[str, Any]) -> Image:
+        assert self._source is not None
+        manifest = parse(dict(found["manifest"]), f"manifest of {operator}@{digest}")
         layers: Sequence[Mapping[str, Any]] = found["layers"]
-        has_code = any(layer["kind"] == "code" for layer in layers)
+        kinds = [layer["kind"] for layer in layers]
+        has_code = "code" in kinds
         self._require_runnable(manifest, layers, has_code=has_code)  # before anything is fetched
-        with tempfile.TemporaryDirectory(prefix=".pull-", dir=self._directory) as name:
+        if twice := [kind for kind in PREFIXES if kinds.count(kind) > 1]:
+            raise Refused(f"refused: the image has {kinds.count(twice[0])} layers of kind {twice[0]}, expected at most one")
+        with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=self._directory, ignore_cleanup_errors=True) as name:
             new = Path(name) / "image"
             new.mkdir()
-            for kind in ("code", "deps") if has_code else ():
-                (new / kind).mkdir()
+            for kind in PREFIXES if has_code else ():
+                (new / Path(PREFIXES[kind]).name).mkdir()
             for layer in layers:
-                if layer["kind"] not in LAYERS:
+                if layer["kind"] not in PREFIXES:
                     continue  # a runtime base: for drivers that run whole images
                 blob = Path(name) / "layer"
+                require_space(self._directory, layer["size"])
                 self._source.fetch_blob(operator, layer["digest"], blob)
                 _require_digest(blob, layer["digest"])
-                unpack(blob, layer["kind"], new / Path(LAYERS[layer["kind"]]).name)
+                unpack(blob, layer["kind"], new / Path(PREFIXES[layer["kind"]]).name)
             (new / "layers.json").write_text(json.dumps(list(layers)), "utf-8")
             (new / "manifest.json").write_text(manifest.model_dump_json(), "utf-8")
             path = self._path(digest)

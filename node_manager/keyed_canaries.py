@@ -16,6 +16,7 @@ from node_manager.comparing import Comparisons
 from node_manager.deaths import RESTART_FIRST_S, RESTART_MOST_S, SETTLED_S
 from node_manager.loading import Wanted
 from node_manager.slots import Slot
+from udo_protocol import supervised
 from udo_protocol.canary import Measured, share_of_groups
 from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, Unavailable
 from udo_protocol.limits import KEY_GROUPS
@@ -44,11 +45,11 @@ class KeyedCanary:
         self.running = False
         self._decided, self._over, self._stop = Event(), Event(), Event()
         self._known: tuple[dict[str, float], dict[str, Any]] = ({}, {})  # counted by comparisons that are over; the present one's report
-        self._thread = Thread(target=self._run, name=f"canary-{slot.deployment}", daemon=True)
+        self._thread: Thread | None = None
 
     def start(self) -> None:
         """Returns once it tries frames; raises why it cannot."""
-        self._thread.start()
+        self._thread = supervised.keep("canary", self._run, self._over, self.slot.deployment)
         self._decided.wait(self._wanted.ready_timeout_s)
         if self.failure is not None:
             raise self.failure
@@ -61,7 +62,7 @@ class KeyedCanary:
         """Stop it, and wait until nothing of it is left."""
         self._over.set()
         self._stop.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join(self.slot.node.settings.stop_grace_s + 15)
 
     def takes(self) -> bool:
@@ -80,10 +81,8 @@ class KeyedCanary:
         return total | {n: float(report.get(n) or before.get(n, 0.0)) for n in ("p50_ms", "p99_ms")}
 
     def _run(self) -> None:
-        try:
-            self._until_over()
-        finally:
-            self._decided.set()
+        self._until_over()
+        self._decided.set()
 
     def _until_over(self) -> None:
         failed, pause_s = 0, 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,9 +16,13 @@ from node_manager.instances import Config, Instance, Instances
 from node_manager.pool import Pool
 from node_manager.runtime_base import contradicts
 from node_manager.settings import Settings
+from node_manager.watching import LOOK_MOST_S
 from udo_protocol import keys, rewinding, slot
+from udo_protocol.clock import Laps
 from udo_protocol.connection import Connection
+from udo_protocol.cut import cut
 from udo_protocol.errors import Conflict, Fenced, OperatorError, UdoError, by_code
+from udo_protocol.limits import LOG_END_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS
 
 # While it loads, an instance's death and a cancellation are noticed within this time.
 _SLICE_MS = 250
@@ -89,7 +92,7 @@ def given_up(load: Load) -> Conflict:
 def log_end(instance: Instance) -> str:
     """The last lines it wrote, for an error message; '' if there are none."""
     lines = logfile.tail(instance.directory / "log", _LOG_LINES)
-    return "\nlast lines of its log:\n" + "\n".join(lines) if lines else ""
+    return "\nlast lines of its log:\n" + cut("\n".join(lines), LOG_END_CHARS) if lines else ""
 
 
 def run(load: Load, node: Node, deployment: str, number: int) -> None:
@@ -112,7 +115,7 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
         follow=follow,
         comparing=load.comparing,
     )
-    deadline = time.monotonic() + manifest.limits.open_timeout_s
+    left_s, laps = float(manifest.limits.open_timeout_s), Laps(LOOK_MOST_S)
     late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
     follows = False
     with contextlib.closing(node.servers.connect("queue")) as queue:
@@ -121,19 +124,20 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
             report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
             if report is not None:
                 node.instances.ready(instance)
-                if not report["ok"]:
-                    raise _load_error(manifest.reference, report["error"])
+                if not report.get("ok"):
+                    error = report.get("error")
+                    raise _load_error(manifest.reference, error if isinstance(error, dict) else {})
                 if not report.get("follows"):
                     return
                 follows = True
-                deadline, late = time.monotonic() + LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
+                left_s, late = LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
             if follows:  # large state takes long
                 node.pool.hold()
             if dead and load.follow and manifest.key and instance.exit and instance.exit.code == 0:
                 raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
             if dead:
                 raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
-            if time.monotonic() > deadline:
+            if (left_s := left_s - laps.lap()) < 0:
                 raise OperatorError(f"{manifest.reference} was not ready in time {late}{log_end(instance)}")
     raise given_up(load)
 
@@ -155,6 +159,7 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
 
 
 def _load_error(reference: str, error: dict[str, Any]) -> UdoError:
-    traceback = error.get("traceback") or ""
-    text = f"{reference} did not load: {error.get('message', '')}" + (f"\n{traceback}" if traceback else "")
-    return by_code(error.get("code", OperatorError.code), text)
+    traceback = cut(str(error.get("traceback") or ""), TRACEBACK_CHARS)
+    message = cut(str(error.get("message", "")), MESSAGE_CHARS)
+    text = f"{reference} did not load: {message}" + (f"\n{traceback}" if traceback else "")
+    return by_code(str(error.get("code", OperatorError.code)), text)

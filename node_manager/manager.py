@@ -12,7 +12,7 @@ import fcntl
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ from node_manager.drivers.base import Driver
 from node_manager.drivers.process import ProcessDriver
 from node_manager.embedded import Servers
 from node_manager.files import read_json, write_json
+from node_manager.homes import Asked, GroupMaps, Homes
 from node_manager.images import Image, Images, Source
 from node_manager.instances import Config, Instance, Instances
 from node_manager.keyed_canaries import KeyedCanary
@@ -38,9 +39,9 @@ from node_manager.pool import Pool
 from node_manager.servers import Role
 from node_manager.settings import Settings
 from node_manager.slots import Slot
-from udo_protocol import checkpoints, dead_letters, keys
+from udo_protocol import checkpoints, dead_letters, keys, untrusted
 from udo_protocol import slot as log
-from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.errors import Conflict, NotFound, SlotBroken, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.schema import from_ipc, require_fit
 
 _log = structlog.get_logger()
@@ -68,7 +69,7 @@ PINNED_FROM = 1000
 _PROMOTE_TIMEOUT_S = 30.0
 
 
-class Catalogue(Source, Protocol):
+class Catalogue(Source, GroupMaps, Protocol):
     """What a node asks the registry for."""
 
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
@@ -135,6 +136,7 @@ class Manager:
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
         self._node = Node(settings, self.servers, self.instances, self.pool)
         self.comparisons = Comparisons(self._node)
+        self.homes = Homes(settings.node, catalogue, lambda: self.servers.connect("state"))
         self._deployments: dict[str, Deployment] = {}
         self._lock = RLock()
         self._lock_fd = -1
@@ -160,6 +162,7 @@ class Manager:
 
     def start(self) -> None:
         """Adopt what a former manager left, then bring about what is wanted."""
+        self.images.clean()
         self.servers.start()
         running = self.instances.recover()
         self.pool.start([i for i in running if not i.record and i.life.state == "warm"])
@@ -198,7 +201,7 @@ class Manager:
     def _adopt(self, slot: Slot, left: list[Instance], config: Config) -> None:
         """Of what was left of a slot the owner goes on; shadows of an update that nobody follows any more go."""
         with contextlib.closing(self.servers.connect("queue")) as queue:
-            owner_token = log.slot_stats(queue, slot.prefix).owner
+            owner_token = log.owner(queue, slot.prefix)
         for instance in left:
             if instance.record.get("comparing"):  # its diff ended with the manager that was asked for it
                 self.comparisons.remove(instance, slot.prefix)
@@ -270,6 +273,12 @@ class Manager:
         there = f"; did you mean: {', '.join(near)}?" if near else "; this node has none yet"
         raise NotFound(f"no deployment {name!r} on node {self.settings.node}{there} Deploy it with: udo deploy {name}")
 
+    def condition(self, name: str) -> tuple[str, str] | None:
+        """How the deployment's own slot fares now (Slot.condition); None if there is no such deployment."""
+        with self._lock:
+            deployment = self._deployments.get(name)
+        return deployment.slot.condition() if deployment and deployment.slot else None
+
     def _save(self) -> None:
         write_json(self.settings.wanted, {"deployments": [d.record() for d in self._deployments.values()]})
 
@@ -304,24 +313,30 @@ class Manager:
             raise Conflict(f"deployment {deployment.name!r} is managed by the registry {self.settings.registry}; use: {command}")
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
-        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance."""
+        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance.
+
+        Where another version was served so far, that one is brought up first and serves on unless the new one gets ready beside it,
+        state and all: after a restart of this manager, too.
+        """
         deployment = self.find(name)
         slot = deployment.slot
         assert slot is not None
         wanted = self._wanted(deployment, version, digest, config)
+        if deployment.digest != digest:
+            with contextlib.suppress(UdoError):  # it need not load: the new version may be its cure
+                slot.wait_serving(wait_s)
         serving = slot.view().owner
         if serving is not None and slot.wanted == wanted:
             self.discard(name)
             self._follow(deployment)
             return serving.name
-        if serving is not None:
-            self._follow_alone(deployment, wanted)
-            self._await(
-                slot.prepare(wanted, check=False),
-                wanted.ready_timeout_s,
-                f"{wanted.image.manifest.reference} to be ready",
-            )
-            return self.promote(name, version, digest, config)
+        if serving is not None or deployment.digest != digest:
+            try:
+                self.prepare(name, version, digest, config, check=False)
+                return self.promote(name, version, digest, config)
+            except UdoError:
+                self.discard(name)
+                raise
         with self._lock:
             deployment.version, deployment.digest, deployment.config = version, digest, config
             self._save()
@@ -338,10 +353,13 @@ class Manager:
         if source == "local":
             self._require_local(deployment, f"udo undeploy {name}")
         if not drop_state and deployment.slot is not None:
-            with contextlib.closing(self.servers.connect("state")) as state:
-                held = state.call("HLEN", f"{deployment.slot.prefix}sessions")
-                slots = [s for s in (deployment.slot, *deployment.pinned.values()) if s is not None]
-                letters = sum(dead_letters.count(state, s.prefix) for s in slots)
+            slots = [s for s in (deployment.slot, *deployment.pinned.values()) if s is not None]
+            try:
+                with contextlib.closing(self.servers.connect("state")) as state:
+                    (held,) = untrusted.read(state, ("HLEN", f"{deployment.slot.prefix}sessions"))
+                    letters = sum(dead_letters.count(state, s.prefix) for s in slots)
+            except SlotBroken as e:
+                raise Conflict(f"what deployment {name!r} holds cannot be counted and would be lost: {e}. Use --drop-state") from None
             if letters:
                 raise Conflict(
                     f"deployment {name!r} holds {letters} dead letters on node {self.settings.node} (udo dead ls {name}), which would be "
@@ -573,10 +591,19 @@ class Manager:
         with contextlib.closing(self.servers.connect("queue")) as queue:
             log.uses(queue, lane.slot.prefix, session, name)
 
-    def run_ordinal(self, lane: Lane, session: str, run: str, call: str, started_ms: int) -> int:
-        """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came."""
+    def run_ordinal(self, lane: Lane, asked: Asked, run: str, call: str, started_ms: int) -> int:
+        """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came. StateElsewhere if its home is another node."""
+        session = asked.session
         with contextlib.closing(self.servers.connect("state")) as state:
+            if self.find(asked.deployment).source == "registry":
+                self.homes.require(state, lane.slot.prefix, asked)
             return checkpoints.run_ordinal(state, lane.slot.prefix, session, run, call, started_ms)
+
+    def forget_homes(self, moved: Iterable[Mapping[str, Any]]) -> None:
+        """What this node remembers of sessions whose group map has a newer version by now does not count any more."""
+        with self._lock:
+            prefixes = {d.name: d.slot.prefix for d in self._deployments.values() if d.slot is not None}
+        self.homes.moved(prefixes.get, moved)
 
     def _own_or_canary(self, deployment: Deployment) -> Slot:
         assert deployment.slot is not None
@@ -596,7 +623,7 @@ class Manager:
     def _pinned(self, deployment: Deployment, pin: str) -> Slot:
         """The slot of one version, started on demand."""
         by_digest = pin.startswith("sha256:")
-        image = self.images.get(deployment.operator, "" if by_digest else pin, pin if by_digest else "")
+        image = self.images.get(deployment.operator, "" if by_digest else pin, pin if by_digest else "", again=False)
         with self._lock:
             slot = deployment.pinned.get(image.digest)
             if slot is None:

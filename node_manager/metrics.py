@@ -1,8 +1,10 @@
-"""Prometheus endpoint of a node: what its slots count, read when somebody scrapes. Listens on loopback only."""
+"""Prometheus endpoint of a node: what its slots count, read when somebody scrapes."""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import socket
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -11,7 +13,8 @@ from prometheus_client.registry import Collector
 
 from node_manager.manager import Manager
 from node_manager.service import slot_stats
-from udo_protocol.errors import ServerLost
+from udo_protocol import supervised
+from udo_protocol.errors import ServerLost, UsageError
 
 _COUNTERS = {
     "udo_events_in": ("events_in", "Events taken from the queue."),
@@ -43,7 +46,11 @@ class _Slots(Collector):
         rate = GaugeMetricFamily("udo_events_per_second", "Events taken per second, over the last few seconds.", labels=labels)
         latency = GaugeMetricFamily("udo_frame_milliseconds", "Time of a frame inside the operator's code.", labels=[*labels, "quantile"])
         version = InfoMetricFamily("udo_operator", "What answers.", labels=labels)
-        with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.connect("queue")) as queue:
+        background = CounterMetricFamily("udo_background_errors", "Unexpected errors of background threads.", labels=["thread"])
+        for kind, count in supervised.errors().items():
+            background.add_metric([kind], count)
+        yield background
+        with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.glance("queue")) as queue:
             for slot in self._manager.slots():
                 view = slot.view()
                 stats = slot_stats(self._manager, queue, view)
@@ -64,9 +71,14 @@ class _Slots(Collector):
         yield from (rate, latency, version)
 
 
-def serve(manager: Manager, port: int) -> str:
-    """Start the endpoint; answers its address."""
+def serve(manager: Manager, host: str, port: int) -> str:
+    """Start the endpoint; answers its address as others reach it, where that is more than this host."""
     registry = CollectorRegistry()
     registry.register(_Slots(manager))
-    server, _ = start_http_server(port, "127.0.0.1", registry)
-    return f"http://127.0.0.1:{server.server_port}/metrics"
+    try:
+        server, _ = start_http_server(port, host, registry)
+    except OSError as e:
+        raise UsageError(f"the metrics cannot be served on {host}:{port}: {e.strerror or e}; see --metrics-host, --metrics-port") from e
+    everywhere = ipaddress.ip_address(str(server.server_address[0])).is_unspecified
+    shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{server.server_port}/metrics"

@@ -8,6 +8,7 @@ from threading import Event, Lock, Thread
 import structlog
 
 from node_manager.instances import Instance, Instances
+from udo_protocol import supervised
 from udo_protocol.errors import UdoError
 
 _log = structlog.get_logger()
@@ -25,14 +26,14 @@ class Pool:
         self._warm: list[Instance] = []
         self._lock = Lock()
         self._wake, self._stopping = Event(), Event()
-        self._thread = Thread(target=self._refill, name="warm-pool", daemon=True)
+        self._thread: Thread | None = None
         self._not_before = 0.0
 
     def start(self, adopted: list[Instance]) -> None:
         """Take over warm instances of a former manager and keep the pool filled."""
         for instance in adopted:
             self._add(instance)
-        self._thread.start()
+        self._thread = supervised.keep("warm-pool", self._refill, self._stopping)
 
     def take(self) -> Instance:
         """A warm instance, or a new one when there is none; it may still be loading its runtime."""
@@ -53,7 +54,7 @@ class Pool:
         """Stop them all."""
         self._stopping.set()
         self._wake.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(5)
         with self._lock:
             warm, self._warm = self._warm, []

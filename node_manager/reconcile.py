@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Event, Lock
 from typing import Any, Protocol
 
 import structlog
 
 from node_manager.keyed_canaries import KeyedCanary
 from node_manager.manager import Catalogue, Manager
-from udo_protocol.errors import Conflict, NotFound, UdoError
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, NotFound, Refused, UdoError, Unavailable
+from udo_protocol.lifecycle import REFUSED
 
 _log = structlog.get_logger()
 POLL_S = 25
-BEAT_S = 5.0
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 15.0
-# A deployment that could not be brought about (no image yet, operator does not load) is tried again this often.
+# A node counts as away 10 s after its last sign of life; so it beats at least this often, and asks a registry that was away this soon.
+BEAT_S = 2.5
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 3.0
+# A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was
+# refused is not, before something changes.
 _AGAIN_S = 15.0
+# Of the message of an error that nobody foresaw.
+_TOLD_CHARS = 2000
 _DEPLOY_WAIT_S = 120.0
 _WORKERS = 8
 # An instance publishes its counters about this often.
@@ -64,12 +71,20 @@ class Reconciler:
         self._latest: dict[str, Mapping[str, Any]] = {}
         self._busy: set[str] = set()
         self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
-        self._threads = [Thread(target=t, name=t.__name__.strip("_"), daemon=True) for t in (self._read_wanted, self._beat, self._observe)]
+        self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> what it serves, how it fared when last told
+        self._again: dict[str, float] = {}  # deployment -> when what failed is tried again (monotonic)
 
     def start(self) -> None:
         """Begin."""
-        for thread in self._threads:
-            thread.start()
+        loops = {
+            "wanted": self._read_wanted,
+            "registry-heartbeat": self._beat,
+            "canaries": self._observe,
+            "conditions": self._follow_conditions,
+            "retries": self._try_again,
+        }
+        for kind, work in loops.items():
+            supervised.keep(kind, work, self._stopping)
 
     def stop(self) -> None:
         """No more steps are begun; tell the registry that nobody needs to wait for this node."""
@@ -77,9 +92,7 @@ class Reconciler:
         with self._changed:
             self._changed.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        leaving = Thread(target=self._leave, name="leave", daemon=True)
-        leaving.start()
-        leaving.join(_LEAVE_S)
+        supervised.once("leave", self._leave).join(_LEAVE_S)
 
     def _leave(self) -> None:
         with contextlib.suppress(UdoError):
@@ -100,13 +113,13 @@ class Reconciler:
                 pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
                 self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
             except Exception:
-                _log.exception("reconcile step failed", step=what)
+                supervised.failed("reconcile", what)
                 self._stopping.wait(_RETRY_MOST_S)
 
     def _beat(self) -> None:
         capabilities = asdict(self._manager.driver.capabilities())
         properties = {
-            "address": str(self._manager.settings.socket.absolute()),
+            "address": f"{socket.gethostname()}:{self._manager.settings.socket.absolute()}",
             "driver": self._manager.driver.name,
             "capabilities": capabilities,
         }
@@ -123,8 +136,10 @@ class Reconciler:
         def read() -> None:
             nonlocal generation
             wanted = self._registry.wanted(self._node, generation, POLL_S)
-            generation = int(wanted["generation"])
             self._take(wanted["deployments"])
+            if wanted["generation"] != generation:
+                self._manager.forget_homes(wanted["moved"])
+            generation = int(wanted["generation"])
 
         self._retrying(read, "wanted")
 
@@ -149,6 +164,33 @@ class Reconciler:
 
         self._retrying(observe, "canaries")
 
+    def _follow_conditions(self) -> None:
+        """Tell the registry how deployments fare that serve: when that changes, and at most once in _OBSERVE_S each."""
+
+        def look() -> None:
+            for name, (wish, told) in list(self._told.items()):
+                condition = self._manager.condition(name)
+                if condition is not None and condition != told:
+                    self._tell_condition(name, wish, condition)
+            self._stopping.wait(_OBSERVE_S)
+
+        self._retrying(look, "conditions")
+
+    def _tell_condition(self, name: str, wish: Mapping[str, Any], condition: tuple[str, str]) -> None:
+        """As a piece of the deployment's work: what an update says behind it comes behind it."""
+        with self._lock:
+            if name in self._busy:
+                return
+            self._busy.add(name)
+        try:
+            if self._tell(wish, *condition):
+                self._told[name] = (wish, condition)
+        finally:
+            with self._lock:
+                self._busy.discard(name)
+            if name in self._latest:
+                self._work(name)
+
     def _take(self, deployments: list[Mapping[str, Any]]) -> None:
         names = {d["name"] for d in deployments}
         for gone in [d.name for d in self._manager.deployments() if d.source == "registry" and d.name not in names]:
@@ -169,7 +211,7 @@ class Reconciler:
             if name in self._busy or self._stopping.is_set():
                 return
             self._busy.add(name)
-        self._pool.submit(self._until_settled, name)
+        self._pool.submit(supervised.run, "reconcile", lambda: self._until_settled(name), self._stopping, name)
 
     def _until_settled(self, name: str) -> None:
         """One deployment: work on the newest wish until there is none that has not been worked on."""
@@ -181,24 +223,55 @@ class Reconciler:
                     return
             try:
                 settled = self._bring_about(wish)
-            except Exception:
-                _log.exception("reconcile failed", deployment=name)
-                settled = False
+            except Exception as e:
+                settled = self._failed(wish, e)
             with self._lock:
                 if settled:
                     self._done[name] = wish
-            if not settled:
-                self._wait_for_other_wish(name, wish)
+                elif self._latest[name] is wish:  # until then the thread is somebody else's
+                    self._busy.discard(name)
+                    self._later(name)
+                    return
 
-    def _wait_for_other_wish(self, name: str, wish: Mapping[str, Any]) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._latest[name] is not wish or self._stopping.is_set(), _AGAIN_S)
+    def _later(self, name: str) -> None:
+        self._again[name] = time.monotonic() + _AGAIN_S
+        self._changed.notify_all()
+
+    def _try_again(self) -> None:
+        """What failed is worked on again in time."""
+        while not self._stopping.is_set():
+            with self._changed:
+                now = time.monotonic()
+                due = [name for name, at in self._again.items() if at <= now]
+                for name in due:
+                    del self._again[name]
+                if not due:
+                    self._changed.wait(min(self._again.values(), default=now + _AGAIN_S) - now)
+            for name in due:
+                self._work(name)
+
+    def _failed(self, wish: Mapping[str, Any], e: Exception) -> bool:
+        """Tell the registry why; whether there is nothing more to be done about this wish."""
+        text, code = str(e), e.code if isinstance(e, UdoError) else UdoError.code
+        if not isinstance(e, UdoError):
+            supervised.failed("reconcile", wish["name"])
+            text = f"{type(e).__name__} in node manager {self._node}: {text[:_TOLD_CHARS]}; its log says where"
+        if wish.get("removed"):
+            return False
+        if update := wish.get("update"):  # the registry decides, the old version serves
+            step = {"version": update["version"], "digest": update["digest"], "update_id": update["id"]}
+            self._report(wish, "failed", text, phase="failed", error_code=code, **step)
+            return True
+        refused, text = isinstance(e, Refused), f"{text}{self._instead(wish['name'], wish['digest'])}"
+        self._report(wish, REFUSED if refused else "failed", text, error_code=code)
+        return refused
 
     def _bring_about(self, wish: Mapping[str, Any]) -> bool:
         name, manager = wish["name"], self._manager
         if wish.get("removed"):
             with contextlib.suppress(NotFound):
                 manager.undeploy(name, source="registry")
+            self._told.pop(name, None)
             return True
         update = wish.get("update")
         if update is None or update["phase"] != "canary":
@@ -207,57 +280,88 @@ class Reconciler:
             return self._update(wish, update)
         version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
         try:
-            try:
-                deployment = manager.find(name)
-            except NotFound:
-                deployment = None
-            if deployment is not None and deployment.operator != wish["operator"]:
-                manager.undeploy(name, source="registry")
-                deployment = None
-            if deployment is None:
-                manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
-            else:
-                manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
-        except UdoError as e:
-            self._report(wish, "failed", str(e), error_code=e.code)
-            return False
+            deployment = manager.find(name)
+        except NotFound:
+            deployment = None
+        if deployment is not None and deployment.operator != wish["operator"]:
+            manager.undeploy(name, source="registry")
+            deployment = None
+        if deployment is None:
+            manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
+        else:
+            manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
         self._report(wish, "answering")
         return True
 
+    def _instead(self, name: str, digest: str) -> str:
+        """Which other version serves."""
+        with contextlib.suppress(NotFound):
+            slot = self._manager.find(name).slot
+            if slot is not None and slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:
+                return f". {slot.wanted.reference} goes on serving on this node"
+        return ""
+
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
-        """One phase of a two-phase update. A failure is reported; the registry decides, the old version serves."""
+        """One phase of a two-phase update."""
         name, version, digest = wish["name"], update["version"], update["digest"]
         manager, config = self._manager, dict(wish["config"])
-        step = {**wish, "version": version, "digest": digest}
-        try:
-            if update["phase"] in ("canary", "prepare"):
-                try:
-                    manager.find(name)
-                except NotFound:
-                    manager.deploy(name, wish["operator"], wish["version"], wish["digest"], config, _DEPLOY_WAIT_S, source="registry")
-            if update["phase"] == "canary":
-                manager.discard(name)  # of a former update that came to nothing
-                manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
-                self._report(step, "ready", update_id=update["id"], phase="ready")
-                with self._changed:
-                    self._changed.notify_all()  # who tells what it counts
-            elif update["phase"] == "prepare":
+        step = {"version": version, "digest": digest, "update_id": update["id"]}
+        there = True
+        if update["phase"] in ("canary", "prepare"):
+            try:
+                manager.find(name)
+            except NotFound:
+                there = self._serve_old(wish, config)
+        if update["phase"] == "canary":
+            manager.discard(name)  # of a former update that came to nothing
+            manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
+            self._report(wish, "ready", phase="ready", **step)
+            with self._changed:
+                self._changed.notify_all()  # who tells what it counts
+        elif update["phase"] == "prepare":
+            if there:
                 manager.prepare(name, version, digest, config, check=False)
-                self._report(step, "ready", update_id=update["id"], phase="ready")
             else:
-                try:
-                    instance = manager.promote(name, version, digest, config)
-                except Conflict:  # not prepared by this manager: it was started meanwhile, or the shadow died
-                    instance = manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
-                self._report(step, "answering", instance, update_id=update["id"], phase="answering")
-        except UdoError as e:
-            self._report(step, "failed", str(e), update_id=update["id"], phase="failed", error_code=e.code)
+                manager.images.get(wish["operator"], version, digest)
+            self._report(wish, "ready", phase="ready", **step)
+        else:
+            try:
+                instance = manager.promote(name, version, digest, config)
+            except Conflict:  # not prepared by this manager: it was started meanwhile, or the shadow died
+                instance = manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
+            except NotFound:  # the old version was refused here
+                instance = manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
+            self._report(wish, "answering", instance, phase="answering", **step)
+        return True
+
+    def _serve_old(self, wish: Mapping[str, Any], config: dict[str, Any]) -> bool:
+        """Before an update: False if there is nothing to serve until then, since the old version's image is refused."""
+        try:
+            self._manager.deploy(wish["name"], wish["operator"], wish["version"], wish["digest"], config, _DEPLOY_WAIT_S, source="registry")
+        except Refused:
+            if wish["update"]["phase"] == "canary":  # of what share, then
+                raise
+            return False
         return True
 
     def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
+        """Tell the registry; while it is away, again and again until something else is wanted: nobody would ask for it."""
+        while not self._tell(wish, state, detail, **more):
+            with self._changed:
+                if self._changed.wait_for(lambda: self._latest[wish["name"]] is not wish or self._stopping.is_set(), _RETRY_MOST_S):
+                    return
+
+    def _tell(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
+        """Whether there is nothing more to tell: the registry knows, or does not want to."""
+        name = wish["name"]
+        told = {"version": wish["version"], "digest": wish["digest"], "state": state, "detail": detail, **more}
         try:
-            self._registry.report(
-                self._node, wish["name"], version=wish["version"], digest=wish["digest"], state=state, detail=detail, **more
-            )
+            self._registry.report(self._node, name, **told)
         except UdoError as e:
-            _log.warning("report did not reach the registry", deployment=wish["name"], state=state, error=str(e))
+            _log.warning("report did not reach the registry", deployment=name, state=state, error=str(e))
+            return not isinstance(e, Unavailable)
+        if state == "answering":
+            self._told[name] = (wish, (state, ""))
+        elif "phase" not in more:
+            self._told.pop(name, None)
+        return True

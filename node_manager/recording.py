@@ -18,7 +18,7 @@ from node_manager.instances import Config
 from node_manager.manager import Manager
 from node_manager.slots import Slot
 from node_manager.state import Group, Sessions, snapshot
-from udo_protocol import checkpoints, slot
+from udo_protocol import checkpoints, slot, untrusted
 from udo_protocol.connection import Connection
 from udo_protocol.dead_letters import REPLAY
 from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError
@@ -164,7 +164,7 @@ class _Recorder:
         while not self._stop.is_set():
             now = time.monotonic()
             if until is None and now >= deadline:
-                until = slot.slot_stats(self._queue, self._slot.prefix).emitted
+                until = slot.last_emitted(self._queue, self._slot.prefix)
             self._pin(cursor)
             read = self.reader.read(cursor)
             if read.emitted < emitted:
@@ -213,7 +213,7 @@ class _Recorder:
 
     def _sent_again(self, *, waiting: bool = True) -> set[bytes]:
         """Names of dead letters that are marked to be sent again, or that an epoch which is not long over has processed."""
-        flat = self._state.call("HGETALL", f"{self._slot.prefix}{REPLAY}")
+        (flat,) = untrusted.read(self._state, ("HGETALL", f"{self._slot.prefix}{REPLAY}"))
         return {bytes(name) for name, epoch in zip(flat[::2], flat[1::2], strict=True) if waiting or epoch}
 
     def _schemas(self, frames: Sequence[bytes | bytearray]) -> Iterator[Schema]:
@@ -224,7 +224,9 @@ class _Recorder:
                 continue
             if identity and identity not in self._seen:
                 self._seen.add(identity)
-                ipc = self._queue.call("GET", f"{self._slot.prefix}schema:".encode() + identity)
+                key = f"{self._slot.prefix}schema:".encode() + identity
+                with untrusted.reading(f"{self._slot.prefix}schema:{identity.hex()}", "a schema"):
+                    ipc = self._queue.call("GET", key)
                 if ipc is not None:
                     yield Schema(identity, bytes(ipc))
 
@@ -232,7 +234,7 @@ class _Recorder:
 
     def _stateless_start(self) -> int:
         """The first frame that is not answered yet."""
-        seq = slot.slot_stats(self._queue, self._slot.prefix).emitted + 1
+        seq = slot.last_emitted(self._queue, self._slot.prefix) + 1
         return max(seq, self._pin(seq))
 
     def _state_at_start(self) -> tuple[int, Sessions]:

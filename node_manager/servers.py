@@ -81,5 +81,7 @@ def server_args(binary: ServerBinary, role: Role, directory: Path, socket: Path,
     args += ["--aclfile", str(users)] if users else []
     if role == "queue":
         return [*args, "--appendonly", "no"]
+    # Not loaded if its end is missing: node_manager.append_only cuts it, keeps a copy and says what was lost.
+    args += ["--aof-load-truncated", "no"]
     # Uncompressed: the file is written anew when it has grown by as much as it then held, and that is to be as much as memory holds.
     return [*args, "--appendonly", "yes", "--appendfsync", "always", "--rdbcompression", "no"]

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
@@ -15,16 +16,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from node_manager import dead_service, logs, record_service, recording, state_service
 from node_manager.dead_letters import DeadLetters
+from node_manager.homes import Asked
 from node_manager.manager import Manager
 from node_manager.servers import Role
 from node_manager.slots import View
 from node_manager.state import States
 from node_manager.watching import COUNTED
 from node_manager.wire import stream, unary
-from udo_protocol import slot
+from udo_protocol import slot, supervised, untrusted
 from udo_protocol.connection import Connection
 from udo_protocol.dead_letters import count
-from udo_protocol.errors import ServerLost, Unavailable, UsageError
+from udo_protocol.errors import ServerLost, SlotBroken, Unavailable, UsageError
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
@@ -58,7 +60,9 @@ class NodeService(rpc.NodeManagerServicer):
         )
         run = 0
         if request.run:
-            run = self._manager.run_ordinal(lane, request.session, request.run, request.call, request.run_started_ms)
+            base = request.deployment.partition("@")[0]
+            asked = Asked(base, request.session, request.epoch, request.stored, request.start_empty)
+            run = self._manager.run_ordinal(lane, asked, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
         if manifest.key:
             self._manager.used(lane, request.session, request.lane)
@@ -121,12 +125,19 @@ class NodeService(rpc.NodeManagerServicer):
         m = self._manager
         servers = [
             pb.ServerStatus(
-                role=s.role, socket=s.socket, pid=s.process.pid, version=s.version, run_id=s.run_id, used_bytes=m.servers.used_bytes(s.role)
+                role=s.role,
+                socket=s.socket,
+                pid=s.process.pid,
+                version=s.version,
+                run_id=s.run_id,
+                used_bytes=m.servers.used_bytes(s.role),
+                remark=m.servers.remark(s.role),
+                trouble=m.servers.trouble(s.role),
             )
             for s in m.servers.running()
         ]
         with _connected(m, "queue") as queue, _connected(m, "state") as state:
-            slots = [_slot_status(m, queue, s.view(), state) for s in m.slots()]
+            slots = [_slot_status(m, v, _look(queue, state, v)) for v in (s.view() for s in m.slots())]
         return pb.StatusReply(
             node=m.settings.node,
             driver=m.driver.name,
@@ -134,6 +145,7 @@ class NodeService(rpc.NodeManagerServicer):
             slots=slots,
             metrics_address=m.metrics_address,
             servers=servers,
+            background_errors=supervised.errors(),
         )
 
     @stream
@@ -210,7 +222,7 @@ def _config(text: str) -> dict[str, object]:
 def _connected(manager: Manager, role: Role) -> Iterator[Connection | None]:
     """That server, or None while it is away."""
     try:
-        conn = manager.servers.connect(role)
+        conn = manager.servers.glance(role)
     except ServerLost:
         yield None
         return
@@ -225,9 +237,36 @@ def asked(conn: Connection | None, question: Callable[..., _Answer], *about: str
     return otherwise
 
 
-def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connection | None = None) -> pb.SlotStatus:
+@dataclass(frozen=True)
+class Looked:
+    """What the servers say of a slot; `broken`: why not all of it could be read."""
+
+    log: slot.SlotStats
+    counted: dict[str, float]
+    dead_letters: int
+    broken: str
+
+
+def _look(queue: Connection | None, state: Connection | None, v: View) -> Looked:
+    """What an operator may have broken concerns its own slot only."""
     prefix = f"udo:{v.deployment}:{v.number}:"
-    log = asked(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
+    broken: list[str] = []
+
+    def sound(conn: Connection | None, question: Callable[..., _Answer], *about: str, otherwise: _Answer) -> _Answer:
+        try:
+            return asked(conn, question, *about, otherwise=otherwise)
+        except SlotBroken as e:
+            broken.append(str(e))
+            return otherwise
+
+    log = sound(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
+    nothing: dict[str, float] = {}
+    counted = sound(queue, slot.read_stats, prefix, v.owner.name, otherwise=nothing) if v.owner else nothing
+    return Looked(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
+
+
+def _slot_status(m: Manager, v: View, looked: Looked) -> pb.SlotStatus:
+    log = looked.log
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     image = v.wanted.image if v.wanted else None
     return pb.SlotStatus(
@@ -236,7 +275,7 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
         operator=image.manifest.name if image else "",
         version=image.manifest.version if image else "",
         digest=image.digest if image else "",
-        state=v.state,
+        state="broken" if looked.broken else v.state,
         instance=v.owner.name if v.owner else "",
         pid=seen.pid if seen else 0,
         restarts=v.restarts,
@@ -244,10 +283,10 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
         retained_bytes=log.retained_bytes,
         emitted=log.emitted,
         rss_bytes=seen.rss_bytes if seen else 0,
-        last_error=v.last_error,
+        last_error=looked.broken or v.last_error,
         pinned=v.pinned,
         lanes=log.lanes,
-        dead_letters=asked(state, count, prefix, otherwise=0),
+        dead_letters=looked.dead_letters,
         policy=v.wanted.config.bad_events() if v.wanted else "",
         diff=m.comparisons.describe(v.deployment, v.number),
         canary=next((c.describe() for name, c in m.canaries() if (name, c.slot.number) == (v.deployment, v.number)), ""),
@@ -256,10 +295,9 @@ def _slot_status(m: Manager, queue: Connection | None, v: View, state: Connectio
 
 def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
     """Counters of a slot since this manager knows it: those of former instances included."""
-    status = _slot_status(m, queue, v)
-    nothing: dict[str, float] = {}
-    now = asked(queue, slot.read_stats, f"udo:{v.deployment}:{v.number}:", v.owner.name, otherwise=nothing) if v.owner else nothing
-    total = {n: v.totals.get(n, 0.0) + now.get(n, 0.0) for n in COUNTED}
+    looked = _look(queue, None, v)
+    status, now = _slot_status(m, v, looked), looked.counted
+    total = {n: min(v.totals.get(n, 0.0) + now.get(n, 0.0), untrusted.MOST) for n in COUNTED}
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     return pb.SlotStats(
         deployment=v.deployment,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from udo_protocol.errors import UsageError
-from udo_protocol.limits import DEFAULT
+from udo_protocol.limits import DEFAULT, SERVER_HANG_S
 
 # sun_path holds 108 bytes with its closing zero.
 _SOCKET_PATH_BYTES = 107
@@ -36,10 +36,19 @@ class Settings:
     rollback_window_s: float = 600.0
     # An instance asked to leave finishes the frame in hand within this time, then is killed.
     stop_grace_s: float = 10.0
+    # Give up state writes behind unreadable bytes of the state server's file (node_manager.append_only).
+    cut_state: bool = False
+    # The metrics tell names of deployments and loads to everybody who reaches them, so only this host unless told otherwise.
+    metrics_host: str = "127.0.0.1"
     # Process driver: `auto`, a sandbox where the host allows one, or `none`.
     sandbox: str = "auto"
     # Docker driver: the image that Python operators run in; '' for udo-runtime-python:cpXY of the local daemon, else the registry's.
     runtime_image: str = ""
+
+    @property
+    def server_hang_s(self) -> float:
+        """A server that has not answered for so long is replaced: half the grace, so that the watchdog sees the new one in time."""
+        return SERVER_HANG_S * self.heartbeat_grace_ms / DEFAULT.heartbeat_grace_ms
 
     @property
     def socket(self) -> Path:

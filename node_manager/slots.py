@@ -15,15 +15,26 @@ from threading import Condition
 from typing import Any
 
 from node_manager import deaths, going_back, loading
-from node_manager.deaths import Deaths
+from node_manager.deaths import SETTLED_S, Deaths, backoff_s
 from node_manager.instances import Instance
 from node_manager.loading import Load, Node, Wanted, given_up, log_end
 from node_manager.servers import Role
 from node_manager.watching import Watch
 from node_manager.worker import Worker
-from udo_protocol import dead_letters, following, keys, rewinding, slot, slot_reader
+from udo_protocol import anew, dead_letters, following, keys, rewinding, slot, slot_reader
 from udo_protocol.connection import Connection
-from udo_protocol.errors import Conflict, Fenced, OperatorError, SchemaError, ServerLost, UdoError, Unavailable, by_code
+from udo_protocol.errors import (
+    Conflict,
+    Fenced,
+    OperatorError,
+    PeerError,
+    SchemaError,
+    ServerLost,
+    SlotBroken,
+    UdoError,
+    Unavailable,
+    by_code,
+)
 from udo_protocol.frame import Failure
 from udo_protocol.lifecycle import INSTANCE
 from udo_protocol.manifest import call_misfits, update_refusals
@@ -57,8 +68,10 @@ class View:
 class Slot(Worker):
     """See the module. The methods up to `wanted` may be called from any thread."""
 
+    kind = "slot"
+
     def __init__(self, node: Node, deployment: str, number: int, pinned: str = "", on_idle: Callable[[Slot], None] | None = None) -> None:
-        super().__init__(f"slot-{deployment}-{number}", node.servers, deployment=deployment, slot=number)
+        super().__init__(f"{deployment}-{number}", node.servers, deployment=deployment, slot=number)
         self.node, self.deployment, self.number, self.pinned = node, deployment, number, pinned
         self.prefix = keys.prefix(deployment, number)
         self.used_at = time.monotonic()
@@ -78,6 +91,9 @@ class Slot(Worker):
         self._owner_since = 0.0
         self._deaths = Deaths()
         self._hung: Instance | None = None
+        # What keeps it from answering while it is restarted again and again: ("failing" or "broken", how), for people.
+        self._trouble: tuple[str, str] | None = None
+        self._pause_s = 0.0  # before the last restart
         self._watch = Watch(self.prefix)
         self._stopping = False
         self.at("look", _LOOK_LEAST_S, self._look)
@@ -168,9 +184,9 @@ class Slot(Worker):
 
     def view(self) -> View:
         """What it is doing now."""
-        owner = self._owner
-        state = owner.life.state if owner else "failed" if self._error else "starting"
-        last = self._last_error
+        owner, trouble = self._owner, self._trouble
+        state = trouble[0] if trouble else owner.life.state if owner else "failed" if self._error else "starting"
+        last = (trouble[1] if trouble else self._last_error) + self._next_try()
         return View(
             self.deployment,
             self.number,
@@ -184,6 +200,20 @@ class Slot(Worker):
             dict(self._watch.totals),
         )
 
+    def _next_try(self) -> str:
+        """When the next owner is started, if that is some time off."""
+        timer = self._timers.get("replace")
+        left_s = timer[0] - time.monotonic() if timer and self._owner is None else 0.0
+        return f"; next try in {left_s:.0f} s" if left_s >= 1 else ""
+
+    def condition(self) -> tuple[str, str] | None:
+        """How it fares, as the registry is told: (answering, failing, broken or failed; why). None while it starts for the first time."""
+        if (trouble := self._trouble) is not None:
+            return trouble[0], f"{trouble[1]}; restarts {self._restarts}, the last one after {self._pause_s:g} s"
+        if self._error is not None and self._owner is None:
+            return "failed", str(self._error)
+        return ("answering", "") if self._served else None
+
     @property
     def wanted(self) -> Wanted | None:
         """What it serves or tries to."""
@@ -194,7 +224,7 @@ class Slot(Worker):
     def after_step(self) -> None:
         """It looks again before long."""
         if "look" not in self._timers:
-            self.at("look", self._look_s(), self._look)
+            self.at("look", _LOOK_LEAST_S if self._trouble else self._look_s(), self._look)
 
     def _tell(self) -> None:
         with self._changed:
@@ -227,13 +257,14 @@ class Slot(Worker):
         owner.listen(self._on_exit)
 
     def _replace(self) -> None:
-        self._timers.pop("replace", None)
-        if (
-            self._wanted is not None
-            and self._owner is None
-            and not any(not load.update and not load.cancelled.is_set() for load in self._loads)
-        ):
+        if self._wanted is not None and self._owner is None and not self._replacing():
+            self.at("replace", deaths.RESTART_MOST_S, self._replace)  # if a server is lost in the next step
+            self._mend()
             self._start(Load(self._wanted, update=False))
+        self._timers.pop("replace", None)
+
+    def _replacing(self) -> bool:
+        return any(not load.update and not load.cancelled.is_set() for load in self._loads)
 
     def _start(self, load: Load) -> None:
         if self._stopping:
@@ -290,8 +321,10 @@ class Slot(Worker):
 
     def _not_loaded(self, error: UdoError) -> None:
         self._load_failures += 1
-        passing = isinstance(error, (ServerLost, Fenced)) or (self._served and self._load_failures < LOADS_BEFORE_STATUS)
-        self.at("replace", min(_RELOAD_FIRST_S * 2 ** (self._load_failures - 1), _RELOAD_MOST_S), self._replace)
+        lost = isinstance(error, (ServerLost, Fenced))
+        passing = lost or (self._served and self._load_failures < LOADS_BEFORE_STATUS)
+        most_s = _LOOK_MOST_S if lost else _RELOAD_MOST_S  # not the operator's fault: as soon as the server is back
+        self.at("replace", backoff_s(self._load_failures, _RELOAD_FIRST_S, most_s), self._replace)
         if not passing:
             self._error = error
             self._has_status = True
@@ -471,25 +504,55 @@ class Slot(Worker):
     def _owner_died(self, instance: Instance) -> None:
         self._restarts += 1
         self._last_error = f"instance {instance.name} of {_reference(instance)} died: {instance.exit}"
-        self.at("replace", deaths.RESTART_FIRST_S, self._replace)  # also if the server is lost in the next steps
+        self.at("replace", deaths.RESTART_MOST_S, self._replace)  # also if the server is lost in the next steps
+        broken = self._mend()
         stats = slot.slot_stats(self.conn("queue"), self.prefix)
         hung, self._hung = instance is self._hung, None
         lived_s = time.monotonic() - self._owner_since
-        verdict = self._deaths.died(emitted=stats.emitted, waiting_frames=stats.depth_frames, lived_s=lived_s, hung=hung)
-        in_a_row = self._deaths.in_a_row
+        verdict = self._deaths.died(
+            emitted=stats.emitted, waiting_frames=stats.depth_frames, lived_s=lived_s, hung=hung, broke=broken is not None
+        )
+        in_a_row, delay_s = self._deaths.in_a_row, verdict.delay_s
         self._log.error("owner died", instance=instance.name, how=str(instance.exit), waiting_frames=stats.depth_frames, in_a_row=in_a_row)
         if verdict.fail_head:
-            self._fail_head(instance, "" if hung else f"{self._deaths.on_head} instances in a row died on this frame; the last one: ")
-        self.at("replace", verdict.delay_s, self._replace)
+            on_head = self._deaths.on_head
+            try:
+                how = f"{on_head} instances in a row died on this frame; the last one: " if on_head > 1 and not hung else ""
+                if self._fail_head(instance, how):
+                    delay_s = self._deaths.failed_head()
+            except PeerError as e:  # its operator broke keys of the lane; another server is gone, and the next step sees that
+                self.disconnect()
+                self._log.error("the frame it died on could not be answered", error=str(e))
+        self.at("replace", delay_s, self._replace)
+        self._pause_s = delay_s
+        if broken is None and self._deaths.failing:
+            self._trouble = ("failing", f"{self._last_error}, {self._deaths}")
 
-    def _fail_head(self, instance: Instance, how: str) -> None:
+    def _mend(self) -> SlotBroken | None:
+        """Begin the log anew if the operator broke it; nobody owns the slot now. Says what was wrong."""
+        try:
+            slot.slot_stats(self.conn("queue"), self.prefix)
+            return None
+        except SlotBroken as e:
+            self._discard()
+            keyed = self._wanted is not None and bool(self._wanted.image.manifest.key)
+            anew.begin(self.conn("state"), self.conn("queue"), self.prefix, keyed=keyed)
+            self._say_broken(e)
+            return e
+
+    def _say_broken(self, e: SlotBroken) -> None:
+        if self._trouble != (trouble := ("broken", str(e))):
+            self._trouble = trouble
+            self._log.error("slot broken by its operator: its log begins anew", error=str(e))
+
+    def _fail_head(self, instance: Instance, how: str) -> bool:
         reference = _reference(instance)
         message = f"operator {reference} on node {self.node.settings.node}: {how}{instance.exit}"
         failure = Failure(
             code=OperatorError.code, message=message, traceback=self._last_log.strip(), operator=reference, instance=instance.name
         )
         keyed = self._wanted is not None and bool(self._wanted.image.manifest.key)
-        slot_reader.fail_head(self.conn("state"), self.conn("queue"), self.prefix, failure, instance.record["version"], keyed=keyed)
+        return slot_reader.fail_head(self.conn("state"), self.conn("queue"), self.prefix, failure, instance.record["version"], keyed=keyed)
 
     def _start_over(self) -> None:
         self.disconnect()
@@ -497,6 +560,7 @@ class Slot(Worker):
         lost = [i for i in (self._owner, self._shadow and self._shadow[0]) if i]
         self._owner = self._shadow = None
         self._deaths.forget()
+        self._trouble = None
         for instance in lost:
             self.beside(lambda i=instance: self.node.instances.stop(i, 1.0))  # type: ignore[misc]
         self._restarts += bool(lost)
@@ -511,23 +575,38 @@ class Slot(Worker):
 
     def _look(self) -> None:
         """Has the owner stopped answering? Has a pinned version nobody left to serve? How many events pass?"""
-        stats = slot.slot_stats(self.conn("queue"), self.prefix)
+        owner, wanted = self._owner, self._wanted
+        try:
+            stats = slot.slot_stats(self.conn("queue"), self.prefix)
+        except SlotBroken as e:  # mended when nobody is left who could break it again
+            self._say_broken(e)
+            if owner is not None and owner.handle is not None:
+                self.node.instances.driver.kill(owner.handle, f"killed: {e}")
+            elif "replace" not in self._timers:
+                self._replace()
+            return
         if stats.lanes or stats.depth_frames or self._waiting:
             self.used_at = time.monotonic()
         if self._on_idle and time.monotonic() - self.used_at > self.node.settings.pinned_idle_s:
             self._on_idle(self)
-        owner, wanted = self._owner, self._wanted
         if owner is None or wanted is None:
             self._watch.no_owner()
+            if "replace" not in self._timers:  # a step that should have seen to it failed
+                self._replace()
             return
-        if self._watch.stuck_s(stats, self._owner_since) > wanted.answer_timeout_s and owner.handle is not None:
+        lived_s = time.monotonic() - self._owner_since
+        if self._deaths.answered(stats.emitted) or (not stats.depth_frames and lived_s > SETTLED_S):
+            self._deaths.forget()
+            self._trouble = None
+        able = not self.node.servers.trouble("state")
+        if self._watch.stuck_s(stats, self._owner_since, able=able) > wanted.answer_timeout_s and owner.handle is not None:
             self._hung = owner
             reason = f"killed: it did not answer a frame within {wanted.answer_timeout_s:g} s (limits.answer_timeout_s)"
             self.node.instances.driver.kill(owner.handle, reason)
         self._watch.rate(self.conn("queue"), owner)
 
     def _count(self, instance: Instance) -> None:
-        with contextlib.suppress(ServerLost):
+        with contextlib.suppress(PeerError):
             self._watch.count(self.conn("queue"), instance)
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -543,11 +622,12 @@ class Slot(Worker):
         # Loads see that they are cancelled and retire what they started.
         self.step_until(time.monotonic() + self.node.settings.stop_grace_s + 6, lambda: not self._loads)
         if drop:
-            with contextlib.suppress(UdoError):
+            with contextlib.suppress(SlotBroken, ServerLost):
                 if letters_to:
                     dead_letters.move(self.conn("state"), self.prefix, letters_to)
+            with contextlib.suppress(UdoError):
                 slot.drop_slot(self.conn("state"), self.conn("queue"), self.prefix)
-        self.stopped = True
+        self.end()
         self._tell()
         done.set_result(None)
 

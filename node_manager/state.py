@@ -15,12 +15,13 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
 
+from node_manager.homes import Asked
 from node_manager.manager import Deployment, Manager
 from node_manager.slots import Slot
-from udo_protocol import checkpoints, rewinding
+from udo_protocol import checkpoints, rewinding, untrusted
 from udo_protocol import slot as log
 from udo_protocol.connection import Arg, Connection
-from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
+from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, UsageError, WaitTimeout
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.manifest import Manifest
 
@@ -28,6 +29,8 @@ from udo_protocol.manifest import Manifest
 _FORGET_RUNS_MS = 3_600_000
 # A fresh instance has to load the operator first; that has its own time-out below this.
 _CHANGE_TIMEOUT_S = 90.0
+# Groups come and go while they are read, but rarely: after so many looks it is no epoch that does it.
+_READ_TRIES = 100
 Writes = list[list[Arg]]
 
 
@@ -82,8 +85,17 @@ class States:
                 self._info(queue, slot, session, record)
                 for d in deployments
                 if (slot := d.slot) is not None
-                for session, record in sorted(_records(state, slot.prefix).items())
+                for session, record in self._listed(state, slot, bool(name))
             ]
+
+    def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, Mapping[str, Any]]]:
+        """By name. What cannot be read is listed as such among those of other deployments: it hides none of them."""
+        try:
+            return sorted(_records(state, slot.prefix).items())
+        except SlotBroken as e:
+            if alone:
+                raise
+            return [("", {"last_ended": None, "run": 0, "bytes": 0, "at": 0.0, "broken": str(e)})]
 
     def header(self, name: str, session: str) -> tuple[Info, Manifest]:
         """The session and the operator that serves it; NotFound lists near names."""
@@ -106,11 +118,15 @@ class States:
             found.update(self._record(state, slot, session))
             if not force:
                 self._require_unused(queue, slot, session, "drop it all the same with --force (the query then fails with StateLost)")
-            writes = _removal(state, slot.prefix, session)
+            writes: Writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
             writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
             return writes
 
-        self._change(slot, session, drop)
+        def release() -> None:
+            if self._registered(name):
+                self._manager.homes.release(name, session)
+
+        self._change(slot, session, drop, release)
         return found
 
     def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, Group], *, replace: bool) -> None:
@@ -118,6 +134,11 @@ class States:
         slot, manifest = keyed(self._manager.find(name))
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
+        home: Writes = []
+
+        def claim() -> None:
+            if self._registered(name):
+                home.append(self._manager.homes.taken(slot.prefix, Asked(name, session)))
 
         def put(state: Connection, queue: Connection) -> Writes:
             p = slot.prefix
@@ -127,7 +148,7 @@ class States:
             # Whoever continues is a newer run than all before.
             runs = state.call("HLEN", f"{p}runs:{session}")
             kept = {"last_ended": record["last_ended"], "run": runs, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
-            writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)]]
+            writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
             for number, group in groups.items():
                 writes.append(["HSET", f"{p}m:{session}", number, group.meta])
                 if group.base:
@@ -136,7 +157,7 @@ class States:
                     writes.append(["RPUSH", f"{p}d:{session}:{number}", *group.deltas])
             return writes
 
-        self._change(slot, session, put)
+        self._change(slot, session, put, claim)
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
@@ -171,10 +192,15 @@ class States:
                 f"session {session} of {slot.deployment!r} is in use: {now}. Stop the query and wait {idle_s:g} s, or {otherwise}"
             )
 
-    def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes]) -> None:
-        """Carry out what `plan` says, which may refuse, as the slot's only owner."""
+    def _registered(self, name: str) -> bool:
+        """Whether other nodes may have the deployment, too."""
+        return self._manager.find(name).source == "registry"
+
+    def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]) -> None:
+        """Carry out what `plan` says, which may refuse, as the slot's only owner; `agree` asks the registry before."""
         with self._connected() as (state, queue):
             plan(state, queue)  # refused here, nothing is interrupted
+        agree()
 
         def work(state: Connection, queue: Connection, token: int) -> None:
             writes = plan(state, queue)
@@ -211,15 +237,42 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
 
 
 def _records(state: Connection, prefix: str) -> dict[str, Mapping[str, Any]]:
-    return _parsed(state.call("HGETALL", f"{prefix}sessions"))
+    (flat,) = untrusted.read(state, ("HGETALL", f"{prefix}sessions"))
+    return _parsed(flat, f"{prefix}sessions")
 
 
-def _parsed(flat: Sequence[bytes]) -> dict[str, Mapping[str, Any]]:
-    return {bytes(name).decode(): json.loads(bytes(r)) for name, r in zip(flat[::2], flat[1::2], strict=True)}
+def _parsed(flat: Sequence[bytes], key: str) -> dict[str, Mapping[str, Any]]:
+    """Session -> its record; what lists and decisions go by is of the right kind."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, data in zip(flat[::2], flat[1::2], strict=True):
+        record = untrusted.document(data, key)
+        with untrusted.reading(key, "records of sessions with last_ended, run, bytes and at"):
+            last = record["last_ended"]
+            checked = {
+                "last_ended": None if last is None else untrusted.number(last, key, least=-1),
+                "run": untrusted.number(record["run"], key),
+                "keys": untrusted.number(record.get("keys"), key),
+                "bytes": untrusted.number(record["bytes"], key),
+                "at": untrusted.moment(record["at"], key),
+            }
+            found[bytes(name).decode()] = {**record, **checked}
+    return found
 
 
 def _numbers(state: Connection, prefix: str, session: str) -> list[int]:
-    return sorted(map(int, state.call("HKEYS", f"{prefix}m:{session}")))
+    key = f"{prefix}m:{session}"
+    (fields,) = untrusted.read(state, ("HKEYS", key))
+    with untrusted.reading(key, "fields named by key groups"):
+        return sorted(n for field in fields if abs(n := int(field)) < 1 << 31)
+
+
+def _metas(flat: Sequence[bytes], key: str) -> dict[int, bytes]:
+    with untrusted.reading(key, "fields named by key groups"):
+        return dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
+
+
+def _restless(key: str) -> SlotBroken:
+    return untrusted.broken(key, f"the same groups in one of {_READ_TRIES} looks", "others each time")
 
 
 def _removal(state: Connection, prefix: str, session: str) -> Writes:
@@ -230,13 +283,15 @@ def _removal(state: Connection, prefix: str, session: str) -> Writes:
 def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, Group]]:
     """All groups of one moment: a transaction, since checkpoints may come in between."""
     p = prefix
-    while True:
+    for _ in range(_READ_TRIES):
         numbers = _numbers(state, p, session)
         values = [c for n in numbers for c in (("GET", f"{p}g:{session}:{n}"), ("LRANGE", f"{p}d:{session}:{n}", 0, -1))]
-        flat, *found = state.transaction([("HGETALL", f"{p}m:{session}"), *values])
-        metas = dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
+        flat, *found = untrusted.read(state, ("HGETALL", f"{p}m:{session}"), *values)
+        metas = _metas(flat, f"{p}m:{session}")
         if sorted(metas) == numbers:
             break
+    else:
+        raise _restless(f"{p}m:{session}")
     for i, n in enumerate(numbers):
         yield n, Group(metas[n], found[2 * i], found[2 * i + 1])
 
@@ -246,7 +301,7 @@ def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoin
 
     One transaction: the state server serves nobody else meanwhile.
     """
-    while True:
+    for _ in range(_READ_TRIES):
         there = _records(state, prefix)
         wanted = {s: _numbers(state, prefix, s) for s in there}
         if (size := sum(r["bytes"] for r in there.values())) > most_bytes:
@@ -256,14 +311,17 @@ def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoin
         commands += [["HGETALL", f"{prefix}m:{s}"] for s in wanted]
         for s, n in each:
             commands += [["GET", f"{prefix}g:{s}:{n}"], ["LRANGE", f"{prefix}d:{s}:{n}", 0, -1]]
-        covers, records, *found = state.transaction(commands)
-        metas = {s: dict(zip(map(int, flat[::2]), flat[1::2], strict=True)) for s, flat in zip(wanted, found, strict=False)}
-        known = _parsed(records)
+        covers, records, *found = untrusted.read(state, *commands)
+        metas = {s: _metas(flat, f"{prefix}m:{s}") for s, flat in zip(wanted, found, strict=False)}
+        known = _parsed(records, f"{prefix}sessions")
         if known.keys() == wanted.keys() and all(sorted(metas[s]) == wanted[s] for s in wanted):
             break
+    else:
+        raise _restless(f"{prefix}sessions")
     values = iter(found[len(wanted) :])
     groups: dict[str, dict[int, Group]] = {s: {} for s in wanted}
     for s, n in each:
         groups[s][n] = Group(metas[s][n], next(values), next(values))
-    seq, _, incarnation = bytes(covers or b"0 ").decode().partition(" ")
-    return checkpoints.Checkpoint(int(seq), incarnation), {s: (known[s], groups[s]) for s in wanted}
+    with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
+        seq, incarnation = bytes(covers or b"0 ").decode().split(" ")
+    return checkpoints.Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), incarnation), {s: (known[s], groups[s]) for s in wanted}

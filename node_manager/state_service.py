@@ -34,6 +34,7 @@ def _session(s: Info) -> pb.StateSession:
         lanes=s.lanes,
         used_at=s.used_at,
         in_use=s.in_use,
+        broken=s.record.get("broken", ""),
     )
 
 

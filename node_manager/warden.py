@@ -2,7 +2,8 @@
 
 A script of the standard library only, in its own session: `python -I -S warden.py HOME GRACE_MS`. The heartbeat is a
 key on the queue server that the manager renews and that expires by itself; instances look at it too, this is for the
-servers and for instances that hang. It ends with the servers.
+servers and for instances that hang. It ends with the servers. Time in which it stood still itself does not count: whoever
+else stood still with it has not had a chance to renew anything.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 # Looks up this often; much rarer than anybody could notice, often enough beside a grace of seconds.
 INTERVAL_S = 1.0
+REPLY_S = 5.0
 HEARTBEAT = b"udo:heartbeat"
 # In the home, where the Docker daemon is that has its containers, and the label by which they are found.
 DOCKER, HOME_LABEL = "docker", "dev.udo.home"
@@ -37,7 +39,7 @@ class Server:
 
     def __init__(self, path: Path, password: bytes) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(5)
+        self._socket.settimeout(REPLY_S)
         self._replies = self._socket.makefile("rb")
         try:
             self._socket.connect(str(path))
@@ -119,13 +121,23 @@ def _asked(address: str, method: str, path: str) -> tuple[int, Any]:
 def stop_instances(home: Path) -> None:
     """SIGTERM, then SIGKILL for those left after five seconds. Containers, which stop by themselves unless they hang, are removed."""
     remove_containers(home)
+    end(recorded(home / "handles", "handle", "data"))
+
+
+def recorded(directory: Path, *where: str) -> list[tuple[int, int]]:
+    """(pid, start time) of the processes in the records of this directory."""
     found = []
-    for record in (home / "handles").glob("*.json"):
-        try:
-            data = json.loads(record.read_text())["handle"]["data"]
+    for record in directory.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(record.read_text())
+            for name in where:
+                data = data[name]
             found.append((int(data["pid"]), int(data["started"])))
-        except (OSError, ValueError, KeyError):
-            continue
+    return found
+
+
+def end(found: list[tuple[int, int]]) -> None:
+    """SIGTERM, then SIGKILL for those left after five seconds."""
     for pid, started in found:
         kill_group(pid, started, signal.SIGTERM)
     deadline = time.monotonic() + 5
@@ -139,12 +151,14 @@ def main(home: Path, grace_s: float) -> None:
     """Watch until the manager or the servers are gone."""
     queue, state = home / "run" / "queue.sock", home / "run" / "state.sock"
     password = json.loads((home / "servers" / "access.json").read_text())["manager"].encode()
-    server, seen, patience_s = None, time.monotonic(), grace_s
-    while time.monotonic() - seen < patience_s:
+    server, missed_s, patience_s, looked = None, 0.0, grace_s, time.monotonic()
+    while missed_s < patience_s:
+        before, looked = looked, time.monotonic()
+        missed_s += min(looked - before, 2 * (INTERVAL_S + REPLY_S))
         try:
             server = server or Server(queue, password)
             if server.call(b"EXISTS", HEARTBEAT).startswith(b":1"):
-                seen = time.monotonic()
+                missed_s = 0.0
                 patience_s = min(grace_s, INTERVAL_S * 3)  # the key outlives the manager by the whole grace already
         except OSError:  # gone; the manager, if it lives, starts another, which has no key until it finds the time
             if server is not None:
@@ -157,6 +171,8 @@ def main(home: Path, grace_s: float) -> None:
     for path in (queue, state):
         with contextlib.suppress(OSError), contextlib.closing(Server(path, password)) as server:
             server.call(b"SHUTDOWN", b"NOSAVE")
+    end(recorded(home / "servers", "process"))  # one that hangs, or has lost its socket
+    for path in (queue, state):
         path.unlink(missing_ok=True)
 
 

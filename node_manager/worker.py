@@ -9,13 +9,14 @@ import contextlib
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import structlog
 
 from node_manager.embedded import Servers
 from node_manager.servers import Role
+from udo_protocol import supervised
 from udo_protocol.connection import Connection
 from udo_protocol.errors import ServerLost
 
@@ -24,7 +25,9 @@ Step = Callable[[], None]
 
 
 class Worker:
-    """See the module. The thread runs from `start` until a step sets `stopped`."""
+    """See the module. The thread runs from `start` until a step calls `end`."""
+
+    kind = "worker"
 
     def __init__(self, name: str, servers: Servers, **about: Any) -> None:
         self._servers, self._name = servers, name
@@ -33,21 +36,33 @@ class Worker:
         self._timers: dict[str, tuple[float, Step]] = {}
         self._conns: dict[Role, Connection] = {}
         self._beside: set[Thread] = set()
-        self.stopped = False
+        self._over = Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it takes no more steps."""
+        return self._over.is_set()
+
+    def end(self) -> None:
+        """This step is the last."""
+        self._over.set()
 
     def start(self) -> None:
         """Begin; there is a timer by now, and always one from then on."""
-        Thread(target=self._run, name=self._name, daemon=True).start()
+        supervised.keep(self.kind, self._run, self._over, self._name)
 
     def _run(self) -> None:
         while not self.stopped:
+            if not self._timers:  # the last step failed before it set one
+                self.after_step()
             name, (when, step) = min(self._timers.items(), key=lambda timer: timer[1][0])
             try:
                 step = self._inbox.get(timeout=max(0.0, when - time.monotonic()))
             except Empty:
                 del self._timers[name]
             self._take(step)
-            self.after_step()
+            if not self.stopped:
+                self.after_step()
         with contextlib.suppress(Empty):
             while True:  # whoever asked meanwhile learns that it is over
                 self._take(self._inbox.get_nowait())
@@ -60,7 +75,8 @@ class Worker:
             self._log.warning("server lost", error=str(e))
             self.disconnect()
         except Exception:
-            self._log.exception("step failed")
+            supervised.failed(self.kind, self._name)
+            self.disconnect()  # replies may still be to come
 
     def after_step(self) -> None:
         """Called behind each step, however it ended."""
@@ -76,9 +92,7 @@ class Worker:
     def beside(self, work: Step) -> None:
         """Run this in a thread of its own."""
         self._beside = {t for t in self._beside if t.is_alive()}
-        thread = Thread(target=work, name=f"beside-{self._name}", daemon=True)
-        self._beside.add(thread)
-        thread.start()
+        self._beside.add(supervised.once("beside", work, self._name))
 
     def step_until(self, deadline: float, done: Callable[[], bool]) -> None:
         """Take steps from the inbox until `done`, at the latest until `deadline`; then wait for what runs beside."""

@@ -8,17 +8,20 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from registry import auth
 from registry.config import Config
+from registry.listening import settled
 from registry.server import serve
 from udo_protocol import signing
 from udo_protocol.errors import Conflict, UdoError
 
-# The worker of a killed registry notices within one second that its master is gone; until then it may still commit.
-LEFTOVER_S = 3.0
+# The worker of a killed registry notices within one second that its master is gone, and ends an upload under way within five; until
+# then it may still commit.
+LEFTOVER_S = 8.0
 EXAMPLE = "example: python -m registry --data /var/lib/udo/registry --listen 127.0.0.1:5000"
 
 
@@ -26,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the registry; exit code 0 after SIGTERM, 2 for a setting that cannot work, 3 when the application does not load."""
     parser = argparse.ArgumentParser("python -m registry", description=__doc__, epilog=EXAMPLE)
     parser.add_argument("--data", type=Path, required=True, help="directory of blobs, database, token and address")
-    listen = "host:port (port 0: any free one) or unix:/path; the address is written to DATA/address"
+    listen = "host:port (port 0: a free one, the same at each start) or unix:/path; the address is written to DATA/address"
     parser.add_argument("--listen", default="127.0.0.1:0", help=listen)
     parser.add_argument("--token-file", type=Path, help="file of write tokens, one a line; made if missing (default: DATA/token)")
     parser.add_argument("--database", default="", help="SQLAlchemy URL (default: SQLite in DATA)")
@@ -45,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             auth.load_tokens(config.token_file)
             if config.trusted_keys is not None:
                 signing.load_trusted(config.trusted_keys)
-            return serve(config)
+            return serve(replace(config, listen=settled(config.listen, config.data)))
     except (UdoError, OSError) as e:
         print(f"registry: {e}", file=sys.stderr)
         return 2

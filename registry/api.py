@@ -8,7 +8,7 @@ import re
 from flask import Blueprint, Response, request
 from pydantic import BaseModel, ConfigDict, Field
 
-from registry import audit, catalogue, deployments, nodes, repositories, updates
+from registry import audit, catalogue, deployments, group_maps, nodes, repositories, updates
 from registry.canaries import CanaryBody
 from registry.stream import stream
 from registry.web import body, caller, flag, number, reply, services
@@ -77,22 +77,24 @@ def collect_garbage() -> Response:
 
 @routes.get("/deployments")
 def list_deployments() -> Response:
-    with services().store.read() as session:
-        return reply({"deployments": deployments.everything(session)})
+    s = services()
+    with s.store.read() as session:
+        return reply({"deployments": deployments.everything(session, s.presence(session))})
 
 
 @routes.get("/deployments/<name>")
 def get_deployment(name: str) -> Response:
-    with services().store.read() as session:
-        return reply(deployments.describe(session, deployments.find(session, name)))
+    s = services()
+    with s.store.read() as session:
+        return reply(deployments.describe(session, deployments.find(session, name), s.presence(session)))
 
 
 @routes.post("/deployments")
 def deploy() -> Response:
-    new = body(deployments.NewDeployment)
-    with services().store.write() as session:
+    s, new = services(), body(deployments.NewDeployment)
+    with s.store.write() as session:
         deployment, created = deployments.create(session, caller(), new)
-        return reply(deployments.describe(session, deployment), 201 if created else 200)
+        return reply(deployments.describe(session, deployment, s.presence(session)), 201 if created else 200)
 
 
 @routes.delete("/deployments/<name>")
@@ -111,6 +113,26 @@ def bind_epoch(name: str) -> Response:
         return reply({"version": bound.version, "digest": bound.digest})
 
 
+@routes.get("/deployments/<name>/group-maps")
+def list_group_maps(name: str) -> Response:
+    with services().store.read() as session:
+        return reply({"group_maps": group_maps.everything(session, name)})
+
+
+@routes.post("/deployments/<name>/group-maps")
+def claim_group_map(name: str) -> Response:
+    wish = body(group_maps.ClaimBody)
+    with services().store.write(durable=True) as session:  # a home that is forgotten could be given away twice
+        return reply(group_maps.claim(session, name, wish, services().clock()))
+
+
+@routes.post("/deployments/<name>/group-maps/release")
+def release_group_map(name: str) -> Response:
+    s, wish = services(), body(group_maps.ReleaseBody)
+    with s.store.write(durable=True) as session:
+        return reply(group_maps.release(session, caller(), name, wish, s.presence(session).live))
+
+
 @routes.post("/deployments/<name>/<any(update, rollback):action>")
 def start_update(name: str, action: str) -> Response:
     s, wish, by = services(), body(UpdateBody), caller()
@@ -121,7 +143,7 @@ def start_update(name: str, action: str) -> Response:
     canary = wish.canary.model_dump() if wish.canary else None
     try:
         with s.store.write() as session:
-            update = updates.start(session, by, name, action, wish.version, s.live(session), wish.timeout_s, canary)
+            update = updates.start(session, by, name, action, wish.version, s.presumed(session), wish.timeout_s, canary)
     except UsageError as e:
         with s.store.write() as session:
             audit.record(session, by, f"{action}.refused", deployment=name, detail=str(e))
@@ -154,7 +176,7 @@ def audit_rows() -> Response:
 def list_nodes() -> Response:
     s = services()
     with s.store.read() as session:
-        return reply({"nodes": nodes.everything(session, s.clock() - s.config.node_live_s, s.polled)})
+        return reply({"nodes": nodes.everything(session, s.presence(session), s.polled)})
 
 
 @routes.post("/nodes/<node>/heartbeat")
@@ -162,7 +184,7 @@ def heartbeat(node: str) -> Response:
     s, beat = services(), body(nodes.Heartbeat)
     with s.store.write() as session:
         nodes.heartbeat(session, _checked(node), beat, s.clock())
-    return reply({"generation": s.hub.generation, "interval_s": s.config.node_live_s / 6})
+    return reply({"generation": s.hub.generation, "interval_s": s.config.node_live_s / 4})
 
 
 @routes.delete("/nodes/<node>")

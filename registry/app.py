@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from flask import Flask, Response
 
 from registry import api, auth, oci, openapi
@@ -14,13 +12,15 @@ from registry.store import Store
 from registry.stream import keep_time
 from registry.uploads import Uploads
 from registry.web import Services, authorise, on_error, reply, services
+from udo_protocol import supervised
 
 
 def create_app(config: Config) -> Flask:
     """The application, with the thread that keeps the updates' deadlines."""
     hub = Hub(config.threads - config.reserved_threads)
     blobs = Blobs(config.data / "blobs")
-    parts = Services(config, Store(config.database, hub), hub, blobs, Uploads(blobs), auth.load_tokens(config.token_file))
+    uploads = Uploads(blobs, config.uploads_most, config.silence_s)
+    parts = Services(config, Store(config.database, hub), hub, blobs, uploads, auth.load_tokens(config.token_file))
     app = Flask("registry", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = config.body_bytes
     app.extensions["registry"] = parts
@@ -31,7 +31,7 @@ def create_app(config: Config) -> Flask:
     app.register_blueprint(api.routes)
     app.add_url_rule("/healthz", view_func=healthz)
     app.add_url_rule("/openapi.json", view_func=lambda: reply(openapi.describe()), endpoint="openapi")
-    threading.Thread(target=keep_time, args=(parts,), name="update-deadlines", daemon=True).start()
+    supervised.keep("update-deadlines", lambda: keep_time(parts), hub.stopping)
     return app
 
 
@@ -39,6 +39,7 @@ def healthz() -> Response:
     """Whether the registry and its database answer."""
     s = services()
     with s.store.read() as session:
-        counts = {"live_nodes": len(s.live(session)), "waiting_requests": s.hub.waiting}
+        counts = {"live_nodes": len(s.presence(session).live), "waiting_requests": s.hub.waiting}
     signed = s.config.trusted_keys is not None
+    counts["background_errors"] = sum(supervised.errors().values())
     return reply({"status": "ok", "generation": s.hub.generation, "requires_signatures": signed, **counts})

@@ -19,6 +19,12 @@ from udo_protocol.manifest import Manifest, parse
 
 LABEL = "dev.udo.manifest"
 LAYER = "dev.udo.layer"
+# The config of an image with a thousand history entries has some 100 KiB; it is read into memory.
+CONFIG_BYTES = 4 << 20
+# Every node is told the operator's manifest with every change; one with a thousand columns has 50 KiB.
+LABEL_BYTES = 256 << 10
+# As many as container engines stack.
+LAYERS_MOST = 127
 
 
 def near(name: str, names: list[str]) -> str:
@@ -70,14 +76,22 @@ def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: 
     """
     if image.config is None or image.config.media_type not in IMAGE_CONFIGS:
         return None
+    if image.config.size > CONFIG_BYTES:
+        raise ManifestError(f"the image config has {image.config.size} bytes; expected at most {CONFIG_BYTES}")
     config = read_json(blobs.require(image.config.digest).read_bytes(), f"image config {image.config.digest}").get("config")
     labels = config.get("Labels") if isinstance(config, dict) else None
     if not isinstance(labels, dict) or LABEL not in labels or "/" in repository:
         return None
     manifest = _labelled(labels[LABEL])
     layers = [{"digest": d.digest, "size": d.size, "kind": str(d.annotations.get(LAYER, "base"))} for d in image.layers]
-    if any(layer["kind"] != "base" for layer in layers) and "code" not in [layer["kind"] for layer in layers]:
+    kinds = [layer["kind"] for layer in layers if layer["kind"] != "base"]
+    if kinds and "code" not in kinds:
         raise ManifestError(f"layers are annotated {LAYER}, but none as code: the image carries no operator code")
+    if len(layers) > LAYERS_MOST or len(kinds) != len(set(kinds)):
+        raise ManifestError(
+            f"the image has {len(layers)} layers, {len(kinds)} of them annotated {LAYER}; expected at most {LAYERS_MOST}, and of each kind "
+            "but base at most one"
+        )
     if manifest.name != repository:
         raise ManifestError(f"the operator's manifest says name {manifest.name!r}, but it was pushed as {repository!r}")
     if manifest.version != tag:
@@ -96,6 +110,8 @@ def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: 
 
 
 def _labelled(text: Any) -> Manifest:
+    if isinstance(text, str) and len(text) > LABEL_BYTES:
+        raise ManifestError(f"label {LABEL} of the image config has {len(text)} characters; expected at most {LABEL_BYTES}")
     try:
         table = json.loads(text)
     except (TypeError, ValueError, RecursionError) as e:

@@ -21,17 +21,20 @@ class Config:
     threads: int = 256
     # Threads that no long poll or stream may take, so that reports and updates always get through.
     reserved_threads: int = 32
-    # A node not heard of for this long counts as gone (it polls every 25 s at most).
-    node_live_s: float = 30.0
+    # A node not heard of for this long counts as away: four heartbeats.
+    node_live_s: float = 10.0
     # A node not heard of for this long is forgotten; a week outlasts a long weekend.
     node_kept_s: float = 7 * 86400.0
     # Longest wait of one long poll; below the idle time-outs of usual proxies.
     poll_max_s: float = 55.0
     # A stream says something at least this often, so that a vanished reader is noticed.
     stream_beat_s: float = 10.0
-    # A blob that no manifest refers to is kept this long after a push sent or saw it: no push takes longer. So are
-    # broken uploads after their last byte, to be resumed.
+    # A blob that no manifest refers to is kept this long after a push sent or saw it: no push takes longer.
     unused_kept_s: float = 86400.0
+    # An upload that broke off is kept this long after its last byte, to be resumed: a machine was restarted, a network was away.
+    upload_kept_s: float = 3600.0
+    # Uploads at once; a push has a few, and a client that is only ever beginning them must not fill the disk with names.
+    uploads_most: int = 1000
     # A client that neither sends nor takes a byte for this long is gone.
     silence_s: float = 60.0
     # One layer: a Python environment with a model in it is a few GB.

@@ -6,20 +6,21 @@ import base64
 import binascii
 from dataclasses import fields
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from sqlalchemy import CursorResult, select
 from sqlalchemy import delete as sql_delete
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from registry import audit, catalogue
 from registry.audit import Caller, iso
-from registry.models import Deployment, Epoch, NodeState, Update
+from registry.models import Deployment, Epoch, GroupMap, NodeState, Update
+from registry.presence import Presence
 from registry.store import bump
 from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import Conflict, NotFound
-from udo_protocol.lifecycle import UPDATE_OPEN
+from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
 from udo_protocol.limits import MOST_RETRIES, Limits
 from udo_protocol.manifest import Name, OperatorLimits
 
@@ -78,10 +79,12 @@ def find(session: Session, name: str) -> Deployment:
     raise NotFound(f"no deployment {name!r}{catalogue.near(name, list(session.scalars(select(Deployment.name))))}")
 
 
-def describe(session: Session, d: Deployment) -> dict[str, Any]:
-    """A deployment as anybody may see it: names of secrets and files, never what is in them."""
+def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]:
+    """A deployment as anybody may see it: names of secrets and files, never what is in them. A node that is not live says nothing
+    about it: its state is `away`."""
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
+    away = {node: {"state": "away", "away_since": iso(since)} for node, since in there.away.items()}
     running = session.scalar(select(Update).where(Update.deployment == d.name, Update.state.in_(UPDATE_OPEN)))
     return {
         "name": d.name,
@@ -99,21 +102,25 @@ def describe(session: Session, d: Deployment) -> dict[str, Any]:
         "previous": d.previous,
         "created_at": iso(d.created_at),
         "update": {n: getattr(running, n) for n in ("id", "state", "to_version", "detail", "canary")} if running else None,
-        "nodes": [{**{n: getattr(s, n) for n in shown}, "at": iso(s.at)} for s in states],
+        "nodes": [{**{n: getattr(s, n) for n in shown}, "at": iso(s.at), "away_since": None, **away.get(s.node, {})} for s in states],
     }
 
 
-def everything(session: Session) -> list[dict[str, Any]]:
+def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
     """All deployments, by name."""
-    return [describe(session, d) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
+    return [describe(session, d, there) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
 
 
 def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deployment, bool]:
-    """Deploy (deployment, whether it is new). The same again is fine; another one under that name is a Conflict."""
+    """Deploy (deployment, whether it is new). The same again is fine, and nodes that have refused it try again; another one under
+    that name is a Conflict."""
     version = catalogue.find(session, new.operator, new.version)
     config = {n: getattr(new, n) for n in ("env", "secrets", "files", "slots", "policy", "limits")}
     if there := session.get(Deployment, new.name):
         if there.version_id == version.id and all(getattr(there, n) == value for n, value in config.items()):
+            refused = sql_delete(NodeState).where(NodeState.deployment == there.name, NodeState.state == REFUSED)
+            if cast(CursorResult[Any], session.execute(refused)).rowcount:
+                there.generation = bump(session)
             return there, False
         raise Conflict(
             f"deployment {new.name!r} exists ({there.version.name}@{there.version.version}, or with other settings): change its version "
@@ -144,7 +151,7 @@ def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = Fa
         hint = f"; end its canary with: udo rollback {name}" if running.state == "canary" else ""
         raise Conflict(f"deployment {name!r} is being updated ({running.id}); undeploy it when that has ended{hint}")
     session.delete(deployment)
-    for table in (NodeState, Epoch):
+    for table in (NodeState, Epoch, GroupMap):
         session.execute(sql_delete(table).where(table.deployment == name))
     bump(session)
     audit.record(session, caller, "undeploy", deployment=name, before=deployment.version.digest)

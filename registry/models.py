@@ -173,6 +173,21 @@ class Epoch(Base):
     at: Mapped[float]
 
 
+class GroupMap(Base):
+    """Where the keyed state of a session lies. Version 0 names its home, one node for all key groups; each later one follows a move."""
+
+    __tablename__ = "group_maps"
+
+    deployment: Mapped[str] = mapped_column(primary_key=True)
+    session: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int]
+    node: Mapped[str]  # empty: released, the next node that asks becomes the home
+    incarnation: Mapped[str]  # of that node's state server: without its disk, a node is somebody else
+    stored: Mapped[bool]  # has had a store since it began
+    spread: Mapped[bool]  # other nodes have served it from its store: no node alone has all of its state
+    at: Mapped[float]
+
+
 class Audit(Base):
     """Who did what, when, from which digest to which. Only ever appended to."""
 

@@ -9,10 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from registry import updates
+from registry import group_maps, updates
 from registry.audit import iso
 from registry.canaries import Measured
 from registry.models import Deployment, Node, NodeState, Setting, Update, Version
+from registry.presence import Presence
 from udo_protocol.lifecycle import UPDATE_OPEN
 from udo_protocol.manifest import Name
 
@@ -50,11 +51,6 @@ def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
     session.merge(Node(name=name, last_seen=now, **beat.model_dump()))
 
 
-def live(session: Session, since: float, polled: Mapping[str, float]) -> list[str]:
-    """Nodes whose last heartbeat or long poll (`polled`: node -> time) is not older than `since`."""
-    return [n.name for n in session.scalars(select(Node)) if max(n.last_seen, polled.get(n.name, 0.0)) >= since]
-
-
 def leave(session: Session, name: str, now: float) -> None:
     """The node has stopped in good order: nobody waits for it any longer."""
     if node := session.get(Node, name):
@@ -71,9 +67,8 @@ def forget(session: Session, before: float) -> None:
             session.execute(delete(table).where(column == name))
 
 
-def everything(session: Session, since: float, polled: Mapping[str, float]) -> list[dict[str, Any]]:
+def everything(session: Session, there: Presence, polled: Mapping[str, float]) -> list[dict[str, Any]]:
     """All nodes, by name."""
-    alive = live(session, since, polled)
     return [
         {
             "node": n.name,
@@ -82,7 +77,7 @@ def everything(session: Session, since: float, polled: Mapping[str, float]) -> l
             "capabilities": n.capabilities,
             "metrics_address": n.metrics_address,
             "last_seen": iso(max(n.last_seen, polled.get(n.name, 0.0))),
-            "live": n.name in alive,
+            "live": n.name in there.live,
         }
         for n in session.scalars(select(Node).order_by(Node.name))
     ]
@@ -108,6 +103,7 @@ def wanted(session: Session) -> dict[str, Any]:
     }
     return {
         "generation": row.value if row else 0,
+        "moved": group_maps.moved(session),
         "deployments": [
             {
                 "name": d.name,
@@ -117,6 +113,7 @@ def wanted(session: Session) -> dict[str, Any]:
                 "manifest": d.version.manifest,
                 "layers": d.version.layers,
                 "slots": d.slots,
+                "generation": d.generation,  # another one says: try again what was refused
                 "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy},
                 "update": steps.get(d.name),
             }

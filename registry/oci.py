@@ -156,7 +156,7 @@ def begin_upload(name: str) -> Response:
                 return _created(url_for("oci.get_blob", name=name, digest=wished), wished)
     if digest is not None and wished is None:
         check_digest(digest)
-    upload = s.uploads.begin(name)
+    upload = s.uploads.begin(name, s.clock())
     if digest is None or wished is not None:
         return _standing(name, upload, 202)
     with upload.taken():

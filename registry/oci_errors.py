@@ -68,6 +68,12 @@ class UploadInvalid(UsageError):
     oci, status = "BLOB_UPLOAD_INVALID", 400
 
 
+class TooManyUploads(errors.Unavailable):
+    """As many uploads are under way as the registry allows, none of them silent."""
+
+    oci, status = "TOOMANYREQUESTS", 429
+
+
 class RangeInvalid(UsageError):
     """A chunk that does not begin where the upload stands."""
 

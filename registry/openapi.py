@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from registry import deployments, nodes
+from registry import deployments, group_maps, nodes
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{model}"
@@ -38,6 +38,7 @@ _QUERY: dict[str, Json] = {
 _OCTETS = "application/octet-stream"
 _REPOSITORY, _UPLOAD = "/v2/{name}", "/v2/{name}/blobs/uploads/{upload_id}"
 _VERSION, _DEPLOYMENT, _NODE = "/api/v1/operators/{name}/versions/{ref}", "/api/v1/deployments/{name}", "/api/v1/nodes/{node}"
+_READS_WITH_TOKEN = (_NODE + "/wanted", _UPLOAD, "/v2/", "/api/v1/audit")
 
 # (method, path, what it does, statuses of success, query parameters, body: a model, a media type or nothing)
 _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[BaseModel] | str | None]] = [
@@ -69,6 +70,9 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("get", _DEPLOYMENT, "One deployment", (200,), (), None),
     ("delete", _DEPLOYMENT, "Undeploy; one that keeps state or dead letters only with them", (200,), ("drop_state",), None),
     ("post", _DEPLOYMENT + "/epochs", "The version that serves an epoch", (200,), (), "EpochBody"),
+    ("get", _DEPLOYMENT + "/group-maps", "Where keyed sessions' state lies", (200,), (), None),
+    ("post", _DEPLOYMENT + "/group-maps", "A node is about to serve a session", (200,), (), group_maps.ClaimBody),
+    ("post", _DEPLOYMENT + "/group-maps/release", "A session has no home any more", (200,), (), group_maps.ReleaseBody),
     ("post", _DEPLOYMENT + "/update", "Live update", (200, 202), (), "UpdateBody"),
     ("post", _DEPLOYMENT + "/rollback", "Back to a former version", (200, 202), (), "UpdateBody"),
     ("get", "/api/v1/updates/{update_id}", "An update", (200,), (), None),
@@ -91,7 +95,7 @@ def describe() -> Json:
     _, definitions = models_json_schema([(m, "validation") for m in models], ref_template=_REF)
     paths: dict[str, Json] = {}
     for method, path, summary, statuses, query, body in _OPERATIONS:
-        bearer = method not in ("get", "head") or path.endswith("/wanted") or path == _UPLOAD or path == "/v2/"
+        bearer = method not in ("get", "head") or path in _READS_WITH_TOKEN
         operation: Json = {
             "summary": summary,
             "operationId": f"{method} {path}",

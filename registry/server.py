@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.workers.gthread import ThreadWorker
 
 from registry.config import Config
+from udo_protocol import supervised
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -27,9 +27,20 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
+        self._let_go()
+
+    def is_parent_alive(self) -> bool:
+        """The master was killed: whoever starts the registry again waits for this worker to be gone."""
+        if super().is_parent_alive():
+            return True
+        self.alive = False
+        self._let_go()
+        return False
+
+    def _let_go(self) -> None:
         if application := self.app.callable:
             # A thread of its own: a signal handler must not wait for the hub's lock.
-            threading.Thread(target=application.extensions["registry"].hub.close, name="stop").start()
+            supervised.once("stop", application.extensions["registry"].hub.close)
 
     def murder_keepalived(self, force: bool = False) -> None:
         super().murder_keepalived(force or not self.alive)
@@ -49,6 +60,8 @@ class _Application(BaseApplication):  # type: ignore[misc]
             "worker_connections": 4 * self._config.threads,
             # Clients keep their connection between two steps of an update; a new one costs a round trip.
             "keepalive": 75,
+            # The master replaces a worker that has shown no sign of life for so long: longer than a hang that one survives.
+            "timeout": 120,
             # An upload under way may finish within this; all else is let go at once.
             "graceful_timeout": 5,
             "control_socket_disable": True,

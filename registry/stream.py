@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
+import time
 from collections.abc import Iterator
 
 from flask import Response, request
 
-from registry import nodes, updates
+from registry import group_maps, nodes, updates
 from registry.web import Services, services
+from udo_protocol import supervised
 from udo_protocol.lifecycle import UPDATE_FINAL
 
-log = logging.getLogger("registry")
 # How late an update may fail after its deadline, or a vanished node be noticed.
 TICK_S = 0.5
 PRUNE_TICKS = 600
+# A tick that comes so late tells that this process stood still: what nodes have said meanwhile is still to be read.
+STOOD_STILL_S = 5.0
 
 
 def stream(update_id: str) -> Response:
@@ -48,20 +50,27 @@ def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
 
 def keep_time(s: Services) -> None:
     """Until the server stops: fail updates that overstay, go on without nodes that vanished, forget what is old now and then."""
+    ticked, judges_from = time.monotonic(), 0.0
     for tick in itertools.count():
         if s.hub.stopping.wait(TICK_S):
             return
+        before, ticked = ticked, time.monotonic()
+        if ticked - before > STOOD_STILL_S:
+            judges_from = ticked + s.config.node_live_s
+        if ticked < judges_from:
+            continue
         try:
             if tick % PRUNE_TICKS == 0:
                 with s.store.write() as session:
                     updates.prune(session)
                     nodes.forget(session, s.clock() - s.config.node_kept_s)
+                    group_maps.forget(session, s.clock() - s.config.node_kept_s)
                 s.collect(s.config.unused_kept_s)
             with s.store.read() as session:
-                if not updates.overdue(session, s.live(session), s.clock()):
+                if not updates.overdue(session, s.presumed(session).live, s.clock()):
                     continue
             with s.store.write() as session:
-                updates.drop_dead(session, s.live(session), s.clock())
+                updates.drop_dead(session, s.presumed(session).live, s.clock())
                 updates.expire(session, s.clock())
         except Exception:
-            log.exception("looking after the updates' deadlines failed; trying again")
+            supervised.failed("update-deadlines")

@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 from registry import audit, catalogue, deployments
 from registry.audit import Caller, iso
 from registry.models import Deployment, Event, Participant, Update, Version
+from registry.presence import Presence
 from registry.store import bump
 from udo_protocol.canary import DIFFERENT, Condition, Measured, share_of_groups, verdict
-from udo_protocol.errors import Conflict, NotFound, SchemaError, UsageError, WaitTimeout
+from udo_protocol.errors import Conflict, NotFound, SchemaError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.lifecycle import UPDATE, UPDATE_OPEN, Lifecycle
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.manifest import Manifest, call_misfits, parse, update_refusals
@@ -96,13 +97,13 @@ def start(
     name: str,
     action: str,
     ref: str | None,
-    live: list[str],
+    there: Presence,
     timeout_s: float,
     canary: dict[str, Any] | None = None,
 ) -> Update:
-    """Begin an update, maybe with a canary (CanaryBody); without one it is done at once when no node lives.
+    """Begin an update, maybe with a canary (CanaryBody), on the nodes that are live; those that are away stand as `gone` in it.
 
-    Conflict while another one runs; but a rollback during a canary ends that one.
+    Conflict when no node is live, and while another one runs; but a rollback during a canary ends that one.
     """
     deployment = deployments.find(session, name)
     if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
@@ -114,8 +115,13 @@ def start(
         raise Conflict(f"deployment {name!r} is already being updated to @{running.to_version} (update {running.id}); one at a time")
     new, remark = target(session, deployment, action, ref)
     old = deployment.version
+    if not there.live:
+        raise Conflict(
+            f"no node is live, so nobody could check or serve {old.name}@{new.version}: {name!r} stays at @{old.version}. Nodes known: "
+            f"{there.named() or 'none'}. Start one (udo up, udo node), then try again; see: udo status"
+        )
     if canary:
-        _require_canary(deployment, new, canary, live)
+        _require_canary(deployment, new, canary)
     update = Update(
         id=secrets.token_hex(8),
         deployment=name,
@@ -135,9 +141,12 @@ def start(
     )
     session.add(update)
     session.flush()
-    nodes = live if new.digest != old.digest else []
+    nodes = there.live if new.digest != old.digest else []
     session.add_all(Participant(update_id=update.id, node=n, state="waiting") for n in nodes)
+    session.add_all(Participant(update_id=update.id, node=n, state="gone") for n in there.away if nodes)
     route = f"{old.name}@{old.version} -> @{new.version} on {len(nodes)} node(s)"
+    if nodes and there.away:
+        route += f", not on {there.named()}"
     noted = f"{route}, update {update.id}"
     if canary:
         remark = f"{_tries(deployment, canary)} for {canary['for_s']:g} s, rolled back if {_conditions(canary)}"
@@ -158,7 +167,7 @@ def step(session: Session, update_id: str, node: str, phase: str, detail: str, n
         return
     _event(session, update, phase if phase != "failed" else "node_failed", now, node=node, detail=detail, error_code=error_code)
     part = session.get(Participant, (update_id, node))
-    if part is None:
+    if part is None or (part.state == "gone" and phase == "failed"):
         return
     if phase == "failed":
         part.state = "failed"
@@ -176,11 +185,16 @@ def advance(session: Session, update: Update, now: float) -> None:
     session.flush()
     if update.state == "canary":
         return _share(session, update, now)
-    states = set(session.scalars(select(Participant.state).where(Participant.update_id == update.id)))
+    parts = session.scalars(select(Participant).where(Participant.update_id == update.id).order_by(Participant.node)).all()
+    states = {p.state for p in parts}
+    if states == {"gone"}:
+        why = f"no node is left of {', '.join(p.node for p in parts)}, so nothing serves {update.to_version}"
+        return _fail(session, update, why, now, Unavailable.code)
     if update.state == "preparing" and "waiting" not in states:
         _promote(session, update, now)
     if update.state == "promoting" and states <= {"answering", "gone"}:
-        _move(session, update, "done", now, detail=f"{update.to_version} answers")
+        gone = ", ".join(p.node for p in parts if p.state == "gone")
+        _move(session, update, "done", now, detail=f"{update.to_version} answers{gone and f', not on {gone}: away'}")
         bump(session)
         _outcome(session, update, now)
 
@@ -211,7 +225,7 @@ def _tries(deployment: Deployment, canary: dict[str, Any]) -> str:
     return f"{len(share_of_groups(canary['percent']))} of {KEY_GROUPS} key groups, tried beside {deployment.version.version}"
 
 
-def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any], live: list[str]) -> None:
+def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any]) -> None:
     if not _keyed(deployment) and any(Condition.parse(text).measure == DIFFERENT for text in canary["rollback_if"]):
         raise UsageError(
             f"condition {DIFFERENT!r}: expected a keyed deployment, {deployment.name!r} is not: its canary answers events that the serving "
@@ -219,8 +233,6 @@ def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any]
         )
     if new.digest == deployment.version.digest:
         raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: there is nothing to try")
-    if not live:
-        raise Conflict(f"no node is live, so a canary of {deployment.name!r} would see no events; see: udo status")
 
 
 def _conditions(canary: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Uploads under way: bytes are appended to a file as they come and become a blob only if they have the digest announced.
 
 An upload that breaks off keeps what came, also across a restart, so that it can be resumed; it vanishes after a time
-without a byte. Of a layer never more than a few pieces are in memory.
+without a byte, or before that when there are too many. Of a layer never more than a few pieces are in memory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from registry.blobs import Blobs, check_digest
 from registry.body import Fill
-from registry.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, UploadInvalid, UploadUnknown
+from registry.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, TooManyUploads, UploadInvalid, UploadUnknown
 from udo_protocol.pouring import pour
 
 _ID = re.compile(r"[0-9a-f]{48}")
@@ -115,17 +114,30 @@ class Upload:
 
 
 class Uploads:
-    """All uploads under way. An upload's name ends with a mark of its repository, so that no other one can finish it."""
+    """All uploads under way, at most `most`. An upload's name ends with a mark of its repository, so that no other one can finish it.
 
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
+    `silence_s`: for so long a client may say nothing; who has said nothing for longer makes room when it is scarce.
+    """
+
+    def __init__(self, blobs: Blobs, most: int, silence_s: float) -> None:
+        self._blobs, self._most, self._silence_s = blobs, most, silence_s
         self._known: dict[str, Upload] = {}
         self._lock = threading.Lock()
+        for path in blobs.incoming.iterdir():
+            if not _ID.fullmatch(path.name):  # a small blob that a registry which was killed did not finish
+                path.unlink(missing_ok=True)
 
-    def begin(self, repository: str) -> Upload:
-        """A new upload with no bytes yet."""
+    def begin(self, repository: str, now: float) -> Upload:
+        """A new upload with no bytes yet; TooManyUploads if there is no room for it."""
         path = self._blobs.incoming / (secrets.token_hex(16) + _mark(repository))
-        path.touch(mode=0o600, exist_ok=False)
+        with self._lock:
+            there = self._by_age()
+            for silent_since, oldest in there[: len(there) - self._most + 1]:
+                if silent_since > now - self._silence_s or not self._forget(oldest):
+                    raise TooManyUploads(
+                        f"{len(there)} uploads are under way, the registry's limit; finish or cancel some, or try again later"
+                    )
+            path.touch(mode=0o600, exist_ok=False)
         return self.find(repository, path.name)
 
     def find(self, repository: str, name: str) -> Upload:
@@ -139,18 +151,24 @@ class Uploads:
 
     def expire(self, before: float) -> int:
         """Forget what has not got a byte since `before` (seconds since the epoch); how many those were."""
-        gone = 0
         with self._lock:
-            for path in self._blobs.incoming.iterdir():
-                if _last_byte(path) < before and not self._is_busy(path.name):
-                    path.unlink(missing_ok=True)
-                    gone += 1
+            gone = sum(self._forget(path) for last_byte, path in self._by_age() if last_byte < before)
             self._known = {n: u for n, u in self._known.items() if (self._blobs.incoming / n).exists()}
         return gone
 
-    def _is_busy(self, name: str) -> Any:
-        known = self._known.get(name)
-        return known and known._busy.locked()
+    def _by_age(self) -> list[tuple[float, Path]]:
+        """(time of the last byte, file) of every upload, the longest silent one first."""
+        return sorted((_last_byte(path), path) for path in self._blobs.incoming.iterdir() if _ID.fullmatch(path.name))
+
+    def _forget(self, path: Path) -> bool:
+        """Unless a request is just being served with it: nobody can take it between the look and the end of its file."""
+        upload = self._known.setdefault(path.name, Upload(path, self._blobs))
+        try:
+            with upload.taken():
+                upload.cancel()
+        except UploadInvalid:
+            return False
+        return True
 
 
 def _last_byte(path: Path) -> float:

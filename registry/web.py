@@ -1,7 +1,7 @@
 """What all routes share: the services, who asks, request bodies checked, answers and errors as JSON.
 
 Errors are `{"error": {code, message, retry}}` with the codes of udo_protocol.errors, below /v2 in the form of the OCI
-distribution specification. Writes and node endpoints need the token.
+distribution specification. Writes need the token, and so do a few reads.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from registry import auth, nodes, oci_errors, repositories
+from registry import auth, oci_errors, repositories
 from registry.audit import Caller
 from registry.blobs import Blobs
 from registry.config import Config
 from registry.hub import Hub
+from registry.presence import Presence, presence, presumed
 from registry.store import Store
 from registry.uploads import Uploads
 from udo_protocol import errors
 from udo_protocol.errors import UdoError, UsageError
 
 Model = TypeVar("Model", bound=BaseModel)
+# What only nodes, pushers and operators of the platform may read; all other reads are open.
+READS_WITH_TOKEN = frozenset(("api.wanted", "api.audit_rows", "oci.upload_status"))
 STATUS: dict[type[UdoError], int] = {
     errors.NotFound: 404,
     errors.Conflict: 409,
@@ -55,12 +58,20 @@ class Services:
     polled: dict[str, float] = field(default_factory=dict)  # node -> when its last long poll began or ended
     wanted: tuple[int, bytes] = (-1, b"")  # the answer to all nodes, of one generation
 
-    def live(self, session: Session) -> list[str]:
-        """Nodes heard of lately."""
-        return nodes.live(session, self.clock() - self.config.node_live_s, self.polled)
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    def presence(self, session: Session) -> Presence:
+        """Nodes heard of lately, and the others."""
+        return presence(session, self.clock() - self.config.node_live_s, self.polled)
+
+    def presumed(self, session: Session) -> Presence:
+        """The same as updates see it: a registry that has just started gives nodes time to find it."""
+        return presumed(session, self.started, self.clock(), self.config.node_live_s, self.polled)
 
     def collect(self, unused_s: float, *, untagged: bool = False) -> tuple[int, int]:
-        """Remove blobs and uploads nobody used for that long; how many of each."""
+        """Remove blobs nobody used for that long, and uploads that broke off, if they are older than that or than what is kept of
+        them; how many of each."""
         before = self.clock() - unused_s
         with self.store.write(durable=True) as session:
             unused = repositories.collect(session, self.blobs, before, untagged=untagged)
@@ -68,7 +79,7 @@ class Services:
             # Still the only writer: no manifest can come to refer to these blobs between the commit and here.
             for digest in unused:
                 self.blobs.remove(digest)
-        return len(unused), self.uploads.expire(before)
+        return len(unused), self.uploads.expire(max(before, self.clock() - self.config.upload_kept_s))
 
 
 def services() -> Services:
@@ -77,11 +88,11 @@ def services() -> Services:
 
 
 def authorise() -> None:
-    """Before every request: Unauthorized for a write, or what only nodes and pushers may read, without a token."""
+    """Before every request: Unauthorized for a write, or one of READS_WITH_TOKEN, without a token."""
     if "gunicorn.socket" in request.environ:  # no peer holds a thread by silence
         request.environ["gunicorn.socket"].settimeout(services().config.silence_s)
     reads = request.method in ("GET", "HEAD", "OPTIONS")
-    if request.routing_exception is None and (not reads or request.path.endswith("/wanted") or request.endpoint == "oci.upload_status"):
+    if request.routing_exception is None and (not reads or request.endpoint in READS_WITH_TOKEN):
         auth.check(request.authorization, services().tokens)
 
 

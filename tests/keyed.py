@@ -21,9 +21,21 @@ GROUPS = range(4)
 class Attempt:
     """One try of a task at an epoch of a session; the first input column is an int64, the key; a second may be event time."""
 
-    def __init__(self, node: Node, deployment: str, session: str, epoch: int, attempt: int, run: str = "r1") -> None:
+    def __init__(
+        self,
+        node: Node,
+        deployment: str,
+        session: str,
+        epoch: int,
+        attempt: int,
+        run: str = "r1",
+        *,
+        groups: Sequence[int] = GROUPS,
+        **asked: bool,
+    ) -> None:
         name = f"{session}.{run}.{epoch}.{attempt}"
-        reply = node.open_lane(deployment, name, session=session, epoch=epoch, run=run, call="c")
+        reply = node.open_lane(deployment, name, session=session, epoch=epoch, run=run, call="c", **asked)  # type: ignore[arg-type]
+        self._groups = groups
         schema = from_ipc(reply.input_schema)
         self._schema = schema.append(pa.field(GROUP_COLUMN, pa.int32()))
         slot = reply.slots[0]
@@ -48,7 +60,7 @@ class Attempt:
 
     def end(self) -> None:
         """The attempt is complete."""
-        self._push(encode(self._header(END, groups=GROUPS)))
+        self._push(encode(self._header(END, groups=self._groups)))
 
     def _header(self, kind: Kind, **more: Any) -> Header:
         self._sent += 1

@@ -93,3 +93,13 @@ sandbox_option = click.option(
     help="Of the process driver: auto, where the host allows one (see: udo node capabilities).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+cut_state_option = click.option(
+    "--cut-state", is_flag=True, help="Give up keyed state written behind unreadable bytes of the state server's file; a copy is kept."
+)
+
+
+def metrics_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: where a node's Prometheus endpoint listens."""
+    host = "Address the node's Prometheus endpoint listens on; 0.0.0.0: all of the host's."
+    f = click.option("--metrics-host", default="127.0.0.1", show_default=True, help=host)(f)
+    return click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Its port; 0: any free one.")(f)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from node_manager import warden
 from node_manager.files import read_json
-from node_manager.proc import ProcessId, alive, identify, terminate
+from node_manager.proc import ProcessId, alive, identify, signal_group, terminate, wait
 from udo_cli.home import Home
 from udo_protocol.errors import Conflict, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.registry_api import Registry
@@ -32,6 +32,8 @@ START_TIMEOUT_S = 60.0
 # The node manager asks its instances to finish the frame in hand first.
 STOP_GRACE_S = 20.0
 _LOOK_S = 0.05
+# The worker of a killed registry answers until it notices, which takes a second.
+_ORPHAN_S = 3.0
 T = TypeVar("T")
 
 
@@ -51,15 +53,18 @@ class Options:
     trusted_keys: Path | None = None
     runtime_image: str = ""
     sandbox: str = "auto"
+    metrics_host: str = "127.0.0.1"
+    cut_state: bool = False
 
 
 @dataclass(frozen=True)
 class Started:
-    """What runs now. `fresh` names those that this call has started."""
+    """What runs now. `fresh` names those that this call has started; `remarks`: what to know of the node's data."""
 
     registry: str
     node: str
     fresh: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
@@ -67,7 +72,7 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(home), contextlib.ExitStack() as undo:
         fresh = []
-        url = _answering_registry(home)
+        url = _lasting_registry(home)
         if url is None:
             say("starting the registry")
             undo.callback(_stop_one, home.registry)
@@ -79,19 +84,25 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
             fresh.append("registry")
         elif options.trusted_keys:
             _require_signing(url)
+        told = home.node / "registry"
+        if "registry" in fresh and _node_answers(home) and not (told.exists() and told.read_text("utf-8") == url):
+            say(f"the registry has another address, {url}: starting the node manager again, queries go on meanwhile")
+            _replace_node(home)
         if not _node_answers(home):
             say("starting the node manager")
             undo.callback(_stop_node, home)
             arguments = ["node_manager", "--home", str(home.node), "--registry", url, "--token-file", str(home.token_file)]
             arguments += ["--driver", options.driver, "--warm", str(options.warm), "--metrics-port", str(options.metrics_port)]
-            arguments += ["--sandbox", options.sandbox]
+            arguments += ["--metrics-host", options.metrics_host, "--sandbox", options.sandbox]
+            arguments += ["--cut-state"] if options.cut_state else []
             arguments += ["--runtime-image", options.runtime_image] if options.runtime_image else []
             child = _spawn(home.node, arguments + (["--node", options.node] if options.node else []))
+            told.write_text(url, "utf-8")
             _await(lambda: _node_answers(home) or None, child, home.node, "the node manager", options.timeout_s)
             _await(lambda: _live_nodes(url) or None, child, home.node, "the node manager's first heartbeat", options.timeout_s)
             fresh.append("node")
         undo.pop_all()
-    return Started(url, str(home.node_socket), tuple(fresh))
+    return Started(url, str(home.node_socket), tuple(fresh), _remarks(home))
 
 
 def stop(home: Home, say: Callable[[str], None]) -> list[str]:
@@ -229,6 +240,17 @@ def _answering_registry(home: Home) -> str | None:
     return None
 
 
+def _lasting_registry(home: Home) -> str | None:
+    """The same, if it will go on answering: its process lives, or it is one that `udo up` has not started."""
+    url = _answering_registry(home)
+    deadline = time.monotonic() + _ORPHAN_S
+    killed = (home.registry / "process.json").exists() and _recorded(home.registry) is None
+    while killed and url is not None and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        url = _answering_registry(home)
+    return url
+
+
 def _require_signing(url: str) -> None:
     """Conflict if the registry that runs already takes versions without a signature."""
     with Registry(url, timeout_s=2.0) as registry:
@@ -247,6 +269,12 @@ def _node_answers(home: Home) -> bool:
     from udo_protocol.node_api import connect_node
 
     return connect_node(str(home.node_socket)).healthy()
+
+
+def _remarks(home: Home) -> tuple[str, ...]:
+    from udo_protocol.node_api import connect_node
+
+    return tuple(f"{s.role} server: {s.remark}" for s in connect_node(home.node_socket).status().servers if s.remark)
 
 
 def _recorded(directory: Path) -> ProcessId | None:
@@ -269,6 +297,16 @@ def _stop_one(directory: Path) -> None:
 def _stop_node(home: Home) -> None:
     _stop_one(home.node)
     _sweep(home)
+
+
+def _replace_node(home: Home) -> None:
+    """End the node manager alone: its instances and servers go on, and the next one adopts them."""
+    from udo_protocol.node_api import connect_node
+
+    if (process := _recorded(home.node)) is not None:
+        signal_group(process, signal.SIGKILL)  # on SIGTERM it would end them all
+        wait(process, STOP_GRACE_S)
+    connect_node(home.node_socket).close()
 
 
 def _sweep(home: Home) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from udo_cli.settings import Settings
 from udo_protocol.errors import Conflict, OperatorError, UsageError, WaitTimeout, by_code
+from udo_protocol.lifecycle import REFUSED
 from udo_protocol.node_api import Node, connect_node
 from udo_protocol.registry_api import Registry
 
@@ -52,7 +53,7 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
             if told.get(key) != entry["state"]:
                 told[key] = entry["state"]
                 say(f"{key}: {entry['state']}")
-            if entry["state"] == "failed":
+            if entry["state"] in ("failed", REFUSED):
                 raise by_code(entry.get("error_code") or OperatorError.code, f"node {key}: {entry['detail'] or 'failed without a reason'}")
         if live <= {key for key, entry in states.items() if entry["state"] == "answering"}:
             return found
@@ -60,6 +61,18 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
             waiting = ", ".join(f"{n} ({told.get(n, 'nothing reported')})" for n in sorted(live))
             raise WaitTimeout(f"waited {timeout_s:.0f} s for {name} to answer on: {waiting}. See: udo status, udo logs {name}")
         time.sleep(_LOOK_S)
+
+
+def reached(api: Registry, update_id: str) -> tuple[list[str], list[str]]:
+    """Nodes that answer with the version of an update that is done, and those it did not reach since they are away."""
+    nodes = api.update_status(update_id)["nodes"]
+    return [n["node"] for n in nodes if n["state"] == "answering"], [n["node"] for n in nodes if n["state"] == "gone"]
+
+
+def where(on: list[str], missed: list[str]) -> str:
+    """The same in a line."""
+    there = f" on {', '.join(on)}" if on else ""
+    return f"{there}, NOT on {', '.join(missed)}: away, checked and brought about there when it is back" if missed else there
 
 
 def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:

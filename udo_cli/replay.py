@@ -12,9 +12,10 @@ from typing import Self
 import pyarrow as pa
 
 from udo_protocol.backoff import LinearBackoff
+from udo_protocol.body import read_event
 from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import PeerError, UdoError, WaitTimeout, by_code
-from udo_protocol.frame import ANSWER, DATA, ERROR, Failure, Frame, Header, encode
+from udo_protocol.frame import ANSWER, DATA, ERROR, Failure, Frame, Header, bounded, encode
 from udo_protocol.lane_end import LaneEnd, Push
 from udo_protocol.node_api import Node
 from udo_protocol.proto import node_manager_pb2 as pb
@@ -47,7 +48,7 @@ class Replay:
 
     def send(self, letter: pb.DeadLetter) -> Outcome:
         """Wait for what the operator says to it now. SchemaError if it does not take such events any more."""
-        batch = pa.ipc.open_stream(letter.arrow).read_next_batch()
+        batch = read_event(letter.arrow)
         if self._end is None or batch.schema != self._schema:
             self._open(batch.schema)
         assert self._end is not None
@@ -68,7 +69,7 @@ class Replay:
             return Outcome(answer.batch(schema))
         self._close()
         if answer.header.kind == ERROR:
-            return Outcome(failure=answer.header.failure)
+            return Outcome(failure=bounded(answer.header.failure))
         raise PeerError(f"{self._deployment} answered a dead letter with a frame of kind {answer.header.kind}; try again")
 
     def _open(self, schema: pa.Schema) -> None:

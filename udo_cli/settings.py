@@ -51,11 +51,13 @@ class Settings(BaseSettings):
                 raise Unauthorized(f"the token file {path} does not exist; set UDO_TOKEN or UDO_TOKEN_FILE") from None
             return None
 
+    def local_node(self) -> str | None:
+        """The node manager's socket: UDO_NODE, the one `udo up` started, or the system-wide one; None if there is none."""
+        there = (str(path) for path in (self.local.node_socket, Path("/run/udo/node.sock")) if path.exists())
+        return self.node or next(there, None)
+
     def node_address(self) -> str:
-        """The node manager's socket: UDO_NODE, the one `udo up` started, or the system-wide one."""
-        if self.node:
-            return self.node
-        for path in (self.local.node_socket, Path("/run/udo/node.sock")):
-            if path.exists():
-                return str(path)
+        """The same; Unavailable says how to name or start one."""
+        if address := self.local_node():
+            return address
         raise Unavailable(f"no node manager: UDO_NODE is not set and there is none under {self.local.path}. Start one with: udo up")

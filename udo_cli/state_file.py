@@ -24,6 +24,8 @@ from udo_protocol.proto import node_manager_pb2 as pb
 FORMAT, FORMAT_VERSION = "udo-state", 1
 _PIECE_BYTES = 1 << 20
 _LEVEL = 1  # of gzip: state is written once and read once
+# Of one key group, which is read into memory: a session may have limits.state_mb, 256 by default, in all its groups.
+_GROUP_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -127,16 +129,21 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     """Header, groups, trailer as they stand; UsageError if it is no such file, damaged or cut off."""
     try:
         with gzip.open(path, "rb") as file:
-            unpacker = msgpack.Unpacker(file, max_buffer_size=0, strict_map_key=False)
+            unpacker = msgpack.Unpacker(file, max_buffer_size=_GROUP_BYTES, strict_map_key=False)
             header = next(unpacker, None)
             if not isinstance(header, dict) or header.get("format") != FORMAT:
                 raise UsageError(f"{path} is no file of `udo state export`")
-            if header["format_version"] != FORMAT_VERSION:
-                raise UsageError(f"{path} has format version {header['format_version']}; this udo reads {FORMAT_VERSION}")
+            if header.get("format_version") != FORMAT_VERSION:
+                raise UsageError(f"{path} has format version {header.get('format_version')}; this udo reads {FORMAT_VERSION}")
             yield header
-            yield from unpacker
+            for item in unpacker:
+                if not isinstance(item, dict):
+                    raise UsageError(f"{path} is damaged: expected a key group, got {type(item).__name__}")
+                yield item
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}") from None
+    except msgpack.BufferFull:
+        raise UsageError(f"{path} is damaged: a key group has more than {_GROUP_BYTES >> 20} MiB") from None
     except (OSError, EOFError, zlib.error, ValueError, msgpack.UnpackException) as e:
         raise UsageError(f"{path} is damaged or no file of `udo state export`: {e}") from e
 

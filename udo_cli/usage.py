@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from udo_protocol.errors import NotFound, Unavailable
+from udo_cli import remote
+from udo_cli.settings import Settings
+from udo_protocol.errors import NotFound, SlotBroken, Unavailable
 from udo_protocol.node_api import Node, connect_node
 from udo_protocol.registry_api import Registry
 
@@ -17,7 +20,35 @@ def live_nodes(api: Registry) -> Iterator[tuple[str, Node | None]]:
     """Every live node, with None for one that cannot be asked from here: it answers on a socket of its own host."""
     for node in api.nodes():
         if node["live"]:
-            yield node["node"], connect_node(node["address"]) if Path(node["address"]).exists() else None
+            yield node["node"], reachable(node["address"])
+
+
+def reachable(address: str) -> Node | None:
+    """The node manager at HOST:PATH, if that is a socket of this host."""
+    host, _, path = address.rpartition(":")
+    return connect_node(path) if host in ("", socket.gethostname()) and Path(path).exists() else None
+
+
+def nodes_to_ask(address: str | None) -> Iterator[tuple[str, Node | None, str]]:
+    """(name, node, why not) of the node manager at `address` or UDO_NODE if one is given, else of every node the registry knows; of
+    this host's alone when there is no registry."""
+    settings = Settings()
+    if address := address or settings.node:
+        yield address, connect_node(address), ""
+        return
+    try:
+        with remote.registry(settings) as api:
+            known = api.nodes()
+    except Unavailable as e:
+        yield "of others", None, str(e)
+        yield "here", connect_node(settings.node_address()), ""
+        return
+    for n in known:
+        node = reachable(n["address"]) if n["live"] else None
+        yield n["node"], node, f"its socket is on another host, {n['address']}" if n["live"] else f"away since {n['last_seen']}"
+    here = settings.local_node()
+    if here and not any(n["address"].endswith(f":{here}") for n in known):  # one that follows another registry, or none
+        yield "here", connect_node(here), ""
 
 
 def of_version(api: Registry, name: str, digest: str) -> Json:
@@ -59,7 +90,7 @@ def _queries(api: Registry, deployments: set[str], digest: str) -> Json:
 def _slot(name: str, node: Node, slot: Any) -> Json:
     try:
         kept = [s for s in node.sessions(slot.deployment).sessions if s.slot == slot.slot]
-    except NotFound:  # undeployed meanwhile
+    except (NotFound, SlotBroken):  # undeployed meanwhile; what its operator broke `udo status` says
         kept = []
     return {
         "node": name,

@@ -15,9 +15,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
-from udo_interface import settings
+from udo_interface import progress, settings
 from udo_interface.deployed import Deployed, fetch
-from udo_interface.discovery import NODE_SETTING, REGISTRY_SETTING, registry_url
+from udo_interface.discovery import NODE_SETTING, NODE_WAIT_SETTING, REGISTRY_SETTING, node_wait_s, registry_url
 from udo_interface.key_groups import by_key_group
 from udo_interface.spark_types import delivered, output_fields, require_input
 from udo_interface.store import Stored
@@ -82,6 +82,10 @@ class Operator:
         wanted = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
         if _require_key(deployed, chosen.key):
             settings.check_keyed(conf)
+            if df.isStreaming:
+                progress.watch(df.sparkSession)
+            elif inside := _query(df):
+                progress.require_synchronous_query(df.sparkSession, inside[0], deployed.what)
             df, partitions = by_key_group(df, deployed.key, deployed.input)
             stored = None if chosen.store is None else _stored(chosen.store, deployed, df)
             keys = Keys(partitions, _call_id(df), chosen.start == "empty", round(time.time() * 1000), stored)
@@ -113,6 +117,7 @@ class Operator:
             raise SchemaError(
                 f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first"
             )
+        node_wait_s(node_wait := conf(NODE_WAIT_SETTING, "") or None)  # a wrong number is told on the driver
         return Task(
             deployment=deployed.reference,
             what=deployed.what,
@@ -126,6 +131,7 @@ class Operator:
             input=to_ipc(deployed.input),
             output=to_ipc(deployed.output),
             delivered=to_ipc(back),
+            node_wait=node_wait,
         )
 
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 from udo_interface.columns import Picker
 from udo_interface.lane import LOOK_MS, Collector, Sender
 from udo_interface.opening import Opened
-from udo_protocol.errors import PeerError, SchemaError, ServerLost, UdoError, UsageError, WaitTimeout
+from udo_protocol import supervised
+from udo_protocol.errors import LaneExpired, PeerError, SchemaError, ServerLost, SlotBroken, UdoError, UsageError, WaitTimeout
 from udo_protocol.lane_end import LaneEnd
 
 Listener = Callable[[Any], None]
@@ -49,7 +50,7 @@ class ChannelSettings:
 
 
 class EventsLost(ServerLost):
-    """The queue server went away with events on it; `unanswered` holds their batches, `unsent` counts buffered events."""
+    """The queue server went away with events on it, or the lane did; `unanswered` holds their batches, `unsent` counts buffered events."""
 
     def __init__(self, message: str, unanswered: list[pa.RecordBatch] | None = None, unsent: int = 0) -> None:
         super().__init__(message)
@@ -84,8 +85,7 @@ class Channel:
         self._filled = threading.Condition(lock)  # the thread waits for events
         self._moved = threading.Condition(lock)  # callers wait for room, credits or the end
         self._sender.open()
-        self._thread = threading.Thread(target=self._run, name=f"udo-{opened.lane}", daemon=True)
-        self._thread.start()
+        self._thread = supervised.once("channel", self._run, opened.lane)
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Hand over one event and return at once; blocks only while the buffer is full."""
@@ -177,6 +177,7 @@ class Channel:
             self._in.conn.close()
 
     def _run(self) -> None:
+        """Once: what was under way when it failed has an unknown outcome, so callers are told and open a new client."""
         try:
             self._work()
         except Exception as e:
@@ -186,7 +187,7 @@ class Channel:
         with self._moved:
             if self.error is not None:
                 return
-            if isinstance(e, ServerLost):
+            if isinstance(e, (ServerLost, LaneExpired, SlotBroken)):
                 self.error = self._lost(e)
             else:
                 self.error = e if isinstance(e, UdoError) else UdoError(f"{self.place}: {type(e).__name__}: {e}")
@@ -196,7 +197,7 @@ class Channel:
             for c in (self._filled, self._moved):
                 c.notify_all()
 
-    def _lost(self, e: ServerLost) -> EventsLost:
+    def _lost(self, e: ServerLost | LaneExpired | SlotBroken) -> EventsLost:
         rows = sum(b.num_rows for b in self._asked)
         first = self._answered + 1
         unsent = self._buffered + self._in_hand

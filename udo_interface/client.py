@@ -15,7 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from udo_interface.channel import Channel, ChannelSettings, EventsLost, Listener
-from udo_interface.discovery import node_address
+from udo_interface.discovery import node_address, node_wait_s
 from udo_interface.opening import Request, reach
 from udo_protocol.errors import UdoError, UsageError
 
@@ -33,7 +33,9 @@ class Client:
 
     def request_operator(self, name: str, callback: Callable[[str], None] | None = None) -> str:
         """Make the operator reachable; answers its address, and hands it to `callback`. NotFound, Unavailable as it is."""
-        channel = Channel(*reach(node_address(self._node), Request(name, window=self._settings.window)), self._settings)
+        # A program, unlike a task, is told at once that nobody is there, unless UDO_NODE_WAIT_S says otherwise.
+        opened, end = reach(node_address(self._node), Request(name, window=self._settings.window), wait_s=node_wait_s(None, default=0.0))
+        channel = Channel(opened, end, self._settings)
         self._channels[channel.address] = channel
         if callback is not None:
             callback(channel.address)

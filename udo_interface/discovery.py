@@ -9,9 +9,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from udo_protocol.errors import Unavailable
+from udo_protocol.errors import Unavailable, UsageError
 
 NODE_SETTING, NODE_VARIABLE, NODE_SOCKET = "spark.udo.node", "UDO_NODE", Path("/run/udo/node.sock")
+NODE_WAIT_SETTING, NODE_WAIT_VARIABLE = "spark.udo.nodeWaitS", "UDO_NODE_WAIT_S"
+# A node manager that crashed or is replaced on purpose is back within seconds, on a host that boots anew within a minute.
+NODE_WAIT_S = 60.0
 REGISTRY_SETTING, REGISTRY_VARIABLE = "spark.udo.registry", "UDO_REGISTRY"
 
 
@@ -28,14 +31,35 @@ def node_address(setting: str | None, env: Mapping[str, str] | None = None) -> s
     if given := env.get(NODE_VARIABLE):
         return given
     looked = [f"{NODE_SETTING} (not set)", f"{NODE_VARIABLE} (not set)"]
-    for path in (home(env) / "node" / "node.sock", NODE_SOCKET):
-        if path.exists():
-            return str(path)
-        looked.append(f"{path} (absent)")
+    usual = (home(env) / "node" / "node.sock", NODE_SOCKET)
+    # A node manager that is being restarted has no socket for a moment, but its directory stays.
+    for there in (Path.exists, _was_there):
+        for path in usual:
+            if there(path):
+                return str(path)
+    looked += [f"{path} (absent)" for path in usual]
     raise Unavailable(
         f"no node manager found on this machine; looked at: {', '.join(looked)}. "
         f"Start one with `udo up` (or `udo node`), or set {NODE_SETTING} to the path of its socket; see docs/executors.md"
     )
+
+
+def _was_there(path: Path) -> bool:
+    return path.parent.is_dir()
+
+
+def node_wait_s(setting: str | None, env: Mapping[str, str] | None = None, default: float = NODE_WAIT_S) -> float:
+    """How long to wait for a node manager that is away: the setting, UDO_NODE_WAIT_S, else `default`. UsageError for no number >= 0."""
+    env = os.environ if env is None else env
+    for name, given in ((NODE_WAIT_SETTING, setting), (NODE_WAIT_VARIABLE, env.get(NODE_WAIT_VARIABLE))):
+        if given:
+            try:
+                if 0 <= (seconds := float(given)) < float("inf"):
+                    return seconds
+            except ValueError:
+                pass
+            raise UsageError(f"{name}: expected a number of seconds >= 0, got {given!r}")
+    return default
 
 
 def registry_url(setting: str | None, env: Mapping[str, str] | None = None) -> str:

@@ -16,11 +16,13 @@ import pyarrow as pa
 from udo_protocol import frame
 from udo_protocol.backoff import LinearBackoff
 from udo_protocol.clock import Clock, SystemClock
+from udo_protocol.cut import cut
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, WaitTimeout, by_code
-from udo_protocol.frame import Bytes, Frame, Header
-from udo_protocol.lane_end import LaneEnd, Push
+from udo_protocol.frame import Bytes, Frame, Header, bounded
+from udo_protocol.lane_end import LaneEnd, Push, gone
+from udo_protocol.limits import MESSAGE_CHARS, TRACEBACK_CHARS
 from udo_protocol.schema import conform, misfits, schema_id, to_ipc
-from udo_protocol.slot import slot_stats
+from udo_protocol.slot import last_emitted
 
 # The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
 GRACE_MS = 15_000
@@ -99,7 +101,7 @@ class Patience:
             return
         self._looked = now
         self.look()
-        emitted = slot_stats(self.end.conn, self.end.prefix).emitted
+        emitted = last_emitted(self.end.conn, self.end.prefix)
         if emitted != self._emitted:  # other lanes' frames are being answered
             self._emitted, self._since = emitted, now
         bound_ms = self.place.answer_timeout_ms + GRACE_MS
@@ -112,9 +114,9 @@ class Patience:
     def look(self) -> None:
         """Raise the reason why the slot does not serve, if there is one."""
         if why := self.end.status():
-            text = f"{self.place} does not serve: {why.get('message', 'no reason given')}"
+            text = f"{self.place} does not serve: {cut(str(why.get('message', 'no reason given')), MESSAGE_CHARS)}"
             if why.get("traceback"):
-                text += f"\nThe operator's traceback:\n{why['traceback'].rstrip()}"
+                text += f"\nThe operator's traceback:\n{cut(str(why['traceback']), TRACEBACK_CHARS).rstrip()}"
             raise by_code(str(why.get("code", OperatorError.code)), text)
 
 
@@ -191,9 +193,7 @@ class Sender:
         if reply.status is Push.BUSY:
             reply = self._wait_for_room(number, pieces)
         if reply.status is Push.EXPIRED:
-            raise LaneExpired(
-                f"{self._place}: lane {self._end.lane} was idle for more than {self._end.limits.lane_ttl_ms / 1000:g} s and was removed"
-            )
+            raise LaneExpired(f"{self._place}: {gone(self._end.lane, self._end.limits)}")
         if reply.status is Push.STALE:
             raise Stale(f"{self._place}: a newer attempt at this epoch is known ({bytes(reply.value or b'').decode()}); this one gives up")
         if reply.status is not Push.ACCEPTED:
@@ -227,7 +227,11 @@ class Collector:
 
     def poll(self) -> list[pa.RecordBatch]:
         """One batch, maybe of no rows, per frame answered by now."""
-        return [self._answer(f) for f in self._end.poll()]
+        try:
+            frames = self._end.poll()
+        except ProtocolError as e:
+            raise self._improper(e) from e
+        return [self._answer(f) for f in frames]
 
     def wait(self, wait_ms: int = LOOK_MS) -> list[pa.RecordBatch]:
         """As `poll`, but sleeps up to `wait_ms` for the next answer, which must be due."""
@@ -235,7 +239,10 @@ class Collector:
 
     def frames(self, wait_ms: int = LOOK_MS) -> list[Frame]:
         """As `wait`, not yet looked at; each is to be given to `check`."""
-        frames = self._end.collect(wait_ms)
+        try:
+            frames = self._end.collect(wait_ms)
+        except ProtocolError as e:
+            raise self._improper(e) from e
         if frames:
             self._patience.progress()
         else:
@@ -263,21 +270,39 @@ class Collector:
             raise OperatorError(f"{self._place} did not process frame {self.number}: an earlier frame of this attempt failed")
         return header
 
+    def batch(self, answer: Frame, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows of an answer in that schema; ProtocolError names the place."""
+        try:
+            return answer.batch(schema)
+        except ProtocolError as e:
+            raise self._improper(e) from e
+
+    def _improper(self, e: ProtocolError) -> ProtocolError:
+        return ProtocolError(f"{self._place} did not answer with a proper frame: {e}")
+
     def _answer(self, answer: Frame) -> pa.RecordBatch:
         header = self.check(answer)
         schema = self._schemas.get(header.schema)
         if schema is self._expected or answer.body is None:
-            return answer.batch(self._expected)
+            return self.batch(answer, self._expected)
         if schema is None:
-            schema = self._schemas[header.schema] = self._end.schema(header.schema)
-            if problems := misfits(schema, self._expected):
-                raise SchemaError(
-                    f"{self._place}, version {header.version}, answers with columns this query was not built for: {'; '.join(problems)}"
-                )
-        return conform(answer.batch(schema), self._expected)
+            schema = self._schemas[header.schema] = self._schema(header)
+        return conform(self.batch(answer, schema), self._expected)
+
+    def _schema(self, header: Header) -> pa.Schema:
+        """One that no answer has named before."""
+        try:
+            schema = self._end.schema(header.schema)
+        except ProtocolError as e:
+            raise self._improper(e) from e
+        if problems := misfits(schema, self._expected):
+            raise SchemaError(
+                f"{self._place}, version {header.version}, answers with columns this query was not built for: {'; '.join(problems)}"
+            )
+        return schema
 
     def _failed(self, header: Header) -> NoReturn:
-        failure = header.failure
+        failure = bounded(header.failure)
         who = f", instance {failure.instance}" if failure.instance else ""
         place = replace(self._place, version=header.version.rpartition("@")[2] or self._place.version)
         text = f"{place} failed on frame {header.number}{who}: {failure.message}"

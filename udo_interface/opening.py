@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from udo_interface.discovery import NODE_WAIT_SETTING
 from udo_interface.lane import Collector, Place, Sender, Stamp
 from udo_protocol.backoff import LinearBackoff
 from udo_protocol.connection import Connection, Login
-from udo_protocol.errors import PeerError, ProtocolError, ServerLost
+from udo_protocol.errors import NodeAway, PeerError, ProtocolError, ServerLost
 from udo_protocol.lane_end import LaneEnd
 from udo_protocol.limits import DEFAULT, Limits
 from udo_protocol.node_api import connect_node
@@ -22,6 +24,8 @@ from udo_protocol.schema import from_ipc, to_ipc
 
 # An instance that is just being started (first deployment, crash, cold version pin) is worth this wait.
 OPEN_WAIT_MS = 30_000
+# While a node manager is away: ask again after 50, 100 ... 1000 ms.
+AWAY_INCREMENT_US, AWAY_CEILING_US = 50_000, 1_000_000
 # A killed queue server is replaced within a second or so: ask again after 20, 40 ... 500 ms.
 REPLACED_INCREMENT_US, REPLACED_CEILING_US = 20_000, 500_000
 
@@ -35,6 +39,7 @@ class Keyed:
     groups: tuple[int, ...]
     start_empty: bool = False
     started_ms: int = 0
+    stored: bool = False  # its state is brought from a store and taken there, so any node may serve it
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,31 @@ class Opened:
         return LaneEnd(Connection(self.queue_socket, run_id=self.run_id, login=self.login), self.prefix, self.lane, self.limits)
 
 
-def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened:
-    """Ask the node manager at `address` for a lane; its errors (NotFound, SchemaError, OperatorError, ...) pass through."""
+def ask(address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0) -> Opened:
+    """Ask the node manager at `address` for a lane; its errors (NotFound, SchemaError, OperatorError, ...) pass through.
+
+    One that is away is asked again for `wait_s`: it may just be restarting.
+    """
+    backoff = LinearBackoff(AWAY_INCREMENT_US, AWAY_CEILING_US)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return _ask(address, request, sent)
+        except NodeAway as e:
+            if time.monotonic() >= deadline:
+                raise _gave_up(e, request, wait_s) if wait_s else e from None
+        backoff.pause()
+
+
+def _gave_up(e: NodeAway, request: Request, waited_s: float) -> NodeAway:
+    keyed = " (a keyed operator's state goes along only with store=)" if request.keyed else ""
+    return NodeAway(
+        f"{e}. Waited {waited_s:g} s for it on host {socket.gethostname()} ({NODE_WAIT_SETTING}). If it is gone for good, let Spark give "
+        f"the task to another host: spark.excludeOnFailure.enabled=true{keyed}; see docs/executors.md"
+    )
+
+
+def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
     lane = request.lane()
     reply = connect_node(address).open_lane(
         request.deployment,
@@ -91,6 +119,8 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None) -> Opened
         run=request.keyed.run if request.keyed else "",
         call=request.keyed.call if request.keyed else "",
         run_started_ms=request.keyed.started_ms if request.keyed else 0,
+        stored=bool(request.keyed and request.keyed.stored),
+        start_empty=bool(request.keyed and request.keyed.start_empty),
     )
     if len(reply.slots) != 1:
         raise ProtocolError(
@@ -139,12 +169,12 @@ def _stamp(request: Request, run: int) -> Stamp | None:
     return Stamp(run or 1, request.epoch or 0, request.attempt, keyed.groups, keyed.start_empty, job=not keyed.run)
 
 
-def reach(address: str, request: Request, sent: pa.Schema | None = None) -> tuple[Opened, LaneEnd]:
+def reach(address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0) -> tuple[Opened, LaneEnd]:
     """`ask`, then connect. While a lost queue server is being replaced it asks again: nothing was sent, so nothing is lost."""
     backoff = LinearBackoff(REPLACED_INCREMENT_US, REPLACED_CEILING_US)
     deadline = time.monotonic() + OPEN_WAIT_MS / 1000
     while True:
-        opened = ask(address, request, sent)
+        opened = ask(address, request, sent, wait_s)
         try:
             return opened, opened.end()
         except ServerLost as e:
@@ -154,9 +184,11 @@ def reach(address: str, request: Request, sent: pa.Schema | None = None) -> tupl
 
 
 @contextmanager
-def conversation(address: str, request: Request, sent: pa.Schema, expected: pa.Schema) -> Iterator[tuple[Sender, Collector, Place]]:
+def conversation(
+    address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0
+) -> Iterator[tuple[Sender, Collector, Place]]:
     """A lane over one connection for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
-    opened, end = reach(address, request, sent)
+    opened, end = reach(address, request, sent, wait_s)
     sender = Sender(end, opened.place, sent, stamp=opened.stamp)
     try:
         sender.open()

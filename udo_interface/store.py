@@ -1,10 +1,11 @@
 """A query's state in files, beside its checkpoint or wherever pyarrow.fs reaches: one file per partition and epoch.
 
-    <location>/<deployment>/<session>/<epoch>/<partition>of<partitions>-<run>-<attempt>-v<state version>.<full|delta>.arrow
+    <location>/<deployment>/<session>/<epoch>/<partition>of<partitions>-<run>-<attempt>-v<state version>.[void.]<full|delta>.arrow
 
 A file is complete under its name or not there. The state before epoch e is, for each key group, its newest full file below e and
 the deltas of every epoch from there to e - 1; of several files of one epoch the newest (run, attempt) counts, since all are of
-ENDed attempts, which come to the same. A gap is an error, never an empty start. docs/state.md, "A second store".
+ENDed attempts, which come to the same; one that a limit cut short (void) only if all were. A gap is an error, never an empty
+start. docs/state.md, "A second store".
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pyarrow as pa
 
 from udo_interface.key_groups import groups_of
 from udo_interface.store_place import OBJECT_STORES, first_line, hint, put, reached
+from udo_protocol import body
 from udo_protocol.errors import StateLost, Unavailable
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.stored import ROWS
@@ -35,7 +37,7 @@ FULL_EVERY = 10
 # How many files are asked at once for their event time: there is one for each partition, and a distant store takes its time.
 READERS = 16
 _META = b"udo"
-_NAME = re.compile(r"(\d+)of(\d+)-(\d+)-(\d+)-v(\d+)\.(full|delta)\.arrow")
+_NAME = re.compile(r"(\d+)of(\d+)-(\d+)-(\d+)-v(\d+)\.(void\.)?(full|delta)\.arrow")
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,12 @@ class File:
     attempt: int
     state_version: int
     full: bool
+    void: bool = False
 
     @property
     def name(self) -> str:
         """Below the session's directory."""
-        kind = "full" if self.full else "delta"
+        kind = f"{'void.' * self.void}{'full' if self.full else 'delta'}"
         return f"{self.epoch}/{self.partition}of{self.partitions}-{self.run}-{self.attempt}-v{self.state_version}.{kind}.arrow"
 
     @property
@@ -83,13 +86,13 @@ def parsed(path: str) -> File | None:
     if found is None or not epoch.isdigit():
         return None
     partition, partitions, run, attempt, state_version = map(int, found.groups()[:5])
-    return File(int(epoch), partition, partitions, run, attempt, state_version, found[6] == "full")
+    return File(int(epoch), partition, partitions, run, attempt, state_version, found[7] == "full", found[6] is not None)
 
 
 def newest_at(files: Iterable[File], epoch: int) -> dict[int, File]:
     """For each key group the file that holds what `epoch` made of it."""
     found: dict[int, File] = {}
-    for f in sorted((f for f in files if f.epoch == epoch), key=lambda f: (f.run, f.attempt)):
+    for f in sorted((f for f in files if f.epoch == epoch), key=lambda f: (not f.void, f.run, f.attempt)):
         found.update(dict.fromkeys(f.groups, f))
     return found
 
@@ -238,7 +241,7 @@ class Store:
 
     def _read(self, file: File, epoch: int) -> list[pa.RecordBatch]:
         with self._opened(file, epoch) as (about, reader):
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            batches = [body.validated(reader.get_batch(i)) for i in range(reader.num_record_batches)]
             if _checksum(batches) != about["checksum"]:
                 raise pa.ArrowInvalid("its checksum is wrong")
             return batches
@@ -254,7 +257,7 @@ class Store:
         except OSError as e:
             raise self._away(f"{path} cannot be opened", e, held) from e
         try:
-            with source, pa.ipc.open_file(source) as reader:
+            with source, body.read_file(source) as reader:
                 about = json.loads((reader.schema.metadata or {}).get(_META, b"null"))
                 if about is None or not reader.schema.equals(ROWS):
                     raise pa.ArrowInvalid("it is no file of a state store")

@@ -13,6 +13,7 @@ import pyarrow as pa
 from udo_interface.lane import Asked, Collector, Place, Sender
 from udo_interface.store import File, Store, newest_at
 from udo_protocol import frame
+from udo_protocol.errors import ProtocolError
 from udo_protocol.frame import Frame, Header
 from udo_protocol.stored import ROWS, Row, body_bytes, row_bytes, rows
 
@@ -40,7 +41,7 @@ class StoreLane:
         try:
             yield from answers
         except GeneratorExit:  # a limit: the attempt has ENDed without a trace, which is to be known too
-            self.save()
+            self.save(void=True)
             raise
         self.save()
 
@@ -52,6 +53,8 @@ class StoreLane:
         found = self._ask(frame.RESTORE, groups=stamp.groups).header
         if not (found.groups or found.behind):
             return
+        if len(found.groups) != len(found.epochs):
+            raise ProtocolError(f"{self.place} names {len(found.groups)} key groups and the epochs of {len(found.epochs)}")
         files = [f for f in self.store.files() if f.epoch < epoch]
         if not files and (stamp.start_empty or not found.groups):
             return
@@ -64,7 +67,7 @@ class StoreLane:
         for complete, batch in _parts(values, body_bytes(self.place.frame_bytes)):
             self._ask(frame.RESTORE, batch, groups=complete, **told)
 
-    def save(self) -> None:
+    def save(self, *, void: bool = False) -> None:
         """Write what the epoch changed, or all there is: now and then, or if the epoch before is not there or of another version."""
         epoch, groups = self._stamp.epoch, self._stamp.groups
         if not groups:
@@ -82,7 +85,7 @@ class StoreLane:
             "label": [stamp.run, epoch, stamp.attempt],
             "highest_us": header.highest_us if header.HasField("highest_us") else None,
         }
-        file = File(epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full)
+        file = File(epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full, void)
         self.store.write(file, batches, about)
         if 0 in groups and (epoch - 2) % self.store.stored.full_every == 0:  # the full files of the epoch before last have come
             self.store.prune(epoch)
@@ -96,8 +99,11 @@ class StoreLane:
             if version not in (None, answer.header.state_version):  # updated between two of the answers
                 return self._taken(full)
             version = answer.header.state_version
-            batches.append(answer.batch(ROWS))
-            left, offset = left[len(answer.header.groups) :], answer.header.offset
+            batches.append(self.collector.batch(answer, ROWS))
+            taken, before, offset = len(answer.header.groups), offset, answer.header.offset
+            if not taken and offset <= before:
+                raise ProtocolError(f"{self.place}: the state of key group {left[0]} does not come to an end")
+            left = left[taken:]
         return batches, answer.header
 
     def _ask(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> Frame:
@@ -113,7 +119,7 @@ class StoreLane:
 
 def _serves(files: list[File], group: int, here: int, epoch: int) -> bool:
     """Whether the instance's own state of the group, of epoch `here`, is as new as the store's: a limit kept it out of later ones."""
-    newest = max((f.epoch for f in files if group in f.groups), default=-1)
+    newest = max((f.epoch for f in files if group in f.groups and not f.void), default=-1)
     return here >= 0 and newest < epoch - 1 and here >= newest
 
 

@@ -16,10 +16,11 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 
 from udo_interface.columns import Picker, kept
-from udo_interface.discovery import node_address
+from udo_interface.discovery import node_address, node_wait_s
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Asked, Collector, Place, Sender, exchange
 from udo_interface.opening import Keyed, Request, conversation
+from udo_interface.progress import require_synchronous
 from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
 from udo_protocol.dead_letters import DEAD_LETTER
@@ -58,6 +59,7 @@ class Task:
     input: bytes
     output: bytes
     delivered: bytes
+    node_wait: str | None = None
 
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
@@ -96,7 +98,8 @@ class Task:
             return
         given = items if first is None else itertools.chain([first], items)
         request = self.request()
-        with conversation(node_address(self.node), request, sent, from_ipc(self.output)) as (sender, collector, place):
+        wait_s = node_wait_s(self.node_wait)
+        with conversation(node_address(self.node), request, sent, from_ipc(self.output), wait_s) as (sender, collector, place):
             for asked, answer in self._answers(sender, collector, given, place, interleave):
                 yield asked, answer, place
 
@@ -122,12 +125,13 @@ class Task:
             session, epoch = f"{self.app}/{job}", 0
         keyed = None
         if self.keyed:
+            require_synchronous(context, self.what)
             session = f"{session}.{self.uid}" if self.uid else session
             run = (context.getLocalProperty("spark.jobGroup.id") or "") if query else ""
             # An RDD's partition is one group by itself: its keys come from nowhere else.
             here, count = context.partitionId(), self.keyed.partitions
             groups = groups_of(here, count) if count else [here]
-            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms)
+            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms, self.keyed.stored is not None)
         return Request(
             self.deployment,
             session,

@@ -13,8 +13,8 @@ from udo_protocol import keys
 from udo_protocol.errors import Conflict
 
 # Rules are tried one after the other for each key of each command, so the first one takes in all that is busy: what begins with
-# another letter than one that an instance may only read.
-_INSTANCE_WRITES = ("[^orsf]*", "out:*", "sizes", "", "schema:*")
+# another letter than those that it may only read, or that are none of its business (`newest:*`, `used:*`).
+_INSTANCE_WRITES = ("[^orsfnu]*", "out:*", "sizes", "", "schema:*")
 _INSTANCE_READS = ("owner", "route", "status", "failed")
 _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
     hset hdel hgetall incrby decrby sadd smembers"""

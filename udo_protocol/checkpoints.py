@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from udo_protocol import following
+from udo_protocol import following, untrusted
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
 from udo_protocol.slot import as_int
@@ -81,7 +81,7 @@ def _write_as_owner(
         if as_int(owner) != token:
             state.call("UNWATCH")
             raise Fenced(f"token {token} is not the owner of {prefix} any more, {as_int(owner)} is")
-        name = "" if follower is None else bytes(follower).decode()
+        name = "" if follower is None else bytes(follower).decode("utf-8", "replace")
         told = following.tell(prefix, name, journal(name)) if name else []
         steps = [*commands, *told]
         state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
@@ -99,11 +99,14 @@ def _write_as_owner(
 
 def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
     """What durable state covers; Checkpoint() if there is none."""
-    covers, riding = state.transaction([("GET", f"{prefix}ckpt"), ("LRANGE", f"{prefix}riding", 0, -1)])
+    covers, riding = untrusted.read(state, ("GET", f"{prefix}ckpt"), ("LRANGE", f"{prefix}riding", 0, -1))
     if covers is None:
         return Checkpoint()
-    seq, _, incarnation = bytes(covers).decode().partition(" ")
-    return Checkpoint(int(seq), incarnation, [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)])
+    with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
+        seq, incarnation = bytes(covers).decode().split(" ")
+    with untrusted.reading(f"{prefix}riding", "lanes and answers"):
+        answers = [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)]
+    return Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), incarnation, answers)
 
 
 def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: str = "", started_ms: int = 0) -> int:

@@ -27,6 +27,22 @@ class SystemClock:
     sleep = staticmethod(_time.sleep)
 
 
+class Laps:
+    """Measures how long somebody has been watched, by a watcher that may stand still itself (SIGSTOP, a paused machine).
+
+    What it did not see, it does not count: one lap is `most_s` at most.
+    """
+
+    def __init__(self, most_s: float, clock: Clock | None = None) -> None:
+        self._most_s, self._clock = most_s, clock or SystemClock()
+        self._at = self._clock.monotonic()
+
+    def lap(self) -> float:
+        """Seconds since the last one."""
+        before, self._at = self._at, self._clock.monotonic()
+        return min(self._at - before, self._most_s)
+
+
 class FakeClock:
     """A clock that moves only when told to, or when somebody sleeps on it."""
 

@@ -1,7 +1,8 @@
 """One blocking connection to a queue or state server over a Unix socket: the hot path's own RESP codec.
 
-It never reconnects and never retries: a lost connection is ServerLost, and whoever owns the attempt starts over. Bulk
-replies arrive in buffers of their own and large arguments leave without being joined, so payload is copied once.
+It never reconnects and never retries: a lost connection is ServerLost, and whoever owns the attempt starts over. A server that
+does not answer in time counts as lost too: its replies would be taken for those to later commands. Bulk replies arrive in
+buffers of their own and large arguments leave without being joined, so payload is copied once.
 """
 
 from __future__ import annotations
@@ -14,19 +15,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.errors import PeerError, ServerLost, Unauthorized, WaitTimeout
+from udo_protocol.errors import PeerError, ProtocolError, ServerLost, Unauthorized
 from udo_protocol.frame import Bytes
+from udo_protocol.limits import SERVER_WAIT_S
 
 Arg = bytes | bytearray | memoryview | str | int | Sequence[Bytes]
 # Below this an argument is cheaper to copy into the command's buffer than to send as a piece of its own.
 _JOIN_BYTES = 8192
 _RECEIVE_BYTES = 1 << 16
+# What the servers hold in one value; who reads what others wrote sets a lower bound.
+_BULK_BYTES = 512 << 20
 
 
 class ReplyError(PeerError):
     """The server refused a command; carries its text."""
 
     code = "server"
+
+
+class ServerLoading(ServerLost):
+    """The server is back, but still reading its file."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +48,23 @@ class Login:
 class Connection:
     """A connection; `run_id` names the server's incarnation. Not safe for use by several threads at once."""
 
-    def __init__(self, socket_path: str, *, run_id: str | None = None, timeout_s: float = 30.0, login: Login | None = None) -> None:
+    def __init__(
+        self, socket_path: str, *, run_id: str | None = None, timeout_s: float = SERVER_WAIT_S, login: Login | None = None
+    ) -> None:
         self.path, self.login = socket_path, login
         self._timeout_s = 0.0
         self._held: list[Any] = []  # commands that wait for the next write
         self._buffer = bytearray(_RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self.bulk_bytes = _BULK_BYTES
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A server that hangs takes in neither connections nor commands once its buffers are full.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
         try:
             self._socket.connect(socket_path)
+        except BlockingIOError:
+            self._silent(timeout_s)
         except OSError as e:
             self._socket.close()
             raise ServerLost(f"no server answers on {socket_path}: {e}; is the node manager running? (udo status)") from e
@@ -102,14 +117,21 @@ class Connection:
 
     def receive_transaction(self, commands: int) -> list[Any]:
         """Replies of a MULTI of that many commands. Any error in it is raised: the state is then unknown."""
-        replies = [self.receive() for _ in range(commands + 2)]
-        result = replies[-1]
-        for r in [*replies, *(result if isinstance(result, list) else [])]:
+        result = self.receive_outcomes(commands)
+        for r in result:
             if isinstance(r, ReplyError):
                 raise r
-        if result is None:
+        return result
+
+    def receive_outcomes(self, commands: int) -> list[Any]:
+        """The same, with the error of a command that failed in its place; what kept the MULTI from being run is raised."""
+        replies = [self.receive() for _ in range(commands + 2)]
+        for r in replies:
+            if isinstance(r, ReplyError):
+                raise r
+        if replies[-1] is None:
             raise ReplyError("a transaction was discarded although it watches nothing")
-        return list(result)
+        return list(replies[-1])
 
     def send(self, commands: Iterable[Sequence[Arg]], *, hold: bool = False) -> None:
         """Write commands without waiting for their replies; with `hold` they may leave with the next ones, in one write."""
@@ -153,6 +175,8 @@ class Connection:
                     sent -= len(views.pop(0))
                 if sent:
                     views[0] = views[0][sent:]
+        except BlockingIOError:
+            self._silent(self.default_timeout_s)
         except OSError as e:
             self._lost(e)
 
@@ -189,8 +213,10 @@ class Connection:
             return rest
         if kind == 45:  # -
             if rest.startswith(b"LOADING"):
-                self._lost("it is back, but still reading its file")
+                self.close()
+                raise ServerLoading(f"the server on {self.path} is back, but still reading its file")
             return ReplyError(rest.decode("utf-8", "replace"))
+        self.close()
         raise ReplyError(f"the peer on {self.path} does not speak RESP: {line[:40]!r}")
 
     def _line(self) -> bytes:
@@ -203,6 +229,9 @@ class Connection:
             self._fill()
 
     def _bulk(self, size: int) -> bytes | pa.Buffer:
+        if size > self.bulk_bytes:
+            self.close()  # what follows cannot be told from it
+            raise ProtocolError(f"a value of {size} bytes; the bound is {self.bulk_bytes}")
         have = self._end - self._start
         if have >= size + 2:
             data = bytes(self._view[self._start : self._start + size])
@@ -239,8 +268,7 @@ class Connection:
         try:
             n = self._socket.recv_into(view, 0, socket.MSG_WAITALL if all_of else 0)
         except BlockingIOError:
-            self.close()
-            raise WaitTimeout(f"the server on {self.path} did not answer within {self._timeout_s:g} s") from None
+            self._silent(self._timeout_s)
         except OSError as e:
             self._lost(e)
         if n == 0:
@@ -251,8 +279,15 @@ class Connection:
         self.close()
         raise ServerLost(f"the server on {self.path} is gone: {why}; what was under way has to be retried") from None
 
+    def _silent(self, waited_s: float) -> Any:
+        self._lost(f"it did not answer within {waited_s:g} s")
+
     def _set_timeout(self, seconds: float) -> None:
         # The kernel's own receive time-out keeps the socket blocking: no poll() before every read.
-        whole = int(seconds)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, int((seconds - whole) * 1e6)))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
         self._timeout_s = seconds
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return struct.pack("ll", whole, int((seconds - whole) * 1e6))

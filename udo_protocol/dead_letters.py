@@ -9,10 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import NamedTuple, Self
 
+from udo_protocol import untrusted
 from udo_protocol.connection import Connection
+from udo_protocol.errors import SlotBroken
 
 FAIL, DEAD_LETTER = "fail", "dead-letter"
 POLICIES = (FAIL, DEAD_LETTER)
@@ -22,6 +25,8 @@ KEPT = "kept:"  # in front of all three: as they were before an update that can 
 # of a later epoch: until then another attempt at the same one has to see them again.
 REPLAY = "replay"
 _ID_BYTES = 6
+# What a field of a letter is in JSON.
+_JSON: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "bytes": (str,)}
 
 
 class KeyedName(NamedTuple):
@@ -93,10 +98,24 @@ class Letter:
 
     @classmethod
     def decode(cls, data: bytes | bytearray) -> Self:
-        """The inverse; what a later version has added is left out."""
+        """The inverse; what a later version has added is left out. ValueError for what is no letter."""
         found = json.loads(bytes(data))
         known = {f.name: found[f.name] for f in fields(cls) if f.name in found}
+        for name, value in known.items():
+            kind = cls.__annotations__[name]
+            if type(value) not in _JSON[kind]:
+                raise ValueError(f"{name} is {value!r:.60}, expected {kind}")
+            if kind == "str":
+                value.encode()  # JSON can hold halves of characters
+        untrusted.moment(known["at"], "at")
         return cls(**{**known, "arrow": base64.b64decode(found["arrow"])})
+
+    @classmethod
+    def unreadable(cls, error: SlotBroken) -> Self:
+        """Stands for one that cannot be read, so that it is seen and can be dropped."""
+        none = dict.fromkeys((f.name for f in fields(cls) if f.default is MISSING), "")
+        numbers = dict.fromkeys(("epoch", "partition", "attempt", "number", "row"), 0)
+        return cls(**{**none, **numbers, "at": 0.0, "code": error.code, "reason": str(error), "event": "null", "arrow": b""})  # type: ignore[arg-type]
 
 
 def letter_id(prefix: str, name: str) -> str:
@@ -106,7 +125,7 @@ def letter_id(prefix: str, name: str) -> str:
 
 def count(state: Connection, prefix: str) -> int:
     """How many letters a slot has, those of attempts that have not ended included."""
-    return sum(state.call("HLEN", prefix + kind) for kind in (DEAD, PENDING))
+    return sum(untrusted.read(state, *(("HLEN", prefix + kind) for kind in (DEAD, PENDING))))
 
 
 def move(state: Connection, source: str, target: str) -> None:
@@ -114,5 +133,6 @@ def move(state: Connection, source: str, target: str) -> None:
     for kind in (DEAD, PENDING):
         flat = state.call("HGETALL", source + kind)
         for text, data in zip(flat[::2], flat[1::2], strict=True):
-            name = parse_name(bytes(text).decode())
-            state.call("HSET", target + kind, str(name._replace(incarnation="") if isinstance(name, LaneName) else name), data)
+            with suppress(SlotBroken), untrusted.reading(source + kind, "names of dead letters"):  # what is none goes with the slot
+                name = parse_name(bytes(text).decode())
+                state.call("HSET", target + kind, str(name._replace(incarnation="") if isinstance(name, LaneName) else name), data)

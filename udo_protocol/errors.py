@@ -55,6 +55,12 @@ class SignatureError(UsageError):
     code = "signature"
 
 
+class Refused(UsageError):
+    """What was pushed is not what a node unpacks or runs: says why. It is not tried again until something has changed."""
+
+    code = "refused"
+
+
 class PeerError(UdoError):
     """The other side misbehaved or is away."""
 
@@ -68,6 +74,12 @@ class Unavailable(PeerError):
     retry = True
 
 
+class NodeAway(Unavailable):
+    """No node manager answers where one may have been, and may come back: names the host and the socket."""
+
+    code = "node_away"
+
+
 class WaitTimeout(PeerError):
     """A bounded wait ended; names what was awaited and for how long."""
 
@@ -76,7 +88,7 @@ class WaitTimeout(PeerError):
 
 
 class ServerLost(PeerError):
-    """The queue or state server went away or was restarted (its run id changed): the attempt must be retried."""
+    """The queue or state server went away, was restarted (its run id changed) or does not answer: the attempt must be retried."""
 
     code = "server_lost"
     retry = True
@@ -95,10 +107,23 @@ class ProtocolError(PeerError):
     code = "protocol"
 
 
+class SlotBroken(PeerError):
+    """A key of a slot does not hold what belongs there: its operator, which may write there, did it. Names the key."""
+
+    code = "slot_broken"
+    retry = True
+
+
 class StateLost(PeerError):
     """Durable state does not reach up to the epoch that a query continues with; names both epochs."""
 
     code = "state_lost"
+
+
+class StateElsewhere(UsageError):
+    """The state of a keyed session lies on another node than the one that was asked; names both, and what to do."""
+
+    code = "state_elsewhere"
 
 
 class TwoProducers(UsageError):

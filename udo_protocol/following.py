@@ -11,8 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from udo_protocol import untrusted
 from udo_protocol.connection import Arg, Connection
-from udo_protocol.errors import Fenced
+from udo_protocol.errors import Fenced, SlotBroken
 
 # A follower that is gone costs the owner a journal for so long; renewed after a third of it.
 LEASE_MS = 30_000
@@ -37,7 +38,7 @@ def renew(state: Connection, prefix: str, name: str) -> None:
 
 
 def _is(follower: Any, name: str) -> bool:
-    return follower is not None and bytes(follower).decode() == name
+    return follower is not None and bytes(follower) == name.encode()
 
 
 def ending(prefix: str, name: str) -> Sequence[Arg]:
@@ -71,8 +72,12 @@ def await_turn(queue: Connection, prefix: str) -> None:
     until = time.monotonic() + ON_DISK_MS / 1000
     looks: list[Sequence[Arg]] = [("EXISTS", f"{prefix}turning", f"{prefix}behind"), ("LRANGE", f"{prefix}ends", 0, 1)]
     while time.monotonic() < until:
-        busy, ends = queue.transaction(looks)
-        if not busy and not _expected([float(at) for at in ends], time.time()):
+        try:
+            busy, ends = untrusted.read(queue, *looks)
+            expected = _expected([untrusted.measure(at, f"{prefix}ends") for at in ends], time.time())
+        except SlotBroken:  # nothing to go by
+            return
+        if not busy and not expected:
             return
         time.sleep(_LOOK_MS / 1000)
 

@@ -12,7 +12,10 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from udo_protocol import body
+from udo_protocol.cut import cut
 from udo_protocol.errors import ProtocolError
+from udo_protocol.limits import EVENT_CHARS, HEADER_BYTES, MESSAGE_CHARS, TRACEBACK_CHARS
 from udo_protocol.proto import frame_pb2 as pb
 
 VERSION = 1
@@ -37,24 +40,41 @@ class Frame:
     header: pb.FrameHeader
     body: pa.Buffer | None = field(default=None, repr=False)
 
-    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Decode the events; `schema` is the one whose id stands in the header."""
+    def batch(self, schema: pa.Schema, *, text: bool = True) -> pa.RecordBatch:
+        """The events, validated in full; `schema` is the one whose id stands in the header. Without `text` see body.read."""
+        rows, which = self.header.rows, f"frame {self.header.number} of lane {self.header.lane}"
         if self.body is None:
+            if rows:
+                raise ProtocolError(f"{which} announces {rows} rows and has no body")
             return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
         try:
-            return pa.ipc.read_record_batch(self.body, schema)
-        except (pa.ArrowInvalid, OSError) as e:
-            which = f"frame {self.header.number} of lane {self.header.lane}"
-            raise ProtocolError(f"{which}: {len(self.body)} body bytes are no record batch of the announced schema: {e}") from e
+            return body.read(self.body, schema, rows, text=text)
+        except ProtocolError as e:
+            raise ProtocolError(f"{which}: {e}") from e
+
+
+def bounded(failure: pb.Failure) -> pb.Failure:
+    """A failure as it may be shown: one that was not cut where it arose is cut here."""
+    return Failure(
+        code=cut(failure.code, EVENT_CHARS),
+        message=cut(failure.message, MESSAGE_CHARS),
+        traceback=cut(failure.traceback, TRACEBACK_CHARS),
+        event=cut(failure.event, EVENT_CHARS),
+        retry=failure.retry,
+        operator=cut(failure.operator, EVENT_CHARS),
+        instance=cut(failure.instance, EVENT_CHARS),
+    )
 
 
 def encode(header: pb.FrameHeader, batch: pa.RecordBatch | None = None) -> list[Bytes]:
-    """The frame as pieces to be sent one after the other, so that the events are not copied again."""
+    """The frame as pieces to be sent one after the other, so that the events are not copied again. The header is given their number."""
+    if batch is not None:
+        header.rows = batch.num_rows
     head = header.SerializeToString()
-    body = None if batch is None else batch.serialize()
-    size = 0 if body is None else len(body)
+    events = None if batch is None else batch.serialize()
+    size = 0 if events is None else len(events)
     start = _PREFIX.pack(MAGIC, VERSION, 0, len(head), size) + head + _PAD[len(head) % 8]
-    return [start] if body is None else [start, body]
+    return [start] if events is None else [start, events]
 
 
 def decode(data: bytes | bytearray | pa.Buffer) -> Frame:
@@ -66,6 +86,8 @@ def decode(data: bytes | bytearray | pa.Buffer) -> Frame:
         raise ProtocolError(f"expected a frame starting with {MAGIC!r}, got {bytes(magic)!r}")
     if version != VERSION:
         raise ProtocolError(f"frame of protocol version {version}; this side speaks version {VERSION}: upgrade the older side")
+    if head_len > HEADER_BYTES:
+        raise ProtocolError(f"a frame header of {head_len} bytes; the bound is {HEADER_BYTES}")
     start = _PREFIX.size + head_len + (-head_len % 8)
     if len(data) != start + body_len:
         raise ProtocolError(f"expected a frame of {start + body_len} bytes, got {len(data)}: truncated or garbled")

@@ -34,6 +34,7 @@
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.durable)                     |
 | `runs:{session}` | state        | hash   | run id -> ordinal, in order of first sight                      |
+| `homes`          | state        | hash   | session -> `version home|stored|former`: what it is to this node |
 | `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
 | `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate, keys, bytes      |
 | `g:{session}:{n}`| state        | string | values of key group n at its last compaction: [keys, values]    |
@@ -45,13 +46,15 @@
 | `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
 | `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |
 
-Node-wide on the queue server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
+Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost). Node-wide on the queue
+server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
 `udo:warm:{inst}` (list: hands a warm instance its assignment).
 """
 
 from __future__ import annotations
 
 HEARTBEAT = "udo:heartbeat"
+INCARNATION = "udo:incarnation"
 
 
 def prefix(deployment: str, slot: int) -> str:

@@ -43,12 +43,21 @@ class PushReply:
     value: Any = None
 
 
+def gone(lane: str, limits: Limits) -> str:
+    """Why a lane is not there."""
+    return (
+        f"lane {lane} was removed: it was idle for more than {limits.lane_ttl_ms / 1000:g} s, or its operator broke the slot's log, which "
+        "was begun anew (udo status says so). What was under way has to be sent again"
+    )
+
+
 class LaneEnd:
     """The producer's and collector's side of one lane in one slot. One thread at a time."""
 
     def __init__(self, conn: Connection, prefix: str, lane: str, limits: Limits = DEFAULT, clock: Clock | None = None) -> None:
         self.conn, self.prefix, self.lane, self.limits = conn, prefix, lane, limits
         self._out, self._bell = f"{prefix}out:{lane}", f"{prefix}bell:{lane}"
+        conn.bulk_bytes = limits.answer_bytes
         self._collected = 0
         self._inline: deque[bool] = deque()  # how each push not yet replied to was sent
         self._backoff = LinearBackoff(limits.backoff_increment_us, limits.backoff_ceiling_us, clock)
@@ -120,7 +129,7 @@ class LaneEnd:
             if isinstance(r, Exception):
                 raise r
         if replies[1] < 0:
-            raise LaneExpired(f"lane {self.lane} was idle for more than {self.limits.lane_ttl_ms / 1000:g} s and has been removed")
+            raise LaneExpired(gone(self.lane, self.limits))
         self._collected = len(replies[-1])
         return [decode(f) for f in replies[-1]]
 

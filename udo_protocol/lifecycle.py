@@ -37,6 +37,8 @@ UPDATE: Mapping[str, tuple[str, ...]] = {
 # An update is under way in these, and over in those.
 UPDATE_OPEN = ("canary", "preparing", "promoting")
 UPDATE_FINAL = tuple(state for state, nexts in UPDATE.items() if not nexts)
+# What a node says of a deployment whose image it does not take; it is tried again when something has changed.
+REFUSED = "refused"
 
 
 class Lifecycle:

@@ -9,6 +9,34 @@ from dataclasses import dataclass
 KEY_GROUPS = 128
 # Frames below this travel as an argument of the deciding function: one command instead of four (measured: benchmarks latency).
 INLINE_BYTES = 8192
+# The three below belong together (docs/architecture.md, "Who waits for whom"): a hang that is shorter than the first costs nobody
+# anything but time; the node manager ends one that is longer; and a watchdog gives up only when both have had their time.
+# A server that has not answered its node manager for so long is ended and started again: much longer than a stalled disk or a
+# machine short of processor time, well below what Spark tolerates (network time-out 120 s).
+SERVER_HANG_S = 60.0
+# Whoever waits for a server's reply waits longer than that, so that the node manager decides alone what is lost; the bound is for
+# when there is none.
+SERVER_WAIT_S = 75.0
+
+# What is taken from the other side, whatever it says. A frame's header: failures are cut far below it (cut.py), and key groups,
+# epochs and labels need a few KB.
+HEADER_BYTES = 1 << 20
+# Of a failure, each cut in the middle where it arises, and again where it arrives: a screen or two of each, and four bytes for every
+# character stay below HEADER_BYTES. A message may end with the last lines of a log.
+MESSAGE_CHARS, TRACEBACK_CHARS, EVENT_CHARS = 16_000, 32_000, 2_000
+LOG_END_CHARS = 8_000
+# Exceptions of one chain of causes that are shown, half of them from either end.
+SHOWN_CAUSES = 10
+# A line of a log; what is longer was not written to be read.
+LOG_LINE_BYTES = 8192
+# An answer may be larger than what it answers, but nobody has to hold more than this to find out what came.
+ANSWER_BYTES = 256 << 20
+# A schema of thousands of columns.
+SCHEMA_BYTES = 1 << 20
+# Rows of columns that take no bytes (type null): more than a batch has, and no burden as Python objects.
+BYTELESS_ROWS = 1 << 20
+# Levels of lists in structs in maps; Arrow itself writes no more than 64.
+NESTED_TYPES = 32
 
 
 @dataclass(frozen=True)
@@ -37,14 +65,20 @@ class Limits:
     park_ms: int = 2_000
     # Frames fetched by one range read; bounds the reader's memory.
     read_frames: int = 16
-    # Without the node manager's heartbeat for this long, instances and embedded servers stop themselves.
-    heartbeat_grace_ms: int = 30_000
+    # Without the node manager's heartbeat for this long, instances and embedded servers stop themselves. A node manager that
+    # stands still for 90 s finds all as it was, and a server that hangs has been replaced long before.
+    heartbeat_grace_ms: int = 120_000
     # How often user code gets the same batch again when it failed on it, before the deployment's policy applies. Most failures
     # come back, so nothing is tried again unless asked for; more than ten times, with the pauses in between, is a hang.
     retries: int = 0
     # Dead letters kept per slot, by number and by size on the state server; above either the policy is as if it were `fail`.
     dead_letters: int = 10_000
     dead_letter_bytes: int = 64 << 20
+
+    @property
+    def answer_bytes(self) -> int:
+        """The bound of one answer."""
+        return max(ANSWER_BYTES, self.frame_bytes)
 
 
 MOST_RETRIES = 10

@@ -6,6 +6,7 @@ Safe in forked workers: nothing is opened before the first call, and each proces
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
@@ -16,7 +17,7 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from udo_protocol.errors import UdoError, Unavailable, UsageError, WaitTimeout, by_code
+from udo_protocol.errors import NodeAway, UdoError, Unavailable, UsageError, WaitTimeout, by_code
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
 
@@ -46,7 +47,8 @@ def connect_node(address: str | Path) -> Node:
 
 
 class Node:
-    """One node manager. Every call raises udo_protocol.errors; Unavailable when nobody listens on the socket."""
+    """One node manager. Every call raises udo_protocol.errors; NodeAway when nobody listens on the socket, Unavailable when not
+    even its directory is there."""
 
     def __init__(self, path: str) -> None:
         if not os.path.isabs(path):
@@ -55,7 +57,12 @@ class Node:
 
     def _channel(self) -> grpc.Channel:
         if not os.path.exists(self.path):
-            raise self._unavailable("there is no such socket")
+            if not os.path.isdir(home := os.path.dirname(self.path)):
+                raise Unavailable(
+                    f"no node manager on {self._where()}: there is no directory {home}, so none has ever run there. Is the path the right "
+                    "one for this host (spark.udo.node, UDO_NODE)? Else start one there with: udo up"
+                )
+            raise self._away("there is no such socket")
         key = (os.getpid(), self.path)
         with _lock:
             if key not in _channels:
@@ -65,8 +72,11 @@ class Node:
     def _stub(self) -> Any:
         return rpc.NodeManagerStub(self._channel())  # type: ignore[no-untyped-call]
 
-    def _unavailable(self, why: str) -> Unavailable:
-        return Unavailable(f"no node manager answers on {self.path}: {why}. Start one with: udo up (or set spark.udo.node / UDO_NODE)")
+    def _where(self) -> str:
+        return f"{self.path} of host {socket.gethostname()}"
+
+    def _away(self, why: str) -> NodeAway:
+        return NodeAway(f"no node manager answers on {self._where()}: {why}. Start one there: udo up (or set spark.udo.node / UDO_NODE)")
 
     def _error(self, error: grpc.RpcError) -> UdoError:
         status = rpc_status.from_call(error)
@@ -76,11 +86,11 @@ class Node:
                 return by_code(info.reason, status.message)
         code = error.code()
         if code == grpc.StatusCode.UNAVAILABLE:
-            return self._unavailable(error.details() or "unavailable")
+            return self._away(error.details() or "unavailable")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return WaitTimeout(f"the node manager on {self.path} did not answer in time: {error.details()}")
         if code == grpc.StatusCode.CANCELLED:
-            return Unavailable(f"the node manager on {self.path} is stopping")
+            return self._away("it is stopping")
         return UdoError(f"the node manager on {self.path} failed: {code.name}: {error.details()}")
 
     def _call(self, method: str, request: Any, timeout_s: float) -> Any:
@@ -113,6 +123,8 @@ class Node:
         run: str = "",
         call: str = "",
         run_started_ms: int = 0,
+        stored: bool = False,
+        start_empty: bool = False,
     ) -> pb.OpenLaneReply:
         """The slots of `name`, `name@version` or `name@sha256:...`; waits `wait_ms` for an instance that is starting."""
         request = pb.OpenLaneRequest(
@@ -126,6 +138,8 @@ class Node:
             run=run,
             call=call,
             run_started_ms=run_started_ms,
+            stored=stored,
+            start_empty=start_empty,
         )
         return self._call("OpenLane", request, wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
 

@@ -100,6 +100,7 @@ class Recording:
         except (zipfile.BadZipFile, OSError) as e:
             raise UsageError(f"{path} is cut off or no file of `udo record`: {e}") from None
         try:
+            self._require_plain()
             self.header: Json = self._read_json("recording.json")
             if self.header.get("format") != FORMAT:
                 raise UsageError(f"{path} is no file of `udo record`")
@@ -109,6 +110,12 @@ class Recording:
         except BaseException:
             self._zip.close()
             raise
+
+    def _require_plain(self) -> None:
+        """Nothing in it is larger than the file: `udo record` does not compress, and no two entries share bytes."""
+        entries = self._zip.infolist()
+        if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or sum(e.file_size for e in entries) > self.path.stat().st_size:
+            raise UsageError(f"{self.path} is damaged or no file of `udo record`: it has compressed entries, or ones larger than the file")
 
     def __enter__(self) -> Recording:
         return self
@@ -158,7 +165,10 @@ class Recording:
     def _values(self, data: bytes) -> Iterator[bytes]:
         at = 0
         while at < len(data):
-            (size,) = _LENGTH.unpack_from(data, at)
+            try:
+                (size,) = _LENGTH.unpack_from(data, at)
+            except struct.error as e:
+                raise UsageError(f"{self.path} is damaged: a key group breaks off: {e}") from None
             at += _LENGTH.size
             yield data[at : at + size]
             at += size
@@ -172,4 +182,7 @@ class Recording:
             raise UsageError(f"{self.path} is damaged: {e}") from None
 
     def _read_json(self, name: str) -> Json:
-        return dict(json.loads(self._read(name)))
+        try:
+            return dict(json.loads(self._read(name)))
+        except (ValueError, TypeError, RecursionError) as e:
+            raise UsageError(f"{self.path} is damaged: {name} is no JSON object: {e}") from None

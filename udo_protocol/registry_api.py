@@ -110,6 +110,21 @@ class Registry(Content):
         """{version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry_s=BRIEFLY_S)
 
+    def claim(self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False) -> Json:
+        """The node is about to serve a keyed session: {session, version, node, incarnation, spread, at, granted}. The first that asks
+        becomes the session's home, and only the home is granted a session without a store."""
+        body = {"session": session, "node": node, "incarnation": incarnation, "stored": stored, "start_empty": start_empty}
+        return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/group-maps", body, retry_s=RESTART_S)
+
+    def group_maps(self, deployment: str) -> list[Json]:
+        """[{session, version, node, incarnation, spread, at}]: where the state of each keyed session lies."""
+        return list(self._json("GET", f"/api/v1/deployments/{_q(deployment)}/group-maps")["group_maps"])
+
+    def release(self, deployment: str, session: str, *, node: str = "", incarnation: str = "", force: bool = False) -> Json:
+        """The session has no home any more. Conflict while its node lives, unless forced; a node that names itself has dropped it."""
+        body = {"session": session, "node": node, "incarnation": incarnation, "force": force}
+        return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/group-maps/release", body)
+
     def audit(self, deployment: str | None = None, limit: int = 100) -> list[Json]:
         """[{at, who, address, action, deployment, from_digest, to_digest, detail}], the latest first."""
         chosen = f"&deployment={_q(deployment)}" if deployment else ""
@@ -135,10 +150,11 @@ class Registry(Content):
     def wanted(self, node: str, after: int = -1, wait_s: float = 25.0) -> Json:
         """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
 
-        {generation, deployments: [{name, operator, version, digest, manifest, layers, slots, config: {env, secrets, files: {path:
-        base64}, limits, policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the
-        node starts update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes
-        there (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
+        {generation, moved: [{deployment, session, version}], deployments:
+        [{name, operator, version, digest, manifest, layers, slots, generation, config: {env, secrets, files: {path: base64}, limits,
+        policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the node starts
+        update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes there
+        (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
         "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
         starts a shadow of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
         changes the owner and reports "answering"; a shadow whose update is gone without promotion is discarded.
@@ -160,7 +176,8 @@ class Registry(Content):
         error_code: str | None = None,
         measured: Json | None = None,
     ) -> None:
-        """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, else what it does).
+        """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, "refused" when it
+        does not take the image, else what it does).
 
         Within an update give `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed; or
         observed, with what the canary has counted as `measured` (udo_protocol.canary.Measured).

@@ -150,7 +150,7 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
     """The JSON object in `data`; ProtocolError says what it was meant to be."""
     try:
         found = json.loads(data)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ProtocolError(f"{what} is not JSON: {e}") from e
     if not isinstance(found, dict):
         raise ProtocolError(f"{what}: expected a JSON object, got {type(found).__name__}")

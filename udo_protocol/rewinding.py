@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from udo_protocol import untrusted
 from udo_protocol.checkpoints import load_checkpoint
 from udo_protocol.connection import Arg, Connection
+from udo_protocol.errors import SlotBroken
 
 _PIN = "rollback"
 
@@ -35,12 +38,17 @@ def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, A
 
 
 def kept(state: Connection, prefix: str) -> Kept | None:
-    """What is kept, if anything."""
-    text = state.call("HGET", f"{prefix}kept", "info")
-    if text is None:
-        return None
-    info = json.loads(bytes(text))
-    return Kept(info, info["seq"], info["log"])
+    """What is kept, if anything that can be used."""
+    key = f"{prefix}kept"
+    with suppress(SlotBroken):
+        (text,) = untrusted.read(state, ("HGET", key, "info"))
+        if text is None:
+            return None
+        info = untrusted.document(text, key)
+        with untrusted.reading(key, "digest, until, seq and log"):
+            known = {"digest": str(info["digest"]), "until": untrusted.measure(info.get("until", 0), key)}
+            return Kept({**info, **known}, untrusted.number(info["seq"], key), str(info["log"]))
+    return None
 
 
 def possible(state: Connection, prefix: str, digest: str) -> bool:
@@ -52,8 +60,10 @@ def possible(state: Connection, prefix: str, digest: str) -> bool:
 def pending(state: Connection, prefix: str, digest: str) -> bool:
     """Whether the version of that digest, if it is to serve now, has to start from what was kept: the durable state is still the
     newer version's, which has made a checkpoint since."""
-    then, now = state.transaction([("HGET", f"{prefix}kept", "ckpt"), ("GET", f"{prefix}ckpt")])
-    return then is not None and bytes(then) != bytes(now or b"") and possible(state, prefix, digest)
+    if not possible(state, prefix, digest):
+        return False
+    then, now = untrusted.read(state, ("HGET", f"{prefix}kept", "ckpt"), ("GET", f"{prefix}ckpt"))
+    return then is not None and bytes(then) != bytes(now or b"")
 
 
 def rewind(prefix: str) -> Sequence[Arg]:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import accumulate
 
 import pyarrow as pa
 
+from udo_protocol.body import not_carried, read_schema
 from udo_protocol.errors import SchemaError
 
 # Keyed events carry their key group in one more column of this name (int32).
 GROUP_COLUMN = "__udo_group"
+# Of lists, structs and maps in one another: Arrow's own readers give up at 64.
+TYPE_DEPTH = 60
 _SIMPLE = re.compile(r"^[a-z0-9_]+(\[[^\]]*\])?$")
 _DECIMAL = re.compile(r"^decimal(?:128)?\(\s*(\d+)\s*,\s*(-?\d+)\s*\)$")
 _TIMESTAMP = re.compile(r"^timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]$")
@@ -34,6 +39,8 @@ def _split(text: str) -> list[str]:
 
 def parse_type(text: str) -> pa.DataType:
     """The Arrow type of its textual form; SchemaError names what is not understood."""
+    if max(accumulate((c == "<") - (c == ">") for c in text), default=0) > TYPE_DEPTH:
+        raise SchemaError(f"column type {text[:40]!r}... is nested deeper than {TYPE_DEPTH} types")
     t = text.strip()
     if m := _DECIMAL.match(t):
         return pa.decimal128(int(m[1]), int(m[2]))
@@ -48,12 +55,11 @@ def parse_type(text: str) -> pa.DataType:
         if len(pair) == 2:
             return pa.map_(parse_type(pair[0]), parse_type(pair[1]))
     if _SIMPLE.match(t):
-        try:
-            return pa.type_for_alias(t)
-        except ValueError:
-            pass
+        with suppress(ValueError):
+            if not not_carried(found := pa.type_for_alias(t)):
+                return found
     raise SchemaError(
-        f"unknown column type {text!r}; expected an Arrow type name such as int64, double, string, timestamp[us], list<int64>"
+        f"unknown column type {text!r:.200}; expected an Arrow type name such as int64, double, string, timestamp[us], list<int64>"
     )
 
 
@@ -93,8 +99,8 @@ def to_ipc(schema: pa.Schema) -> bytes:
 
 
 def from_ipc(data: bytes) -> pa.Schema:
-    """Inverse of to_ipc."""
-    return pa.ipc.read_schema(pa.py_buffer(data))
+    """Inverse of to_ipc. ProtocolError for bytes that are none, and for types that frames do not carry."""
+    return read_schema(data)
 
 
 def schema_id(ipc: bytes) -> bytes:

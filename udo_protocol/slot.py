@@ -16,9 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from udo_protocol import untrusted
 from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, Fenced, ProtocolError
 from udo_protocol.schema import from_ipc, schema_id
+
+# What an instance counts, and the times of a frame inside the operator (udo_runtime.stats).
+COUNTERS = ("events_in", "events_out", "frames", "errors", "dead_letters", "retries", "busy_s", "p50_ms", "p99_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def uses(queue: Connection, prefix: str, session: str, lane: str) -> None:
 
 def users(queue: Connection, prefix: str, session: str) -> tuple[list[str], int]:
     """The session's lanes that are open now, and when one was last opened, in ms since 1970 (0: not known)."""
-    flat = queue.call("ZRANGE", f"{prefix}used:{session}", 0, -1, "WITHSCORES")
+    (flat,) = untrusted.read(queue, ("ZRANGE", f"{prefix}used:{session}", 0, -1, "WITHSCORES"))
     lanes = [bytes(lane).decode() for lane in flat[::2]]
     if not lanes:
         return [], 0
@@ -69,22 +73,45 @@ def promote(state: Connection, queue: Connection, prefix: str, token: int, betwe
     `between` runs while nobody can make a checkpoint: the former owner not any more, the new one not yet.
     """
     for conn in (state, queue):
-        status, value = conn.call("FCALL", "udo_promote", 1, prefix, token)
+        with untrusted.reading(f"{prefix}emitted", "a number"):
+            status, value = conn.call("FCALL", "udo_promote", 1, prefix, token)
         if status == b"FENCED":
             raise Fenced(f"token {token} is older than the owner {value} of {prefix}")
         if between is not None and conn is state:
             between()
-    return int(value)
+    return untrusted.number(value, f"{prefix}emitted")
 
 
 def slot_stats(queue: Connection, prefix: str) -> SlotStats:
-    """Counters of a slot."""
+    """Counters of a slot; SlotBroken if its keys are not what the functions of udo.lua keep there, or contradict each other."""
     p = prefix
-    (base, emitted, owner, size), length, lanes = queue.transaction(
-        [("MGET", f"{p}base", f"{p}emitted", f"{p}owner", f"{p}bytes"), ("LLEN", f"{p}in"), ("SCARD", f"{p}lanes")]
-    )
-    tail = as_int(base, 1) + length - 1
-    return SlotStats(as_int(base, 1), as_int(emitted), as_int(owner), max(tail - as_int(emitted), 0), as_int(size), lanes)
+    numbers = [("GETRANGE", f"{p}{name}", 0, untrusted.NUMBER_BYTES) for name in ("base", "emitted", "owner", "bytes")]
+    lists = [("LLEN", f"{p}in"), ("LLEN", f"{p}sizes")]
+    sets = [("SCARD", f"{p}{name}") for name in ("lanes", "parked", "waiting")]
+    found = untrusted.read(queue, *numbers, *lists, *sets)
+    base = untrusted.number(found[0], f"{p}base", 1, 1)
+    emitted = untrusted.number(found[1], f"{p}emitted")
+    size, (length, sizes, lanes) = untrusted.number(found[3], f"{p}bytes"), found[4:7]
+    tail = base + length - 1
+    if sizes != length:
+        raise untrusted.broken(f"{p}in", f"{sizes} frames, as {p}sizes says", f"{length} frames")
+    if not base - 1 <= emitted <= tail:
+        raise untrusted.broken(f"{p}emitted", f"a number of {base - 1} to {tail}, by the frames of the log", emitted)
+    if bool(size) != bool(length):
+        raise untrusted.broken(f"{p}bytes", f"the size of {length} frames", size)
+    return SlotStats(base, emitted, as_int(found[2] or None), tail - emitted, size, lanes)
+
+
+def owner(queue: Connection, prefix: str) -> int:
+    """The owner's token, which no operator can write; 0 if the slot never had one."""
+    return as_int(queue.call("GET", f"{prefix}owner"))
+
+
+def last_emitted(queue: Connection, prefix: str) -> int:
+    """The last answered frame: whether the slot makes progress."""
+    key = f"{prefix}emitted"
+    with untrusted.reading(key, "a number"):
+        return untrusted.number(queue.call("GET", key), key)
 
 
 def set_status(queue: Connection, prefix: str, why: Mapping[str, Any] | None) -> None:
@@ -100,7 +127,7 @@ def slot_status(queue: Connection, prefix: str) -> dict[str, Any] | None:
 
 def failed_lanes(queue: Connection, prefix: str) -> set[str]:
     """Lanes a frame of which was answered with an error in a keyed operator's stead."""
-    return {bytes(lane).decode() for lane in queue.call("SMEMBERS", f"{prefix}failed")}
+    return {bytes(lane).decode("utf-8", "replace") for lane in queue.call("SMEMBERS", f"{prefix}failed")}
 
 
 def store_schema(queue: Connection, prefix: str, schema_ipc: bytes) -> bytes:
@@ -112,9 +139,12 @@ def store_schema(queue: Connection, prefix: str, schema_ipc: bytes) -> bytes:
 
 def stored_schema(queue: Connection, prefix: str, identity: bytes) -> pa.Schema:
     """The schema of that id; ProtocolError if nobody registered it."""
-    data = queue.call("GET", f"{prefix}schema:".encode() + identity)
+    with untrusted.reading(f"{prefix}schema:{identity.hex()}", "a schema"):
+        data = queue.call("GET", f"{prefix}schema:".encode() + identity)
     if data is None:
         raise ProtocolError(f"a frame names schema {identity.hex()}, which nobody registered on {prefix}")
+    if schema_id(data) != identity:
+        raise ProtocolError(f"what is registered on {prefix} as schema {identity.hex():.40} is another one")
     return from_ipc(bytes(data))
 
 
@@ -140,11 +170,14 @@ def report_ready(queue: Connection, prefix: str, instance: str, report: Mapping[
 
 def ready(queue: Connection, prefix: str, instance: str, wait_ms: int) -> dict[str, Any] | None:
     """Wait for an instance's report; None if none came in time."""
-    reply = queue.call("BLPOP", f"{prefix}ready:{instance}", f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + queue.default_timeout_s)
-    return None if reply is None else json.loads(bytes(reply[1]))
+    key = f"{prefix}ready:{instance}"
+    with untrusted.reading(key, "a list of reports"):
+        reply = queue.call("BLPOP", key, f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + queue.default_timeout_s)
+    return None if reply is None else untrusted.document(reply[1], key)
 
 
 def read_stats(queue: Connection, prefix: str, instance: str) -> dict[str, float]:
     """An instance's counters (udo_runtime.stats); empty when it has reported none."""
-    flat = queue.call("HGETALL", f"{prefix}stats:{instance}")
-    return {bytes(k).decode(): float(v) for k, v in zip(flat[::2], flat[1::2], strict=True)}
+    key = f"{prefix}stats:{instance}"
+    (values,) = untrusted.read(queue, ("HMGET", key, *COUNTERS))
+    return {name: untrusted.measure(value, key) for name, value in zip(COUNTERS, values, strict=True) if value is not None}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from udo_protocol import untrusted
 from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import Fenced
 from udo_protocol.frame import ERROR, Bytes, Failure, Header, encode
@@ -65,7 +66,10 @@ class SlotReader:
     def receive_read(self, cursor: int) -> Read | None:
         """The range, or None if the base moved meanwhile (read again). Frames a shadow must not see are left out."""
         (base, emitted, owner), frames = self.conn.receive_transaction(2)
-        read = Read(max(cursor, self._base), frames, as_int(base, 1), as_int(emitted), as_int(owner))
+        try:
+            read = Read(max(cursor, self._base), frames, as_int(base, 1), as_int(emitted), as_int(owner))
+        except ValueError:
+            raise untrusted.broken(f"{self.prefix}base or {self.prefix}emitted", "whole numbers", f"{base!r}, {emitted!r}") from None
         if read.base != self._base:
             self._base = read.base
             return None
@@ -121,7 +125,8 @@ class SlotReader:
 
     def pin(self, seq: int, lease_ms: int) -> int:
         """Hold the trim in front of `seq` for that long (0 releases), while a large state loads; answers the base."""
-        return int(self.conn.call("FCALL", "udo_pin", 1, self.prefix, self.name, seq, lease_ms))
+        with untrusted.reading(f"{self.prefix}base", "a number"):
+            return int(self.conn.call("FCALL", "udo_pin", 1, self.prefix, self.name, seq, lease_ms))
 
     def _outcome(self, reply: Sequence[Any]) -> Emit:
         status = Emit(reply[0].decode())
@@ -154,9 +159,10 @@ class SlotReader:
 
     def sender(self, seq: int) -> tuple[str, int]:
         """(lane, number) that the log noted for a frame that cannot be decoded."""
-        entry = bytes(self.conn.call("LINDEX", f"{self.prefix}sizes", seq - self._base)).decode()
-        _, number, lane = entry.split(" ", 2)
-        return lane, int(number)
+        key = f"{self.prefix}sizes"
+        with untrusted.reading(key, "`size number lane`"):
+            _, number, lane = bytes(self.conn.call("LINDEX", key, seq - self._base)).decode().split(" ", 2)
+            return lane, untrusted.number(number, key)
 
 
 def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failure, version: str, *, keyed: bool = False) -> bool:

@@ -7,6 +7,13 @@
 
 local function num(key, default) return tonumber(redis.call('GET', key) or default) end
 
+-- nil where the key is of another type: of keys that also others than the owner write, who must not be able to stop it.
+local function try(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then return nil end
+  return reply
+end
+
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
@@ -31,12 +38,12 @@ end
 -- half of `bound` bytes; beyond that the pin that holds most is lost, whoever else has one. Answers the new base.
 local function trim(p, seq, base, bound)
   if redis.call('EXISTS', p .. 'pins') == 1 then
-    local pins, now = redis.call('HGETALL', p .. 'pins'), now_ms()
+    local pins, now = try('HGETALL', p .. 'pins') or {}, now_ms()
     local over = num(p .. 'bytes', 0) > bound / 2 -- the other half is for frames that wait: a pin never stops producers
     local live, first = {}, seq + 1
     for i = 1, #pins, 2 do
       local at, expiry = pins[i + 1]:match('^(%d+):(%d+)$')
-      if tonumber(expiry) <= now then
+      if not expiry or tonumber(expiry) <= now then
         redis.call('HDEL', p .. 'pins', pins[i])
       else
         live[pins[i]] = tonumber(at)
@@ -55,7 +62,7 @@ local function trim(p, seq, base, bound)
   if count <= 0 then return base end
   local freed = 0
   for _, entry in ipairs(redis.call('LPOP', p .. 'sizes', count)) do
-    freed = freed + tonumber(entry:match('^%d+'))
+    freed = freed + tonumber(entry:match('^%d+') or 0)
   end
   redis.call('LTRIM', p .. 'in', count, -1)
   redis.call('DECRBY', p .. 'bytes', freed)
@@ -137,7 +144,7 @@ local function emit(keys, a)
   if first <= emitted then return refuse('DUPLICATE', emitted) end
   if first ~= emitted + 1 then return refuse('GAP', emitted) end
   redis.call('SET', p .. 'emitted', last)
-  if is[4] then keep_for_diff(p, a, inline, is[4]) end
+  if is[4] then pcall(keep_for_diff, p, a, inline, is[4]) end -- what is kept for others stops nobody
   local i = 8
   while i < #a do
     local lane, count = a[i], tonumber(a[i + 1])
@@ -171,9 +178,13 @@ end
 local function pin(keys, a)
   local p = keys[1]
   if a[3] == '0' then
-    redis.call('HDEL', p .. 'pins', a[1])
+    try('HDEL', p .. 'pins', a[1])
   else
-    redis.call('HSET', p .. 'pins', a[1], a[2] .. ':' .. string.format('%.0f', now_ms() + tonumber(a[3])))
+    local entry = a[2] .. ':' .. string.format('%.0f', now_ms() + tonumber(a[3]))
+    if not try('HSET', p .. 'pins', a[1], entry) then
+      redis.call('DEL', p .. 'pins')
+      redis.call('HSET', p .. 'pins', a[1], entry)
+    end
   end
   return num(p .. 'base', 1)
 end
@@ -187,6 +198,20 @@ local function promote(keys, a)
   ring(p, 'parked')
   ring(p, 'waiting')
   return {'OWNER', num(p .. 'emitted', 0)}
+end
+
+-- Queue server: an operator broke keys of the slot. Its log begins anew behind `seq`, as if the server had been lost: frames,
+-- answers and lanes are gone, and whoever has a lane learns that it expired. In one step, so that no frame is accepted in between.
+-- ARGV: token, seq.
+local function anew(keys, a)
+  local p = keys[1]
+  local owner = num(p .. 'owner', 0)
+  if tonumber(a[1]) < owner then return {'FENCED', owner} end
+  for _, key in ipairs(redis.call('KEYS', p .. '*')) do
+    if key ~= p .. 'route' and key ~= p .. 'status' then redis.call('UNLINK', key) end
+  end
+  redis.call('MSET', p .. 'owner', a[1], p .. 'emitted', a[2], p .. 'base', string.format('%.0f', tonumber(a[2]) + 1))
+  return {'OWNER', tonumber(a[2])}
 end
 
 -- State server: the ordinal of a session's run, numbered at first sight, and the call that uses it. A run that started
@@ -285,8 +310,8 @@ end
 local function status(keys, a)
   local p = keys[1]
   if a[1] == '' then redis.call('DEL', p .. 'status') else redis.call('SET', p .. 'status', a[1]) end
-  for _, lane in ipairs(redis.call('SMEMBERS', p .. 'lanes')) do
-    if redis.call('EXISTS', p .. 'lane:' .. lane) == 0 then forget_lane(p, lane) else ring_lane(p, lane) end
+  for _, lane in ipairs(try('SMEMBERS', p .. 'lanes') or {}) do
+    if redis.call('EXISTS', p .. 'lane:' .. lane) == 0 then forget_lane(p, lane) else pcall(ring_lane, p, lane) end
   end
   return 1
 end
@@ -300,7 +325,7 @@ local LETTERS = {'dead', 'pending', 'replay'}
 local function forget_kept(keys)
   local p = keys[1]
   for _, kind in ipairs(LETTERS) do redis.call('UNLINK', p .. 'kept:' .. kind) end
-  for _, field in ipairs(redis.call('HKEYS', p .. 'kept')) do
+  for _, field in ipairs(try('HKEYS', p .. 'kept') or {}) do
     local s = field:match('^session (.*)$')
     if s then
       for _, n in ipairs(redis.call('HKEYS', p .. 'kept:n:' .. s)) do
@@ -399,6 +424,7 @@ redis.register_function('udo_emit', emit)
 redis.register_function('udo_trim', trim_covered)
 redis.register_function('udo_pin', pin)
 redis.register_function('udo_promote', promote)
+redis.register_function('udo_anew', anew)
 redis.register_function('udo_run', run)
 redis.register_function('udo_uses', uses)
 redis.register_function('udo_park', park)

@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock, Semaphore
 
+from benchmarks.chaos import stops
 from benchmarks.chaos.canaries import CANARY, Canaries
 from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes
 from benchmarks.chaos.inside import CHANGE_POINTS, POINTS, RESTORED
 from benchmarks.chaos.node import ChaosNode
+from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.rules import InvalidRun
 from udo_protocol.connection import ReplyError
 from udo_protocol.errors import UdoError
@@ -25,6 +27,7 @@ WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, CANARY: 8.0, QUEUE: 0.6, STATE:
 WEIGHTS |= {UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
+_PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER)
 _RECOVER_S = 1.0
 # A deployment changes one at a time, and an armed order waits for its instance.
 _AT_ONCE = 16
@@ -42,8 +45,11 @@ class Drawn:
     change: str
     pause_s: float
     then_kill: bool
+    stop: Stop
 
     def __str__(self) -> str:
+        if self.kind == STOPPED:
+            return str(self.stop)
         return f"{self.kind} {self.point}" if self.kind == KILL_AT else self.kind
 
 
@@ -53,6 +59,7 @@ class Faults:
     def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS) -> None:
         self._node, self._weights, self._changes = node, weights, Changes(node)
         self.canaries = Canaries(node, self._changes, _CANARY_S)
+        self.stops = Stops(node.pids, node.well)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault")
         self._free, self._node_wide, self._counting = Semaphore(_AT_ONCE), Lock(), Lock()
         self._started = time.monotonic()
@@ -62,7 +69,9 @@ class Faults:
     def draw(self, deployment: str, who: str, rng: random.Random) -> None:
         """One fault, beside the caller; none if too many are under way. Draws the same from `rng` in either case."""
         [kind] = rng.choices(list(self._weights), list(self._weights.values()))
-        drawn = Drawn(kind, rng.choice(POINTS), rng.choice(CHANGES), rng.random() * 2, rng.random() < 0.5)
+        drawn = Drawn(
+            kind, rng.choice(POINTS), rng.choice(CHANGES), rng.random() * 2, rng.random() < 0.5, Stop.draw(rng, _PARTS, self._node.scale)
+        )
         if self._free.acquire(blocking=False):
             self._pool.submit(self._run, deployment, who, drawn)
 
@@ -88,6 +97,8 @@ class Faults:
     def _step(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
         """What took place, and why the rest did not."""
         node = self._node
+        if drawn.kind == STOPPED:
+            return self.stops.happen(deployment, drawn.stop), ""
         if drawn.kind in CHANGES:
             return self._changes.run(deployment, drawn.kind, pause_s=drawn.pause_s / 4)
         if drawn.kind == CANARY:

@@ -60,10 +60,7 @@ def judge(
     for epoch, events in enumerate(epochs):
         if epoch in skipped:
             continue
-        expected, got = oracle.epoch(events), _by_key(answers[epoch])
-        for key in sorted({*expected, *got}):
-            if (want := expected.get(key, [])) != (have := got.get(key, [])):
-                raise Mismatch(f"epoch {epoch}, key {key}:\n  expected {want}\n  got      {have}")
+        require_answers(epoch, oracle.epoch(events), answers[epoch])
         if kind.chained:
             chains.follow(epoch, answers[epoch])
     states, timers = oracle.final()
@@ -76,6 +73,14 @@ def judge(
             raise Mismatch(f"final state of key {key}:\n  expected {states.get(key)}\n  got      {have_states.get(key)}")
     if timers != have_timers:
         raise Mismatch(f"final timers:\n  missing {sorted(timers - have_timers)}\n  too many {sorted(have_timers - timers)}")
+
+
+def require_answers(epoch: int, expected: Answers, rows: Rows) -> None:
+    """Mismatch unless the answers of an epoch are these, key by key and in order."""
+    got = _by_key(rows)
+    for key in sorted({*expected, *got}):
+        if (want := expected.get(key, [])) != (have := got.get(key, [])):
+            raise Mismatch(f"epoch {epoch}, key {key}:\n  expected {want}\n  got      {have}")
 
 
 def _counts(states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

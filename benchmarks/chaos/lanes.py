@@ -15,6 +15,7 @@ from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
 from benchmarks.chaos.node import ChaosNode, chaos_node
 from benchmarks.chaos.query import Query
+from benchmarks.chaos.stops import Stops
 
 # Of three seeds two are of the first kind; each has a deployment of its own.
 KINDS = (HISTORY, HISTORY, CHAIN)
@@ -32,6 +33,14 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     reports: dict[int | str, str] = field(default_factory=dict)
     slowest_s: float = 0.0
+    # After a stop, until all was well.
+    slowest_back_s: float = 0.0
+
+    def add_stops(self, stops: Stops, happened: Iterable[str]) -> None:
+        """Whether all came back after each."""
+        self.slowest_back_s = max(self.slowest_back_s, stops.slowest_s)
+        for text in stops.broken:
+            self.reports[f"stop {len(self.reports)}"] = "\n".join([f"STOP: {text}", "what befell the platform:", *happened])
 
     def add(self, canaries: Canaries, happened: Iterable[str]) -> None:
         """What all canaries of a platform came to, and what befell it."""
@@ -46,6 +55,7 @@ def run(
     kinds: Sequence[Kind] = KINDS,
     broken: str = "",
     weights: dict[str, float] = WEIGHTS,
+    scale: float = 1.0,
     until_mismatch: bool = False,
     deadline_s: float = float("inf"),
     done: Callable[[int], None] = lambda seed: None,
@@ -53,12 +63,13 @@ def run(
     """All seeds, in order but several at once, in turn on deployments of these kinds; `done` is told each one that came through.
 
     until_mismatch: stop at the first, as a broken build is only to be caught. deadline_s: start no seed after that long.
+    scale: of stops, and of the times in which the node gives up what hangs.
     """
     outcome, wanted = Outcome(), list(seeds)
     started = time.monotonic()
     while wanted and not (until_mismatch and outcome.reports) and time.monotonic() - started < deadline_s:
         part, wanted = wanted[:SEEDS_PER_NODE], wanted[SEEDS_PER_NODE:]
-        with chaos_node(*kinds, broken=broken) as (node, names):
+        with chaos_node(*kinds, broken=broken, scale=scale) as (node, names):
             faults = Faults(node, weights)
             try:
                 _some(
@@ -75,6 +86,7 @@ def run(
                 faults.close()
             outcome.faults += faults.counts
             outcome.add(faults.canaries, _told(faults))
+            outcome.add_stops(faults.stops, _told(faults))
     return outcome
 
 
@@ -92,7 +104,9 @@ def _some(
         if enough() or time.monotonic() > deadline:
             return seed, None, "", 0.0
         name = list(deployed)[seed % len(deployed)]
-        query = Query(node, name, deployed[name], seed, lambda who, rng: faults.draw(name, who, rng))
+        query = Query(
+            node, name, deployed[name], seed, lambda who, rng: faults.draw(name, who, rng), stood_still_s=lambda: faults.stops.stood_still_s
+        )
         started = time.monotonic()
         try:
             query.run()

@@ -22,6 +22,7 @@ from benchmarks.chaos import canary_orders
 from benchmarks.chaos.canaries import Tried
 from benchmarks.chaos.inside import LACKS
 from benchmarks.chaos.kinds import HISTORY, Kind
+from benchmarks.chaos.stops import INSTANCE, MANAGER
 from node_manager import access
 from node_manager.servers import Role
 from udo_protocol import manifest as manifests
@@ -29,6 +30,7 @@ from udo_protocol import rewinding
 from udo_protocol.connection import Connection
 from udo_protocol.errors import UdoError
 from udo_protocol.keys import prefix
+from udo_protocol.limits import DEFAULT
 from udo_protocol.node_api import connect_node
 from udo_protocol.slot import SlotStats, slot_stats
 
@@ -39,8 +41,10 @@ _FIRE_S, _TAKEN_S = 3.0, 1.0
 class ChaosNode:
     """One node manager and what it runs. Methods may be called from any thread."""
 
-    def __init__(self, top: Path, broken: str = "", module: str = "benchmarks.chaos.manager") -> None:
+    def __init__(self, top: Path, broken: str = "", module: str = "benchmarks.chaos.manager", scale: float = 1.0) -> None:
         self.home, self._top, self._module = top / "h", top, module
+        # Of the times in which servers are given up: see benchmarks.chaos.stops.
+        self.scale = scale
         self.api = connect_node(self.home / "node.sock")
         self.process: subprocess.Popen[bytes] | None = None
         self.chaos = self.home / "chaos"
@@ -57,6 +61,7 @@ class ChaosNode:
         """Start the manager, or start it again, and wait until it serves."""
         with (self._top / "manager.log").open("ab") as log:
             argv = [sys.executable, "-m", self._module, "--home", str(self.home), "--node", "n1", "--warm", "2"]
+            argv += ["--heartbeat-grace-ms", str(round(DEFAULT.heartbeat_grace_ms * self.scale))]
             argv += ["--sandbox", "none"]  # instances are told what to do by files, and say which process they are
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self.api.healthy, _START_S, f"the node manager to serve; its log: {self._top}/manager.log")
@@ -108,6 +113,21 @@ class ChaosNode:
     def server_pid(self, role: str) -> int:
         """The queue or the state server."""
         return next(int(s.pid) for s in self.api.status().servers if s.role == role)
+
+    def pids(self, part: str, name: str) -> list[int]:
+        """The processes of a part of the node (benchmarks.chaos.stops)."""
+        if part == MANAGER:
+            return [self.process.pid] if self.process else []
+        pid = self.owner_pid(name) if part == INSTANCE else self.server_pid(part.split()[0])
+        return [pid] if pid else []
+
+    def well(self, name: str) -> bool:
+        """Whether the deployment is served, and nothing of the node is in trouble."""
+        try:
+            status = self.api.status()
+        except UdoError:
+            return False
+        return self.owner_pid(name) != 0 and not any(s.trouble for s in status.servers)
 
     def connect(self, role: Role) -> Connection:
         """A fresh connection to the queue or the state server."""
@@ -211,10 +231,12 @@ def _signal(pid: int, signum: int) -> bool:
 
 
 @contextmanager
-def chaos_node(*kinds: Kind, broken: str = "", module: str = "benchmarks.chaos.manager") -> Iterator[tuple[ChaosNode, list[str]]]:
+def chaos_node(
+    *kinds: Kind, broken: str = "", module: str = "benchmarks.chaos.manager", scale: float = 1.0
+) -> Iterator[tuple[ChaosNode, list[str]]]:
     """A node with a deployment of each of these kinds, removed at the end whatever happened; `module`: the manager to run."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))
-    node = ChaosNode(top, broken, module)
+    node = ChaosNode(top, broken, module, scale)
     try:
         node.start()
         names = [f"d{i}" for i in range(len(kinds))]

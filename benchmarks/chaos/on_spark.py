@@ -20,11 +20,13 @@ from threading import Lock, Semaphore
 import psutil
 
 from benchmarks.bringup import Platform, say
+from benchmarks.chaos import stops
 from benchmarks.chaos.canaries import CANARY, ENDED, PASSES, Canaries, Tried
 from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes
 from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.lanes import KINDS, Outcome
+from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.chaos.streaming import StreamingQuery, report
 from node_manager import access
 from udo_cli import local
@@ -46,6 +48,7 @@ INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (
 WEIGHTS = {INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
 WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 8.0}
 _NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
+_PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER, stops.REGISTRY)
 # As many as two queries draw in one epoch each, and canaries of the epochs before.
 _FAULTS_AT_ONCE = 6
 _CANARY_S = 8.0  # some epochs
@@ -105,8 +108,9 @@ class _Versions:
 class PlatformFaults:
     """Faults of the whole platform, drawn by a query and happening beside it. `happened` says what, when and how it went."""
 
-    def __init__(self, p: Platform, kinds: Mapping[str, Kind]) -> None:
-        versions = _Versions(p, kinds)
+    def __init__(self, p: Platform, kinds: Mapping[str, Kind], weights: Mapping[str, float]) -> None:
+        versions, self._weights = _Versions(p, kinds), weights
+        self.stops = Stops(self._pids, self._well)
         self._platform, self._changes, self._started = p, Changes(versions), time.monotonic()
         self.canaries = Canaries(versions, self._changes, _CANARY_S)
         self._pool = ThreadPoolExecutor(_FAULTS_AT_ONCE, thread_name_prefix="fault")
@@ -116,16 +120,16 @@ class PlatformFaults:
 
     def draw(self, deployment: str, rng: random.Random) -> None:
         """One fault within the next half second; none if too many are under way. Draws the same from `rng` in either case."""
-        [kind] = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
-        after_s = rng.random() / 2
+        [kind] = rng.choices(list(self._weights), list(self._weights.values()))
+        after_s, stop = rng.random() / 2, Stop.draw(rng, _PARTS)
         if self._free.acquire(blocking=False):
-            self._pool.submit(self._run, deployment, kind, after_s)
+            self._pool.submit(self._run, deployment, kind, after_s, stop)
 
     def close(self) -> None:
         """Wait for those under way."""
         self._pool.shutdown()
 
-    def _run(self, deployment: str, kind: str, after_s: float) -> None:
+    def _run(self, deployment: str, kind: str, after_s: float, stop: Stop) -> None:
         time.sleep(after_s)
         took, why, at = list[str](), "", time.monotonic() - self._started
         try:
@@ -136,8 +140,11 @@ class PlatformFaults:
                     took, why = self.canaries.run(deployment, random.Random(after_s)) if alone else ([], "a change is under way")
             else:
                 with self._node_wide if kind in _NODE_WIDE else nullcontext():
-                    self._break(kind, deployment)
-                    took = [kind]
+                    if kind == STOPPED:
+                        why, took = str(stop), self.stops.happen(deployment, stop)
+                    else:
+                        self._break(kind, deployment)
+                        took = [kind]
         except (UdoError, OSError, StopIteration, psutil.Error) as e:
             why = f"{type(e).__name__}: {e}"
         finally:
@@ -155,13 +162,33 @@ class PlatformFaults:
             role = kind.split()[0]
             os.kill(next(s.pid for s in p.node().status().servers if s.role == role), signal.SIGKILL)
         else:
-            name = "node_manager" if kind == MANAGER else "registry"
-            # All that run it: the registry's worker would answer on for a moment.
-            processes = [c for c in p.processes().get(name, []) if f"-m {name}" in " ".join(c.cmdline())]
+            processes = self._processes("node_manager" if kind == MANAGER else "registry")
             for process in processes:
                 process.kill()
             psutil.wait_procs(processes, 10)
             local.start(p.home, _options(p.home), lambda _: None)
+
+    def _processes(self, name: str) -> list[psutil.Process]:
+        """All that run it: the registry's worker would answer on for a moment."""
+        return [c for c in self._platform.processes().get(name, []) if f"-m {name}" in " ".join(c.cmdline())]
+
+    def _pids(self, part: str, deployment: str) -> list[int]:
+        if part in (stops.MANAGER, stops.REGISTRY):
+            return [c.pid for c in self._processes(part.replace(" ", "_"))]
+        status = self._platform.node().status()
+        if part == stops.INSTANCE:
+            return [s.pid for s in status.slots if s.deployment == deployment and s.pid and not s.pinned]
+        return [s.pid for s in status.servers if s.role == part.split()[0]]
+
+    def _well(self, deployment: str) -> bool:
+        try:
+            status = self._platform.node().status()
+            with self._platform.registry() as registry:
+                live = registry.health()["live_nodes"]
+        except UdoError:
+            return False
+        served = any(s.deployment == deployment and s.pid and not s.pinned for s in status.slots)
+        return bool(live) and served and not any(s.trouble for s in status.servers)
 
 
 def _options(home: Home) -> local.Options:
@@ -180,7 +207,13 @@ def _platform() -> Iterator[Platform]:
         shutil.rmtree(home.path, ignore_errors=True)
 
 
-def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callable[[int], None] = lambda seed: None) -> Outcome:
+def run(
+    seeds: Iterable[int],
+    *,
+    weights: Mapping[str, float] = WEIGHTS,
+    deadline_s: float = float("inf"),
+    done: Callable[[int], None] = lambda seed: None,
+) -> Outcome:
     """All seeds; no new one starts `deadline_s` after Spark is up."""
     outcome = Outcome()
     with _platform() as p:
@@ -194,14 +227,15 @@ def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callabl
         say("starting Spark")
         spark = spark_session("udo-chaos", master="local[2,3]", **conf)
         spark.sparkContext.setLogLevel("OFF")
-        faults, started = PlatformFaults(p, deployed), time.monotonic()
+        faults, started = PlatformFaults(p, deployed, weights), time.monotonic()
 
         def one(seed: int) -> tuple[int, StreamingQuery | None, str, float]:
             if time.monotonic() - started > deadline_s:
                 return seed, None, "", 0.0
             name, at = f"d{seed % len(KINDS)}", time.monotonic()
             fault = partial(faults.draw, name)
-            query = StreamingQuery(spark, p.home.path / f"seed-{seed}", name, deployed[name], p.home.node, seed, fault)
+            directory = p.home.path / f"seed-{seed}"
+            query = StreamingQuery(spark, directory, name, deployed[name], p.home.node, seed, fault, lambda: faults.stops.stood_still_s)
             try:
                 query.run()
                 error = ""
@@ -230,4 +264,5 @@ def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callabl
             spark.stop()
         outcome.faults += faults.counts
         outcome.add(faults.canaries, faults.happened[-60:])
+        outcome.add_stops(faults.stops, faults.happened[-60:])
     return outcome

@@ -68,7 +68,17 @@ def keys_of(rng: random.Random) -> list[str]:
 class Query:
     """One seed's query against one deployment of this kind. `fault` breaks something of the platform, beside it or at once."""
 
-    def __init__(self, node: ChaosNode, deployment: str, kind: Kind, seed: int, fault: Fault, tag: str = "") -> None:
+    def __init__(
+        self,
+        node: ChaosNode,
+        deployment: str,
+        kind: Kind,
+        seed: int,
+        fault: Fault,
+        tag: str = "",
+        stood_still_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._stood_still_s = stood_still_s
         self._node, self._deployment, self._kind, self._fault = node, deployment, kind, fault
         self.session = f"{tag}seed-{seed}"
         self.rng = rng = random.Random(seed)
@@ -176,7 +186,7 @@ class Query:
         failures: Counter[int] = Counter()
         done: dict[int, Rows] = {}
         while len(done) < len(wanted):
-            if time.monotonic() - self._started > STUCK_S:
+            if time.monotonic() - self._started - self._stood_still_s() > STUCK_S:
                 raise Mismatch(f"stuck in epoch {epoch} for {STUCK_S:g} s")
             self._maybe_fault()
             partition = self.rng.choice([p for p in wanted if p not in done])

@@ -38,7 +38,18 @@ Fault = Callable[[random.Random], None]
 class StreamingQuery:
     """`run` it; Mismatch says what differs. `fault` breaks something of the platform beside it."""
 
-    def __init__(self, spark: SparkSession, directory: Path, deployment: str, kind: Kind, node_home: Path, seed: int, fault: Fault) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        deployment: str,
+        kind: Kind,
+        node_home: Path,
+        seed: int,
+        fault: Fault,
+        stood_still_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._stood_still_s = stood_still_s
         self._spark, self._dir, self._node_home, self._fault = spark.newSession(), directory, node_home, fault
         self._deployment, self._kind = deployment, kind
         self.rng = rng = random.Random(seed)
@@ -62,7 +73,7 @@ class StreamingQuery:
         self._write()
         replayed = False
         while True:
-            if time.monotonic() - self._started > STUCK_S:
+            if time.monotonic() - self._started - self._stood_still_s() > STUCK_S:
                 raise Mismatch(f"stuck for {STUCK_S:g} s")
             self._start_once()
             if not (self._dir / "ckpt" / "commits" / str(len(self._epochs) - 1)).exists():

@@ -41,7 +41,7 @@ class Watched:
     def watch(self, output: Any) -> None:
         """Until it has ended; then it is removed and its end reported. `output` is the socket of an attachment."""
         try:
-            with contextlib.suppress(*LOST), self.log.open("ab", buffering=0) as log:
+            with contextlib.suppress(*LOST, ValueError), self.log.open("ab", buffering=0) as log:
                 for _, chunk in frames_iter(output, tty=False):  # type: ignore[no-untyped-call]
                     log.write(chunk)
                     logfile.bound(self.log)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any
 
 import docker
@@ -28,6 +28,7 @@ from node_manager.drivers.container import LOST, Watched, attach, bounds, over_m
 from node_manager.drivers.docker_images import RUNTIME, Images
 from node_manager.settings import Settings
 from node_manager.warden import DOCKER, HOME_LABEL
+from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, Unavailable
 
 _log = structlog.get_logger()
@@ -170,7 +171,7 @@ class DockerDriver:
         with self._lock:
             self._tasks = {k: t for k, t in self._tasks.items() if not t.ended.is_set()}
             self._tasks[handle.instance] = task
-        Thread(target=task.watch, args=(output,), name=f"watch-{handle.instance}", daemon=True).start()
+        supervised.keep("watch", lambda: task.watch(output), Event(), handle.instance)
 
     def _find(self, handle: Handle) -> Container | None:
         if task := self._tasks.get(handle.instance):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from node_manager.drivers import logfile
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
+from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 
 PROGRAMS = ("wait", "exit", "print", "grow", "deaf", "leave")
@@ -77,7 +78,7 @@ class FakeDriver:
             raise OperatorError(f"instance {spec.instance} cannot be started: {spec.argv[0]}: no such program")
         (spec.directory / "log").touch()
         task = self.world[spec.instance] = _Thread(spec, on_exit)
-        Thread(target=task.play, daemon=True).start()
+        supervised.once("watch", task.play, spec.instance)
         return Handle(self.name, spec.instance, str(spec.directory), {})
 
     def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:

@@ -1,58 +1,108 @@
-"""The log file of one instance: bounded by copy and truncate, read by tail and follow.
+"""The log file of one instance: bounded by copy and truncate, read by tail and follow, whatever was written into it.
 
-The writer holds the file open for appending, so that after a truncation it goes on at the start.
+The writer holds the file open for appending, so that after a truncation it goes on at the start. A line is cut at its bound: an
+operator may write gigabytes without ever ending one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
+from typing import BinaryIO
+
+from udo_protocol.limits import LOG_LINE_BYTES
 
 # Two files of this size are kept per instance: enough for a traceback storm, small beside a node's disk.
 KEPT_BYTES = 4 << 20
+# Lines of both that are held in memory at once: far more than anybody reads.
+KEPT_LINES = 100_000
+# Read at a time.
+_CHUNK_BYTES = 1 << 20
 # A follower looks up this often; nobody polls when nobody follows.
 FOLLOW_S = 0.25
 
 
 def bound(path: Path, kept_bytes: int = KEPT_BYTES) -> None:
-    """Once the file exceeds `kept_bytes`, move its content to `<path>.1`."""
+    """Once the file exceeds `kept_bytes`, move that much of its end to `<path>.1`."""
     with contextlib.suppress(OSError):
         if path.stat().st_size > kept_bytes:
-            shutil.copyfile(path, path.with_name(path.name + ".1"))
-            with path.open("r+b") as f:
+            with path.open("r+b") as f, path.with_name(path.name + ".1").open("wb") as kept:
+                f.seek(-kept_bytes, 2)
+                kept.write(f.read(kept_bytes))
                 f.truncate(0)
+
+
+class Lines:
+    """Bytes in, lines out, each with a note of what was cut of it."""
+
+    def __init__(self, *, cut_before: bool = False) -> None:
+        self._part, self._beyond = b"", 0
+        self._before = cut_before
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """The lines that end in `data`."""
+        *whole, rest = data.split(b"\n")
+        for piece in whole:
+            self._add(piece)
+            yield self._line()
+        self._add(rest)
+
+    def end(self) -> Iterator[str]:
+        """What is there of a line that has no end yet."""
+        if self._part:
+            yield self._line()
+
+    def _add(self, piece: bytes) -> None:
+        room = LOG_LINE_BYTES - len(self._part)
+        self._part += piece[:room]
+        self._beyond += len(piece[room:])
+
+    def _line(self) -> str:
+        text = self._part.decode("utf-8", "replace")
+        text = f"… {text}" if self._before else text
+        text = f"{text} … {self._beyond:,} bytes cut" if self._beyond else text
+        self._part, self._beyond, self._before = b"", 0, False
+        return text
 
 
 def tail(path: Path, lines: int) -> list[str]:
     """The last `lines` lines (0 = all that is kept, -1 = none), without line ends."""
     if lines < 0:
         return []
-    found: deque[str] = deque(maxlen=lines or None)
+    found: deque[str] = deque(maxlen=min(lines, KEPT_LINES) or KEPT_LINES)
     for p in (path.with_name(path.name + ".1"), path):
-        with contextlib.suppress(OSError), p.open("r", encoding="utf-8", errors="replace") as f:
-            found.extend(line.rstrip("\n") for line in f)
+        with contextlib.suppress(OSError), p.open("rb") as f:
+            size = f.seek(0, 2)
+            start = f.seek(max(size - KEPT_BYTES, 0))
+            split = Lines(cut_before=start > 0)
+            for data in _chunks(f, size):
+                found.extend(split.feed(data))
+            found.extend(split.end())
     return list(found)
+
+
+def _chunks(f: BinaryIO, end: int) -> Iterator[bytes]:
+    """Up to `end` and no further: whoever writes may be faster."""
+    while (left := end - f.tell()) > 0 and (data := f.read(min(left, _CHUNK_BYTES))):
+        yield data
 
 
 def read(path: Path, *, tail_lines: int, follow: bool, stop: Event, running: Callable[[], bool]) -> Iterator[str]:
     """The tail, then new lines until the writer ends or `stop` is set."""
     position = path.stat().st_size if path.exists() else 0
     yield from tail(path, tail_lines)
-    part = ""
+    split = Lines()
     while follow:
         last = stop.wait(FOLLOW_S) or not running()
         with contextlib.suppress(OSError), path.open("rb") as f:
             size = f.seek(0, 2)
             f.seek(position if position <= size else 0)
-            data = f.read()
-            position = f.tell()
-            *whole, part = (part + data.decode("utf-8", "replace")).split("\n")
-            yield from whole
+            for data in _chunks(f, size):
+                position = f.tell()
+                yield from split.feed(data)
         if last:
-            if part:
-                yield part
+            yield from split.end()
             return

@@ -17,13 +17,14 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any
 
 from node_manager import proc
 from node_manager.drivers import logfile
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.sandbox import Sandbox
+from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 
 # Memory is sampled this often while the instance works, and once a second while it idles: one sample costs ~0.1 ms.
@@ -41,22 +42,24 @@ class _Task:
     """One watched process: a thread waits for its death and samples it meanwhile."""
 
     def __init__(self, handle: Handle, allowance: Allowance, on_exit: OnExit, child: subprocess.Popen[bytes] | None) -> None:
-        self.process, self.monitor = _process(handle), _monitor(handle)
+        self.process, self.monitor, self.main = _process(handle), _monitor(handle), _main(handle)
         self.log, self.allowance, self.on_exit, self.child = Path(handle.directory) / "log", allowance, on_exit, child
         self.rss_bytes, self.cpu_s, self.cpu_percent, self.sampled_at = 0, 0.0, 0.0, time.monotonic()
         self.reason = ""
         self.exit: Exit | None = None
         self.ended = Event()
 
-    def watch(self, fd: int | None) -> None:
-        """Until it is dead; then report how it ended and kill what it left in its group."""
-        if fd is not None:
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            interval_s = BUSY_SAMPLE_S
-            while not poll.poll(interval_s * 1000):
-                interval_s = BUSY_SAMPLE_S if self.sample() else IDLE_SAMPLE_S
-            os.close(fd)
+    def watch(self) -> None:
+        """Until it is dead; then report how it ended and kill what it left in its group. May be begun again at any point."""
+        if (fd := proc.open_pidfd(self.main)) is not None:
+            try:
+                poll = select.poll()
+                poll.register(fd, select.POLLIN)
+                interval_s = BUSY_SAMPLE_S
+                while not poll.poll(interval_s * 1000):
+                    interval_s = BUSY_SAMPLE_S if self.sample() else IDLE_SAMPLE_S
+            finally:
+                os.close(fd)
         self.finish()
 
     def sample(self) -> bool:
@@ -185,7 +188,7 @@ class ProcessDriver:
         with self._lock:
             self._tasks = {k: t for k, t in self._tasks.items() if not t.ended.is_set()}
             self._tasks[handle.instance] = task
-        Thread(target=task.watch, args=(proc.open_pidfd(_main(handle)),), name=f"watch-{handle.instance}", daemon=True).start()
+        supervised.keep("watch", task.watch, Event(), handle.instance)
 
     def forget(self, image: str) -> None:
         """Nothing is kept of it."""

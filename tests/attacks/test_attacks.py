@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import attacks
+from benchmarks import attacks, pushed
 from node_manager.drivers.base import Capabilities
 from node_manager.drivers.sandbox import PROGRAM
 from node_manager.servers import find_server
@@ -40,19 +40,21 @@ def test_a_sandboxed_process_gets_nowhere() -> None:
     if shutil.which(PROGRAM) is None:
         require("bubblewrap", "apt-get install -y --no-install-recommends bubblewrap")
     found = attack()
-    assert (found["blocked"], found["achieved"]) == (list(attacks.ATTACKS), {}), found["capabilities"]["remark"]
+    assert (found["blocked"], found["achieved"]) == (list(attacks.NAMES), {}), found["capabilities"]["remark"]
 
 
 def test_landlock_keeps_a_process_from_files_and_from_other_peoples_keys() -> None:
     found = attack(PATH=str(Path(sys.executable).parent))  # where there is no bubblewrap
     if "sandbox: Landlock" not in found["capabilities"]["remark"]:
         require("Landlock", found["capabilities"]["remark"])
-    assert {"write_root", "read_host_files", "other_keys", "config", "flushall", "memory_bomb"} <= set(found["blocked"]), found["achieved"]
+    blocked = {"write_root", "read_host_files", "other_keys", "config", "flushall", "memory_bomb", *attacks.OWN_KEYS}
+    assert blocked <= set(found["blocked"]), found["achieved"]
 
 
 def test_a_process_without_a_sandbox_is_as_open_as_its_driver_says() -> None:
     found = attack("--sandbox", "none")
-    assert {"memory_bomb"} <= set(found["blocked"])
+    caller = {a for a, by in attacks.ATTACKS.items() if by == attacks.CALLER}
+    assert {"memory_bomb", *attacks.OWN_KEYS, *pushed.WORDS, *caller} <= set(found["blocked"]), found["achieved"]
     # By the passwords that its user may read; its own opens nothing.
     assert {"tcp_socket", "write_root", "read_host_files", "kill_neighbour", "other_keys"} <= set(found["not_isolated"])
     assert not any(found["capabilities"][attacks.ATTACKS[a]] for a in found["not_isolated"])
@@ -61,12 +63,12 @@ def test_a_process_without_a_sandbox_is_as_open_as_its_driver_says() -> None:
 def test_a_container_gets_nowhere(docker: Daemon, runtime_image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", docker.host)
     found = attack("--driver", "docker")
-    assert (found["blocked"], found["achieved"]) == (list(attacks.ATTACKS), {})
+    assert (found["blocked"], found["achieved"]) == (list(attacks.NAMES), {})
 
 
 def test_every_attack_is_about_a_capability_and_every_capability_has_words() -> None:
     known = set(Capabilities.__dataclass_fields__)
-    assert set(attacks.ATTACKS.values()) <= known
+    assert set(attacks.ATTACKS.values()) - {attacks.CALLER} <= known
     assert set(CAPABILITIES) == known - {"remark"}
 
 

@@ -52,3 +52,14 @@ def test_what_befell_each_part_stands_in_a_column_of_its_own() -> None:
     [_, faults] = sections(made)
     assert faults.header[1:] == ("without Spark", "on Spark")
     assert list(faults.rows) == [("canary", "", "4"), ("instance killed", "3", "2")]
+
+
+def test_seeds_over_two_nodes_stand_in_a_column_where_there_were_any() -> None:
+    made = together(
+        [cut("a", 0, lanes=3, two_nodes={"seeds": 2, "runs": 5, "faults": {"node lost with its disk": 1}}), cut("a", 3, lanes=1)]
+    )
+
+    assert made is not None
+    seeds, faults = sections(made)
+    assert list(seeds.rows)[-1] == ("over two nodes", "2", "5", "0")
+    assert faults.header[1:] == ("without Spark", "over two nodes")

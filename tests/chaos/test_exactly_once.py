@@ -10,11 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.chaos import lanes
+from benchmarks.chaos import lanes, two_nodes
 from benchmarks.chaos.changes import CHANGES
+from benchmarks.chaos.faults import WEIGHTS
 from benchmarks.chaos.kinds import CHAIN
+from benchmarks.chaos.stops import INSTANCE, MANAGER, QUEUE, STATE, STOPPED
 from node_manager.servers import find_server
 from tests.conftest import require
+from tests.support.netns import Missing, network
 from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
 
@@ -35,6 +38,13 @@ def test_queries_under_fire_come_out_as_one_plain_process_says() -> None:
     assert any(outcome.faults[change] for change in CHANGES), outcome.faults
 
 
+def test_queries_whose_platform_stands_still_come_out_as_one_plain_process_says() -> None:
+    """Stops of 5 to 90 s, and all times in which something is given up, at a fifteenth of their length."""
+    outcome = lanes.run(range(40), weights=WEIGHTS | {STOPPED: 20.0}, scale=1 / 15, deadline_s=8)
+    assert not outcome.reports, "\n\n".join(outcome.reports.values())
+    assert sum(outcome.faults[f"{part} {STOPPED}"] for part in (INSTANCE, QUEUE, STATE, MANAGER)) >= 3, outcome.faults
+
+
 def test_a_build_that_does_not_take_attempts_back_is_caught() -> None:
     outcome = lanes.run(range(40), broken="undo", until_mismatch=True, deadline_s=60)
     assert outcome.reports
@@ -47,13 +57,26 @@ def test_an_operator_that_rolls_dice_and_is_run_as_if_it_did_not_is_caught() -> 
     assert "goes on from" in next(iter(outcome.reports.values()))
 
 
+def test_queries_with_a_store_over_two_nodes_that_are_lost_with_their_disks_come_out_as_one_plain_process_says() -> None:
+    try:
+        with network("a"):
+            pass
+    except Missing as e:
+        require("network namespaces", str(e))
+    outcome = two_nodes.run(range(4), deadline_s=30)
+    assert not outcome.reports, "\n\n".join(outcome.reports.values())
+    assert outcome.seeds >= 2
+    assert outcome.faults[two_nodes.MOVED], outcome.faults
+
+
 def test_streaming_queries_under_fire_come_out_as_one_plain_process_says() -> None:
     """In a process of its own: it starts and stops a Spark application."""
     try:
         java_home()
     except Unavailable as e:
         require("java", str(e))
-    command = [sys.executable, "-m", "benchmarks", "exactly_once", "--seeds", "0", "--spark-seeds", "3", "--json"]
+    seeds = ["--seeds", "0", "--spark-seeds", "3", "--two-nodes-seeds", "0", "--stops", "0"]
+    command = [sys.executable, "-m", "benchmarks", "exactly_once", *seeds, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-20_000:]
     assert json.loads(done.stdout.splitlines()[-1])["on_spark"]["seeds"] == 3

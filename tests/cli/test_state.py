@@ -13,8 +13,9 @@ from tests.cli.conftest import Shell
 from tests.keyed import Attempt
 from udo_cli import state_file
 from udo_cli.state_text import entries
-from udo_protocol.errors import UsageError
+from udo_protocol.errors import StateElsewhere, UsageError
 from udo_protocol.node_api import Node, connect_node
+from udo_protocol.registry_api import Registry
 
 MANIFEST = """
 name = "visits"
@@ -154,8 +155,37 @@ def test_undeploying_says_what_state_would_be_lost(platform: Shell, visits: Node
     platform("undeploy", "visits", "--drop-state")
 
 
+def test_a_home_that_is_released_gives_its_state_up(platform: Shell, visits: Node) -> None:
+    name = connect_node(platform.home / "node" / "node.sock").status().node
+    assert f"node {name}, the home of session {ONE}" in platform("state", "release", "visits", "1111", code=4).err
+    assert "there are: 11111111" in platform("state", "release", "visits", "9", code=3).err
+
+    assert platform("state", "release", "visits", "1111", "--force", "--json").json["node"] == name
+
+    with pytest.raises(StateElsewhere, match="was released"):
+        run(visits, ONE, 2, [1])
+    assert run(visits, TWO, 0, [1]) == [1]
+
+
+def test_deploying_a_keyed_operator_on_several_nodes_says_that_a_session_has_one(platform: Shell, visits: Node) -> None:
+    home = platform.home / "registry"
+    with Registry((home / "address").read_text().strip(), (home / "token").read_text().strip()) as api:
+        api.heartbeat("elsewhere")
+        try:
+            made = platform("deploy", "visits@1", "--name", "two", "--wait-s", "0", "--json").json
+            said = platform("deploy", "visits@1", "--name", "two", "--wait-s", "0").err
+        finally:
+            api.leave("elsewhere")
+    [notice] = made["notices"]
+    for part in ("2 nodes are live", "elsewhere", "store=", "run the query's executors on one node"):
+        assert part in notice
+        assert part in said
+    assert platform("deploy", "visits@1", "--name", "two", "--wait-s", "0", "--json").json["notices"] == []
+    platform("undeploy", "two", "--drop-state")
+
+
 def test_every_sub_command_has_help_with_examples(udo: Callable[..., object]) -> None:
-    for name in ("ls", "show", "export", "import", "drop"):
+    for name in ("ls", "show", "export", "import", "drop", "release"):
         assert f"udo state {name}" in udo("state", name, "--help").out  # type: ignore[attr-defined]
 
 

@@ -20,7 +20,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from node_manager.manager import Manager
 from node_manager.servers import find_server
+from node_manager.settings import Settings
 from tests.conftest import require, wait_until
 from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import UdoError, Unavailable
@@ -216,6 +218,23 @@ def home_daemon(home: Path) -> Iterator[Daemon]:
 def daemon(home_daemon: Daemon) -> Daemon:
     """A running node manager."""
     return home_daemon.start()
+
+
+@pytest.fixture
+def manager(home: Path) -> Iterator[Manager]:
+    """A node manager within this process; whatever the test did, nothing of it is left running."""
+    made = Manager(Settings(home, "n"))
+    made.lock_home()
+    made.start()
+    try:
+        yield made
+    finally:
+        if not made._stopping:
+            made.stop()
+        left = Daemon(home).processes()
+        for p in left:
+            p.kill()
+    assert left == []
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def test_an_instance_and_a_lane_do_all_that_the_protocol_asks_of_them(node: Node
         assert lane.push(n, n - 1, frame).status is lane_end.Push.ACCEPTED, body
 
     assert lane.push(2, 1, []).status is lane_end.Push.DUPLICATE
-    assert (slot.slot_stats(lane.conn, MINE).depth_frames, lane.status(), lane.collect(0)) == (2, None, [])
+    assert (slot.last_emitted(lane.conn, MINE), lane.status(), lane.collect(0)) == (0, None, [])
     queue = node.connect("i1")
     reader = slot_reader.SlotReader(queue, MINE, "i1", token)
     assert reader.park(1, 1000)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from node_manager import runtime_base
-from node_manager.images import Images, unpack
+from node_manager.images import Images
 from node_manager.instances import Config
 from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
 from udo_protocol.manifest import Manifest
@@ -111,51 +111,6 @@ def test_without_a_registry_an_unknown_image_says_what_to_do(tmp_path: Path) -> 
         Images(tmp_path).get("t", "1")
     with pytest.raises(UsageError, match="digest like sha256"):
         Images(tmp_path).get("t", digest="../../etc")
-
-
-def _link(target: str) -> tarfile.TarInfo:
-    info = tarfile.TarInfo()
-    info.type, info.linkname = tarfile.SYMTYPE, target
-    return info
-
-
-def _device() -> tarfile.TarInfo:
-    info = tarfile.TarInfo()
-    info.type = tarfile.CHRTYPE
-    return info
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        {"etc/passwd": b"x"},
-        {"opt/udo/code/../../../../out": b"x"},
-        {"/opt/udo/code/op.py": b"x"},
-        {"opt/udo/code/link": _link("/etc/passwd")},
-        {"opt/udo/code/link": _link("../../out")},
-        {"opt/udo/code/dev": _device()},
-        {"opt/udo/deps/op.py": b"x"},
-    ],
-)
-def test_an_archive_cannot_reach_outside_of_its_layer(tmp_path: Path, members: Mapping[str, bytes | tarfile.TarInfo]) -> None:
-    into = tmp_path / "a" / "b"
-    into.mkdir(parents=True)
-
-    with pytest.raises(ProtocolError, match="layer code"):
-        unpack(layer(tmp_path / "l", members), "code", into)
-
-    assert sorted(p.name for p in tmp_path.rglob("*") if not p.is_dir()) == ["l"]
-
-
-def test_a_layer_that_unpacks_to_too_much_or_is_cut_off_is_refused(tmp_path: Path) -> None:
-    archive = layer(tmp_path / "l", {"opt/udo/code/op.py": bytes(5000)})
-    with pytest.raises(ProtocolError, match="more than 0 MiB"):
-        unpack(archive, "code", tmp_path / "x", bound_bytes=1000)
-    noise = layer(tmp_path / "n", {"opt/udo/code/op.py": os.urandom(5000)}).read_bytes()
-    archive.write_bytes(noise[: len(noise) // 2])
-
-    with pytest.raises(ProtocolError, match="cannot be unpacked"):
-        unpack(archive, "code", tmp_path / "x")
 
 
 def test_the_runtime_base_links_only_what_an_operator_may_see(tmp_path: Path) -> None:

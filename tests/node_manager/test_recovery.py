@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -174,23 +174,6 @@ def test_a_stop_at_any_stage_leaves_nothing_running(home: Path, signum: int, sta
 def _ended(call: Callable[[], object]) -> None:
     with contextlib.suppress(UdoError):
         call()
-
-
-@pytest.fixture
-def manager(home: Path) -> Iterator[Manager]:
-    """A node manager within this process; whatever the test did, nothing of it is left running."""
-    made = Manager(Settings(home, "n"))
-    made.lock_home()
-    made.start()
-    try:
-        yield made
-    finally:
-        if not made._stopping:
-            made.stop()
-        left = Daemon(home).processes()
-        for p in left:
-            p.kill()
-    assert left == []
 
 
 def test_a_stop_while_an_operator_is_loaded_ends_who_waits_and_what_is_asked_for_meanwhile(manager: Manager, home: Path) -> None:

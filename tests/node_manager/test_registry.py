@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.conftest import wait_until
+from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add
-from tests.registry.conftest import Running, image, start
+from tests.node_manager.test_diff_keyed import MIGRATED
+from tests.node_manager.test_state import COUNT, KEYED
+from tests.registry.conftest import FakeNode, Running, image, start
 from udo_protocol.errors import Conflict, NotFound, SchemaError
 from udo_protocol.registry_api import Registry
 
@@ -32,6 +37,14 @@ class Cluster:
     def start_node(self, url: str = "") -> None:
         """Start it, or start it again."""
         self.node.start("--registry", url or self.registry.url, "--token-file", str(self.data / "token"), *self._arguments)
+
+    def stop_dead(self) -> None:
+        """kill -9 of the node manager, its servers and its instances, as when the host loses its power; files stay."""
+        self.node.kill()
+        for p in self.node.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                p.kill()
+                p.wait(10)
 
     def lane(self) -> Lane:
         """A lane of deployment d, closed at the end."""
@@ -149,13 +162,48 @@ def test_a_node_that_comes_back_after_an_update_it_missed_catches_up(cluster: Cl
     cluster.deploy(add(1))
     cluster.push("2", add(100))
     cluster.node.kill()
-    cluster.client.leave("n1")
-    assert list(cluster.client.update("d", "2"))[-1]["phase"] == "done"
+    missed_by_n1(cluster, "2")
 
     cluster.start_node()
 
     wait_until(lambda: cluster.state() == ("answering", "2"), 30, "node to catch up")
     assert cluster.lane().ask(1) == 101
+
+
+def missed_by_n1(cluster: Cluster, version: str) -> None:
+    """An update that another node, which checks nothing, takes part in alone."""
+    cluster.client.leave("n1")
+    with FakeNode(cluster.client, "n0"):
+        assert list(cluster.client.update("d", version))[-1]["phase"] == "done"
+
+
+def test_a_version_that_a_node_missed_is_checked_before_it_owns_anything_there(cluster: Cluster) -> None:
+    """Nothing of the deployment runs when the node comes back: the former version is started, the new one tried beside it."""
+    node = cluster.node
+    go = node.home / "run" / "go"  # of the node, an operator sees this directory
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\n"
+    go.touch()
+    cluster.push("1", waits + COUNT, **KEYED)
+    cluster.client.deploy("d", "t", "1")
+    wait_until(lambda: cluster.state() == ("answering", "1"), 30, "version 1 to answer")
+    assert Attempt(node.api, "d", "q", 0, 1).run([1, 1]) == [1, 2]
+    raises = MIGRATED.replace("return {'m': old['n']}", "raise ValueError('nobody has seen that')")
+    two = cluster.push("2", raises, **KEYED, state_version=1, migrates_from=[0])
+    cluster.stop_dead()
+    missed_by_n1(cluster, "2")
+
+    go.unlink()
+    cluster.start_node()
+    wait_until((node.home / "images" / two.replace(":", "-")).exists, 30, "the node to have heard of version 2")
+    go.touch()
+
+    wait_until(lambda: cluster.state() == ("failed", "2"), 60, "the refusal's report")
+    (told,) = cluster.client.deployment("d")["nodes"]
+    assert "nobody has seen that" in told["detail"] and "t@1 goes on serving on this node" in told["detail"]
+    assert Attempt(node.api, "d", "q", 1, 2).run([1]) == [3]
+    assert node.slot().version == "1"
+    assert [line for line in node.log().splitlines() if "event='owner'" in line and "t@1" in line]
+    assert not [line for line in node.log().splitlines() if "event='owner'" in line and "t@2" in line]
 
 
 def test_a_deployment_removed_at_the_registry_is_removed_from_the_node_and_a_local_one_is_not(cluster: Cluster) -> None:
@@ -217,3 +265,30 @@ def test_an_operator_that_loads_at_a_later_try_is_reported_as_answering(cluster:
 
     wait_until(lambda: cluster.state()[0] == "answering", 40, "later report")
     assert cluster.lane().ask(1) == 2
+
+
+DIES_OF_EVENTS = """
+import os
+from udo_runtime import operator
+@operator
+def run(batch):
+    if batch.column("a").to_pylist()[0]:
+        os._exit(7)
+    return {"b": batch.column("a")}
+"""
+
+
+def test_the_registry_says_of_an_operator_that_dies_of_its_first_event_that_it_fails_until_it_answers(cluster: Cluster) -> None:
+    cluster.deploy(DIES_OF_EVENTS)
+    lane = cluster.lane()
+    lane.send([1])
+    assert "exit status 7" in lane.receive(60).header.failure.message
+
+    wait_until(lambda: cluster.state() == ("failing", "1"), 20, "the registry to know that it fails")
+    (node,) = cluster.client.deployment("d")["nodes"]
+    assert re.search(r"exit status 7, on the last frame; restarts \d+", node["detail"]), node
+
+    assert cluster.lane().ask(0) == 0
+    wait_until(lambda: cluster.state() == ("answering", "1"), 20, "the registry to know that it answers")
+    (node,) = cluster.client.deployment("d")["nodes"]
+    assert node["detail"] == ""

@@ -103,3 +103,19 @@ def test_who_compares_may_read_frames_and_copies_and_answer_nobody(servers: Serv
         conn.close()
     finally:
         queue.call("ACL", "DELUSER", "shadow")
+
+
+@pytest.mark.parametrize("garbage", [("SET", "x"), ("RPUSH", "x"), ("SADD", "x"), ("HSET", "x", "y")])
+@pytest.mark.parametrize("key", ["pins", "diffed", "diffbytes"])
+def test_whatever_who_compares_leaves_in_its_keys_the_serving_one_answers(servers: Servers, key: str, garbage: tuple[str, ...]) -> None:
+    queue, lane, instance = servers.queue(), a_lane(servers), owner(servers)
+    lane.push(1, 0, data("l", 1))
+    begin(queue)
+    queue.call("DEL", f"{P}{key}")
+    queue.call(garbage[0], f"{P}{key}", *garbage[1:])
+
+    assert instance.emit(1, answer(instance.read(1))) is slot_reader.Emit.EMITTED
+
+    assert [f.header.number for f in lane.collect(1000)] == [1]
+    assert slot.slot_stats(queue, P).depth_frames == 0
+    assert instance.pin(1, 1000) >= 1  # and the key can be used again

@@ -100,6 +100,8 @@ def test_writes_without_a_valid_token_are_refused_and_store_nothing(registry: Ru
         stranger.deploy("x", name)
     with pytest.raises(errors.Unauthorized):
         stranger.wanted("node", wait_s=0)
+    with pytest.raises(errors.Unauthorized):
+        stranger.audit()
     assert stranger.deployments() is not None
     assert not (registry.data / "blobs" / "sha256" / sha(image(name).blobs[0]).removeprefix("sha256:")).exists()
 
@@ -169,6 +171,33 @@ def test_malformed_images_are_refused_with_the_reason(registry: Running, tmp_pat
     assert [v["version"] for o in client.operators() if o["name"] == name for v in o["versions"]] == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (b"{}" + b" " * (5 << 20), r"image config has 52\d+ bytes"),
+        (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, "is not JSON"),
+        (json.dumps({"config": {"Labels": {"dev.udo.manifest": "[" * 200_000}}}).encode(), "is not JSON"),
+        (json.dumps({"config": {"Labels": {"dev.udo.manifest": " " * 300_000}}}).encode(), "has 300000 characters"),
+    ],
+)
+def test_a_giant_or_deeply_nested_image_config_is_refused(registry: Running, tmp_path: Path, config: bytes, why: str) -> None:
+    good = image(fresh("op"))
+    manifest = json.loads(good.manifest)
+    manifest["config"] |= {"digest": sha(config), "size": len(config)}
+    with pytest.raises(errors.ManifestError, match=why):
+        Image(good.name, "1", json.dumps(manifest).encode(), (config, good.blobs[1])).push(registry.client(), tmp_path)
+
+
+def test_deep_types_and_too_many_layers_are_refused(registry: Running, tmp_path: Path) -> None:
+    client, good = registry.client(), image(fresh("op"))
+    code = json.loads(good.manifest)["layers"][0]
+    with pytest.raises(errors.ManifestError, match="nested deeper than 60 types"):
+        image(good.name, input={"a": "list<" * 5000 + "int64" + ">" * 5000}).push(client, tmp_path)
+    for layers, why in (([code, code], "2 of them annotated .* at most one"), ([*[{**code, "annotations": {}}] * 127, code], "128 layers")):
+        with pytest.raises(errors.ManifestError, match=why):
+            Image(good.name, "1", _with(good.manifest, layers=layers), good.blobs).push(client, tmp_path)
+
+
 def test_oversized_manifest_is_refused(registry: Running) -> None:
     headers = {"Authorization": f"Bearer {registry.token}", "Content-Type": OCI_MANIFEST}
     reply = httpx.put(f"{registry.url}/v2/op/manifests/1", content=b" " * (5 << 20), headers=headers)
@@ -205,3 +234,23 @@ def test_a_version_in_use_is_not_deleted_and_an_unused_one_takes_its_own_blobs_a
     client.collect_garbage(unused_s=0)
     assert not client.has_blob(name, second["layers"][0]["digest"])
     assert client.has_blob(name, kept["layers"][0]["digest"])
+
+
+def test_without_a_token_only_what_is_described_as_open_can_be_read(registry: Running) -> None:
+    described = httpx.get(f"{registry.url}/openapi.json").json()["paths"]
+    names = {"{name}": "none", "{ref}": "1", "{digest}": sha(b"none"), "{upload_id}": "0" * 48, "{update_id}": "0" * 16, "{node}": "n"}
+    closed = set()
+    for template, methods in described.items():
+        path = template
+        for name, value in names.items():
+            path = path.replace(name, value)
+        for method, operation in methods.items():
+            refused = httpx.request(method.upper(), registry.url + path, params={"wait_s": 0}).status_code == 401
+            assert refused == bool(operation["security"]), (method, template)
+            closed |= {template} if refused and method == "get" else set()
+    assert closed == {
+        "/v2/",
+        "/v2/{name}/blobs/uploads/{upload_id}",
+        "/api/v1/nodes/{node}/wanted",
+        "/api/v1/audit",
+    }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,6 +18,7 @@ import psutil
 import pytest
 from sqlalchemy import create_engine
 
+from registry.listening import bindable
 from registry.models import Base
 from registry.store import migrate, open_engine
 from tests.conftest import wait_until
@@ -63,7 +67,8 @@ def test_sigterm_ends_long_polls_streams_and_the_process_at_once(start_registry:
 def test_a_restart_keeps_everything(start_registry: Start, tmp_path: Path, end: signal.Signals) -> None:
     running = start_registry()
     client = _filled(running, tmp_path)
-    assert [e["phase"] for e in client.update("op", "2")][-1] == "done"
+    with FakeNode(client, "n"):
+        assert [e["phase"] for e in client.update("op", "2")][-1] == "done"
     bound = client.epoch("op", "run", 1)
     before = (client.deployments(), client.operators(), client.audit(), client.wanted("n", wait_s=0))
     token, pid = running.token, running.process.pid
@@ -183,3 +188,40 @@ def test_the_client_needs_neither_the_server_nor_its_libraries() -> None:
     unwanted = ("flask", "sqlalchemy", "httpx", "pyarrow", "registry")
     code = f"import sys, udo_protocol.registry_api; print([m for m in {unwanted} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout.strip() == "[]"
+
+
+def test_a_registry_that_was_away_waits_for_the_nodes_that_were_live_before_it(start_registry: Start, tmp_path: Path) -> None:
+    """Its nodes could give it no sign of life meanwhile; an update goes on with them once they do."""
+    running = start_registry()
+    client = _filled(running, tmp_path)
+    client.heartbeat("n")
+    with sqlite3.connect(running.data / "registry.db") as database:  # as if both had been away for an hour, and another for a day
+        database.execute("UPDATE nodes SET last_seen = last_seen - 3600")
+        database.execute("INSERT INTO nodes SELECT 'old', address, driver, capabilities, metrics_address, last_seen - 86400 FROM nodes")
+    running.process.kill()
+    running.process.wait(10)
+
+    client = start_registry().client(running.token)
+    assert client.health()["live_nodes"] == 0
+    events = client.update("op", "2")
+    first = next(events)
+    assert "on 1 node(s), not on old (away since" in first["detail"]
+    assert [(n["node"], n["state"]) for n in client.update_status(first["id"])["nodes"]] == [("n", "waiting"), ("old", "gone")]
+    with FakeNode(client, "n"):
+        last = [first, *events][-1]
+    assert (last["phase"], last["detail"]) == ("done", "2 answers, not on old: away")
+
+
+def test_a_registry_comes_back_on_the_port_it_had_and_says_so_where_it_cannot(start_registry: Start) -> None:
+    running = start_registry()
+    url, port = running.url, int(running.url.rpartition(":")[2])
+    for taken in (False, True):
+        running.process.kill()
+        running.process.wait(10)
+        with contextlib.ExitStack() as others:
+            if taken:
+                wait_until(lambda: bindable(port), 10, "the end of the killed registry's worker")
+                others.enter_context(socket.create_server(("127.0.0.1", port)))
+            running = start_registry()
+        assert (running.url == url) is not taken
+    assert f"port {port} was this registry's and is taken" in running.log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -20,11 +22,13 @@ from flask.testing import FlaskClient
 from sqlalchemy import event
 
 import registry.blobs
+import registry.stream
 from registry.app import create_app
 from registry.config import Config
 from registry.web import Services
 from tests.conftest import wait_until
 from tests.registry.conftest import Image, Running, image, sha
+from udo_protocol import supervised
 
 Start = Callable[..., Running]
 
@@ -93,6 +97,37 @@ def test_a_blob_that_a_push_was_told_is_there_stays_until_its_manifest_comes(app
     now += 10 * day
     assert client.post("/api/v1/gc").json == {"blobs": 0, "uploads": 0}
     assert client.get(f"/v2/op/blobs/{sha(old.blobs[1])}").data == old.blobs[1]
+
+
+def test_deadlines_are_kept_after_looking_after_them_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, calls = registry.stream.updates.overdue, []
+
+    def overdue(*args: Any) -> bool:
+        calls.append(args)
+        if len(calls) == 1:
+            raise RuntimeError("nobody expects this")
+        return original(*args)
+
+    before = supervised.errors().get("update-deadlines", 0)
+    monkeypatch.setattr(registry.stream.updates, "overdue", overdue)
+    with serving(Config(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")) as app:
+        wait_until(lambda: len(calls) > 2, 20, "it to look again")
+        assert app.test_client().get("/healthz").json["background_errors"] >= 1  # type: ignore[index]
+    assert supervised.errors()["update-deadlines"] - before == 1
+
+
+def test_a_registry_that_stood_still_hears_the_nodes_before_it_judges_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP for a minute: what nodes sent meanwhile is still to be read when it goes on."""
+    slept, judged = [0.0], []
+    monkeypatch.setattr(registry.stream, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0]))
+    monkeypatch.setattr(registry.stream.updates, "overdue", lambda *_: judged.append(slept[0]) and False)
+    config = Config(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")
+    with serving(dataclasses.replace(config, node_live_s=1.0)):
+        wait_until(lambda: len(judged) > 1, 20, "it to judge")
+        slept[0] = 60.0
+        began = time.monotonic()
+        wait_until(lambda: judged[-1] == 60.0, 20, "it to judge again")
+        assert time.monotonic() - began > 1.0
 
 
 def test_collecting_without_pause_harms_no_push(start_registry: Start, tmp_path: Path) -> None:

@@ -93,12 +93,32 @@ def test_a_node_that_leaves_while_preparing_is_not_waited_for(deployed: tuple[Re
     assert ("gone", "leaver") in phases and phases[-1] == ("done", "")
 
 
-def test_without_a_node_the_wanted_version_just_changes(deployed: tuple[Registry, str]) -> None:
+def test_an_update_is_refused_where_no_node_is_live_and_says_which_are_away(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
-    assert _phases(client.update(name, "2")) == [("preparing", ""), ("promoting", ""), ("done", "")]
-    assert client.deployment(name)["version"] == "2"
-    assert _phases(client.update(name, "2"))[-1] == ("done", "")  # again: nothing to do
-    assert len(client.deployment(name)["previous"]) == 1
+    for refused in (lambda: client.update(name, "2"), lambda: client.update(name, "1")):
+        with pytest.raises(errors.Conflict, match=f"no node is live.*{name}' stays at @1.*udo status"):
+            refused()
+    assert client.deployment(name)["version"] == "1"
+    assert client.audit(name)[0]["action"] == "update.refused"
+
+
+def test_an_update_to_the_version_that_serves_has_nothing_to_do(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with FakeNode(client, "n"):
+        assert _phases(client.update(name, "1")) == [("preparing", ""), ("promoting", ""), ("done", "")]
+    assert client.deployment(name)["previous"] == []
+
+
+def test_an_update_whose_every_node_goes_away_fails_and_changes_nothing(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    client.heartbeat("only")
+    events = client.update(name, "2")
+    first = next(events)
+    client.leave("only")
+    last = [first, *events][-1]
+    assert (last["phase"], last["error_code"]) == ("failed", "unavailable")
+    assert "no node is left of only, so nothing serves 2. 1 keeps serving" in last["detail"]
+    assert client.deployment(name)["version"] == "1"
 
 
 def test_only_one_update_of_a_deployment_runs_and_it_keeps_its_versions(deployed: tuple[Registry, str]) -> None:
@@ -154,7 +174,8 @@ def test_the_audit_trail_says_who_when_from_which_digest_to_which(registry: Runn
     client, name = deployed
     before = client.deployment(name)["digest"]
     bob = registry.client(user="bob")
-    list(bob.update(name, "2"))
+    with FakeNode(client, "n"):
+        list(bob.update(name, "2"))
     after = client.deployment(name)["digest"]
 
     rows = client.audit(name)
@@ -168,9 +189,10 @@ def test_the_audit_trail_says_who_when_from_which_digest_to_which(registry: Runn
 
 def test_without_an_event_stream_the_update_answers_where_to_look(registry: Running, deployed: tuple[Registry, str]) -> None:
     client, name = deployed
-    reply = httpx.post(
-        f"{registry.url}/api/v1/deployments/{name}/update", json={"version": "2"}, headers={"Authorization": f"Bearer {registry.token}"}
-    )
+    with FakeNode(client, "n"):
+        reply = httpx.post(
+            f"{registry.url}/api/v1/deployments/{name}/update", json={"version": "1"}, headers={"Authorization": f"Bearer {registry.token}"}
+        )
     assert reply.status_code == 202
     assert client.update_status(reply.json()["id"])["state"] == "done"
     told = httpx.get(registry.url + reply.json()["events"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ import pytest
 
 from tests.conftest import wait_until
 from udo_interface import connect
+from udo_interface.channel import Channel
 from udo_interface.client import Client, EventsLost
-from udo_protocol.errors import NotFound, OperatorError, SchemaError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.errors import NotFound, OperatorError, SchemaError, UdoError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.keys import prefix
 from udo_protocol.node_api import connect_node
 
 if TYPE_CHECKING:
@@ -52,6 +55,20 @@ def gate(platform: Platform) -> Iterator[tuple[str, Path]]:
     go = platform.sign()
     yield platform.operator(HOLDS.format(go=str(go))), go
     go.touch()
+
+
+def test_a_channel_that_raises_what_nobody_expected_tells_its_callers(
+    platform: Platform, forward: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(self: Channel) -> None:
+        raise RuntimeError("nobody expects this")
+
+    monkeypatch.setattr(Channel, "_work", work)
+    client = Client(platform.node)
+    client.request_operator(forward)
+    with pytest.raises(UdoError, match="RuntimeError: nobody expects this"):
+        client.send({"id": 1})
+        client.flush()
 
 
 def test_the_four_calls_of_the_paper(platform: Platform, forward: str) -> None:
@@ -221,6 +238,24 @@ def test_a_lost_queue_server_names_what_was_lost(platform: Platform, gate: tuple
         for b in lost.unanswered:
             again.send_batch(b)
     assert [e["id"] for e in got] == rows
+
+
+def test_a_log_that_its_operator_broke_names_what_was_lost(platform: Platform, gate: tuple[str, Path]) -> None:
+    name, _ = gate
+    client = connect(name, node=platform.node, batch_events=4, window=2)
+    for i in range(20):
+        client.send({"id": i})
+    wait_until(lambda: platform.said(name, "holding"), 20, "the operator to hold a frame")
+    with closing(platform.queue()) as queue:
+        queue.call("SET", f"{prefix(name, 0)}emitted", "garbage")
+
+    with pytest.raises(EventsLost, match="broke") as caught:
+        client.flush(30)
+
+    rows = [r["id"] for b in caught.value.unanswered for r in b.to_pylist()]
+    assert rows == list(range(len(rows))) and len(rows) + caught.value.unsent == 20
+    with pytest.raises(EventsLost):
+        client.close()
 
 
 def test_the_client_needs_no_spark() -> None:

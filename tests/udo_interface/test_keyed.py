@@ -19,6 +19,7 @@ from udo_interface import settings, udo
 from udo_interface.key_groups import groups_of
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.node_api import connect_node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -309,3 +310,28 @@ def test_a_call_that_does_not_fit_the_operators_key_is_refused_with_the_remedy(s
         udo(f"{count}@1")(df, key="k")
     with pytest.raises(UsageError, match="spark.speculation"):
         settings.check_keyed({"spark.speculation": "true"}.get)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_asynchronous_progress_tracking_is_refused_before_the_first_event(stream: Stream, platform: Platform, inside: bool) -> None:
+    """Spark sees a stateless plan and allows it; restarted, such a query runs several of its epochs as one."""
+    call = udo(stream._operator, key="k")
+    stream.add()
+
+    def each(df: DataFrame, epoch: int) -> None:
+        call(df).count()
+
+    for directory, options in (("async", {"asyncProgressTrackingEnabled": "true"}), ("sync", {})):
+        writer = stream.source().writeStream.foreachBatch(each) if inside else call(stream.source()).writeStream.format("noop")
+        writer = writer.options(**options, _asyncProgressTrackingOverrideSinkSupportCheck="true")
+        query = writer.option("checkpointLocation", str(stream.directory / directory)).start()
+        try:
+            if options:
+                with pytest.raises(PySparkException, match="op.*keeps state, and this query was started with asyncProgressTrackingEnabled"):
+                    query.processAllAvailable()
+            else:
+                query.processAllAvailable()
+        finally:
+            query.stop()
+        begun = [s.session for s in connect_node(platform.node).sessions(stream._operator).sessions]
+        assert (str(query.id) in begun) == (not options), "no event was to reach the operator"

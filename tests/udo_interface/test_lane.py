@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from benchmarks.fuzz.frames import framed
 from tests.conftest import wait_until
-from tests.udo_interface.echo import EchoOperator
-from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, exchange
+from tests.udo_interface.echo import EchoOperator, identity
+from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, Stamp, exchange
+from udo_interface.store import Store, Stored
+from udo_interface.store_lane import StoreLane
 from udo_protocol import frame, lane_end, slot
 from udo_protocol.clock import FakeClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout
-from udo_protocol.limits import Limits
+from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS, Limits
+from udo_protocol.schema import to_ipc
 
 PREFIX = "udo:fraud:0:"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -232,7 +238,7 @@ def test_a_slot_that_does_not_serve_fails_its_waiting_lanes_with_the_reason(benc
 def test_a_lane_beyond_its_lease_is_told_so(bench: Bench) -> None:
     sender, _ = bench.lane()
     bench.servers.queue().call("DEL", f"{PREFIX}lane:l1")
-    with pytest.raises(LaneExpired, match="lane l1 was idle for more than 600 s"):
+    with pytest.raises(LaneExpired, match="lane l1 was removed: it was idle for more than 600 s"):
         sender.push(next(sender.encode(batch(0)))[1])
         sender.settle()
 
@@ -272,3 +278,83 @@ def test_what_is_answered_is_collected_though_the_input_is_not_slow_enough_to_wa
     first = next(exchange(*bench.lane(), source(), 1000, interleave=True, clock=clock))
     assert first[1].num_rows == 2
     assert at[-1] < 60
+
+
+def lie(message: Callable[[bytes], bytes], rows: int = 2, **header: Any) -> Callable[[pa.RecordBatch], bytes]:
+    """An operator that answers its first frame with a changed Arrow message."""
+
+    def answer(events: pa.RecordBatch) -> bytes:
+        made = frame.Header(lane="l1", number=1, kind=frame.ANSWER, rows=rows, schema=identity(SCHEMA), version="1", **header)
+        return framed(made, message(events.serialize().to_pybytes()))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lie(lambda m: m.replace(struct.pack("<iii", 0, 1, 2), struct.pack("<iii", 0, 1, 1 << 30))), "no record batch"),
+        (lie(lambda m: m.replace(struct.pack("<q", 2), struct.pack("<q", 100_000_000)), 100_000_000), "cannot be 100000000 rows"),
+        (lie(lambda m: m[:-8]), "truncated"),
+        (lie(lambda m: b""), "has no body"),
+        (lambda events: b"no frame at all", "expected a frame"),
+    ],
+)
+def test_an_answer_that_lies_about_its_bytes_is_an_error_that_tells_where(bench: Bench, answer: Any, why: str) -> None:
+    bench.operator(answer)
+    with pytest.raises(ProtocolError, match=why) as caught:
+        run(bench.lane(), [batch(0)])
+    for part in ("operator fraud@1", "node n1", "slot udo:fraud:0", "epoch 7"):
+        assert part in str(caught.value)
+
+
+def test_a_schema_that_an_operator_put_under_another_ones_id_is_refused(bench: Bench) -> None:
+    other = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
+    bench.operator(lambda b: b.cast(other), output=other)
+    queue = bench.servers.queue()
+    queue.call("SET", f"{PREFIX}schema:".encode() + identity(other), to_ipc(pa.schema([("id", pa.string()), ("text", pa.string())])))
+    with pytest.raises(ProtocolError, match="is another one"):
+        run(bench.lane(), [batch(0)])
+
+
+def test_a_failure_that_its_process_did_not_cut_is_cut_for_who_sees_it(bench: Bench) -> None:
+    failure = frame.Failure(code="operator", message="m" * 100_000, traceback="t" * 200_000, event="e" * 100_000)
+    bench.operator(lambda b: failure)
+    with pytest.raises(OperatorError) as caught:
+        run(bench.lane(), [batch(0)])
+    assert str(caught.value).count("characters cut") == 3
+    assert len(str(caught.value)) < MESSAGE_CHARS + TRACEBACK_CHARS + EVENT_CHARS + 2000
+
+
+def test_a_failure_beyond_the_bound_of_a_header_is_refused(bench: Bench) -> None:
+    bench.operator(lambda b: frame.Failure(code="operator", message="m" * (2 << 20)))
+    with pytest.raises(ProtocolError, match=r"operator fraud@1 .* a frame header of"):
+        run(bench.lane(), [batch(0)])
+
+
+def test_an_answer_beyond_its_bound_is_not_even_read(bench: Bench) -> None:
+    bench.operator(lambda b: bytes(3 << 20))
+    sender, collector = bench.lane()
+    collector._end.conn.bulk_bytes = 1 << 20
+    with pytest.raises(ProtocolError, match="a value of 3145728 bytes; the bound is 1048576"):
+        run((sender, collector), [batch(0)])
+
+
+class LyingState(StoreLane):
+    """Its instance answers all that it is asked about state with this header."""
+
+    lie = frame.Header(kind=frame.ANSWER)
+
+    def _ask(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> frame.Frame:
+        return frame.Frame(self.lie)
+
+
+def test_an_operator_that_lies_about_its_state_is_an_error_and_no_endless_conversation(bench: Bench, tmp_path: Path) -> None:
+    sender, collector = bench.lane()
+    sender.stamp = Stamp(1, 7, 0, (3, 4))
+    lane = LyingState(Store(Stored(str(tmp_path), ()), "fraud", "q"), sender, collector, PLACE, 1, 1)
+    with pytest.raises(ProtocolError, match=r"operator fraud@1 .* key group 3 does not come to an end"):
+        lane.save()
+    lane.lie = frame.Header(kind=frame.ANSWER, groups=[3, 4], epochs=[1])
+    with pytest.raises(ProtocolError, match=r"operator fraud@1 .* 2 key groups and the epochs of 1"):
+        lane.restore()

@@ -17,7 +17,7 @@ from udo_interface.lane import exchange
 from udo_interface.opening import Keyed, Request, conversation
 from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
-from udo_protocol.errors import Stale, StateLost
+from udo_protocol.errors import Stale, StateElsewhere, StateLost
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.node_api import connect_node
 from udo_protocol.schema import GROUP_COLUMN
@@ -53,13 +53,14 @@ class Query:
         self.platform, self.operator, self.session = platform, operator, session
         self.stored = Stored(str(directory), (("k", "int64"),), full_every=3)
         self.partitions, self.run = 2, 1
+        self.latest: int | None = None  # the partition with the latest events; None: the lowest
         self._attempts = 0
 
     @contextmanager
-    def lane(self, epoch: int, partition: int) -> Iterator[StoreLane]:
+    def lane(self, epoch: int, partition: int, *, stored: bool = True) -> Iterator[StoreLane]:
         """A new attempt at a partition's epoch."""
         self._attempts += 1
-        keyed = Keyed(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), started_ms=self.run)
+        keyed = Keyed(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), started_ms=self.run, stored=stored)
         request = Request(self.operator, self.session, partition, self._attempts, epoch, keyed=keyed)
         with conversation(self.platform.node, request, SENT, ANSWERS) as (sender, collector, place):
             store = Store(self.stored, self.operator, self.session)
@@ -69,7 +70,8 @@ class Query:
         groups = set(groups_of(partition, self.partitions))
         keys = [k for k in KEYS if k % KEY_GROUPS in groups]
         first = min(p for p in range(self.partitions) if groups_of(p, self.partitions))
-        at = BEGIN + dt.timedelta(seconds=100 * epoch - (partition - first))
+        behind_s = partition - first if self.latest is None else int(partition != self.latest)
+        at = BEGIN + dt.timedelta(seconds=100 * epoch - behind_s)
         columns = [
             pa.array(keys, pa.int64()),
             pa.array([at] * len(keys), SENT.field(1).type),
@@ -91,6 +93,13 @@ class Query:
         """A whole attempt, as a task makes it."""
         with self.lane(epoch, partition) as lane:
             self.exchange(lane, epoch, partition)
+
+    def cut(self, epoch: int, partition: int) -> None:
+        """An attempt that a limit cuts short: it leaves no trace."""
+        with self.lane(epoch, partition) as lane:
+            answers = lane.around(exchange(lane.sender, lane.collector, self.events(epoch, partition), 4))
+            next(answers)
+            answers.close()  # type: ignore[attr-defined]
 
     def epochs(self, first: int, last: int) -> None:
         for epoch in range(first, last + 1):
@@ -284,5 +293,63 @@ def test_without_its_store_a_restored_session_is_not_started_empty(query: Query)
     query.epochs(0, 1)
     query.platform.lose_node()
     query.attempt(2, 0)
+    with pytest.raises(StateElsewhere, match="call the operator with the same store= as before"), query.lane(2, 1, stored=False):
+        pass
     with query.lane(2, 1) as lane, pytest.raises(StateLost, match="Call the operator with the same store= as before"):
         list(exchange(lane.sender, lane.collector, query.events(2, 1), 4))
+
+
+@pytest.fixture
+def two(lossy: Platform, platform: Platform, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Query, Platform, Platform]]:
+    """A query, and two nodes with its operator. Its next attempts go to the first one."""
+    for each in (lossy, platform):
+        each.push(COUNT, name="count-two", **MANIFEST)
+        each.deploy("count-two")
+    yield Query(lossy, "count-two", request.node.name, tmp_path), lossy, platform
+    for each in (lossy, platform):
+        each.api.undeploy("count-two", drop_state=True)
+
+
+def test_a_node_that_saw_an_epoch_in_another_partitioning_takes_the_event_time_of_all_of_it(two: tuple[Query, Platform, Platform]) -> None:
+    """Its own partition of the newer run has taken the place of what the older run's partition of that number had seen."""
+    query, here, there = two
+    query.restart(here, partitions=1)
+    query.epochs(0, 2)
+    query.restart(here, partitions=2)
+    query.latest = 1
+    query.attempt(2, 0)
+    query.platform = there
+    query.attempt(2, 1)
+    query.platform = here
+    query.epochs(3, 3)
+
+
+@pytest.mark.parametrize("cut_first", [True, False])
+def test_an_epoch_that_a_limit_cut_short_on_one_node_and_another_evaluated_in_full_counts_in_full(
+    two: tuple[Query, Platform, Platform], cut_first: bool
+) -> None:
+    """As df.show() and df.write in foreachBatch do it. What comes next goes on from there, on either node."""
+    query, here, there = two
+    query.epochs(0, 1)
+    order = [(query.cut, here), (query.attempt, there)]
+    for step, query.platform in order if cut_first else reversed(order):
+        for partition in range(2):
+            step(2, partition)
+    query.platform = here
+    query.attempt(3, 0)
+    query.platform = there
+    query.attempt(3, 1)
+    query.platform = here
+    query.epochs(4, 4)
+
+
+def test_an_epoch_that_was_cut_short_on_every_node_leaves_no_trace(two: tuple[Query, Platform, Platform]) -> None:
+    query, here, there = two
+    query.epochs(0, 1)
+    for query.platform in (here, there, here):
+        for partition in range(2):
+            query.cut(2, partition)
+    for query.platform in (here, there):
+        with query.lane(3, 0) as lane:
+            answers = lane.around(exchange(lane.sender, lane.collector, query.events(3, 0), 4))
+            assert {n for _, answer in answers for n in answer.column("n").to_pylist()} == {3}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from tests.conftest import wait_until
 from udo_interface import settings, udo
+from udo_protocol.keys import prefix
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,7 +158,25 @@ def test_settings_that_hold_answers_back_are_named_once() -> None:
     assert again == []
 
 
+def _kill_the_server(platform: Platform, name: str) -> None:
+    platform.kill_queue_server()
+
+
+def _break_the_log(platform: Platform, name: str) -> None:
+    with closing(platform.queue()) as queue:
+        queue.call("SET", f"{prefix(name, 0)}base", "99999999999999999999")
+        queue.call("SET", f"{prefix(name, 0)}emitted", "garbage")
+
+
 def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream, platform: Platform) -> None:
+    _survived(stream, platform, _kill_the_server)
+
+
+def test_a_log_that_its_operator_broke_is_survived_by_the_retry_of_the_task(stream: Stream, platform: Platform) -> None:
+    _survived(stream, platform, _break_the_log)
+
+
+def _survived(stream: Stream, platform: Platform, fault: Callable[[Platform, str], None]) -> None:
     go = platform.sign()
     name = platform.operator(
         f"""
@@ -168,7 +187,7 @@ def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream
         def run(batch):
             if not pathlib.Path({str(go)!r}).exists():
                 print("holding", flush=True)
-                time.sleep(60)  # the test takes the queue server away meanwhile
+                time.sleep(60)  # the test takes the log away meanwhile
             return {{"id": batch.column("id"), "v": pa.repeat(1, batch.num_rows)}}
         """,
         output=OUT,
@@ -177,6 +196,6 @@ def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream
     with running(stream.start(udo(name))) as query:
         wait_until(lambda: platform.said(name, "holding"), 30, "the operator to hold a frame")
         go.touch()
-        platform.kill_queue_server()
+        fault(platform, name)
         query.processAllAvailable()
     assert [r.id for r in stream.all()] == list(range(BATCH_ROWS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from udo_cli import base, given
@@ -57,7 +59,21 @@ def command(
         )
         if wait_s:
             found = remote.await_answering(api, deployment, wait_s, output.say)
+        notices = _notices(found, [n["node"] for n in api.nodes() if n["live"]])
     if as_json:
-        output.emit(found)
+        output.emit({**found, "notices": notices})
         return
+    for notice in notices:
+        output.say(notice)
     click.echo(f"{deployment}: {found['operator']}@{found['version']} {output.short(found['digest'])}")
+
+
+def _notices(found: dict[str, Any], live: list[str]) -> list[str]:
+    """What a user should know about this deployment on these nodes."""
+    if not found["manifest"].get("key") or len(live) < 2:
+        return []
+    return [
+        f"{found['operator']} keeps state, and {len(live)} nodes are live ({', '.join(live)}): without store= a query's state lies on the "
+        "node where it began, and its tasks on the others are refused. Call it with store= in a place that all nodes reach, or run the "
+        "query's executors on one node; see docs/state.md, \"A session's home\""
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from udo_cli import base
@@ -17,7 +19,7 @@ udo ls operators --json
 @click.argument("what", type=click.Choice(["all", "operators", "deployments"]), default="all")
 @base.json_option
 def command(what: str, as_json: bool) -> None:
-    """List what the registry holds: operators with their versions, deployments with the version that answers."""
+    """List what the registry holds: operators with their versions, deployments with the wanted version and what their nodes do."""
     from udo_cli import output, remote
 
     with remote.registry() as api:
@@ -26,10 +28,8 @@ def command(what: str, as_json: bool) -> None:
         output.emit(found)
         return
     if "deployments" in found:
-        rows = [
-            (d["name"], f"{d['operator']}@{d['version']}", output.short(d["digest"]), _states(d["nodes"])) for d in found["deployments"]
-        ]
-        output.table(("DEPLOYMENT", "OPERATOR", "DIGEST", "NODES"), rows, "no deployments; make one with: udo deploy OPERATOR")
+        rows = [(d["name"], f"{d['operator']}@{d['version']}", output.short(d["digest"]), _states(d)) for d in found["deployments"]]
+        output.table(("DEPLOYMENT", "WANTED", "DIGEST", "NODES"), rows, "no deployments; make one with: udo deploy OPERATOR")
     if what == "all":
         click.echo()
     if "operators" in found:
@@ -39,8 +39,10 @@ def command(what: str, as_json: bool) -> None:
         output.table(("OPERATOR", "VERSION", "DIGEST", "PUSHED"), versions, "no operators; push one with: udo push DIRECTORY")
 
 
-def _states(nodes: list[dict[str, str]]) -> str:
+def _states(deployment: dict[str, Any]) -> str:
+    """How many nodes do what; the version where it is not the wanted one."""
     counts: dict[str, int] = {}
-    for node in nodes:
-        counts[node["state"]] = counts.get(node["state"], 0) + 1
+    for node in deployment["nodes"]:
+        other = f" @{node['version']}" if node["digest"] != deployment["digest"] else ""
+        counts[node["state"] + other] = counts.get(node["state"] + other, 0) + 1
     return ", ".join(f"{n} {state}" for state, n in sorted(counts.items())) or "none"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -14,6 +16,7 @@ udo node                                                                        
 udo node ls
 udo node capabilities
 """
+NODE_COLUMNS = ("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS")
 # In the order of docs/sandbox.md.
 CAPABILITIES = {
     "isolates_network": "reaches no network",
@@ -45,7 +48,8 @@ CAPABILITIES = {
 @base.driver_option
 @base.sandbox_option
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the Prometheus endpoint; 0: any free one.")
+@base.metrics_options
+@base.cut_state_option
 @click.option(
     "--server", type=click.Path(path_type=Path, dir_okay=False), help="A valkey-server or redis-server instead of the bundled one."
 )
@@ -60,6 +64,8 @@ def command(
     sandbox: str,
     warm: int,
     metrics_port: int,
+    metrics_host: str,
+    cut_state: bool,
     server: Path | None,
 ) -> None:
     """Run a node manager here in the foreground: beside every Spark executor there must be one."""
@@ -70,10 +76,11 @@ def command(
 
     settings = Settings()
     arguments = ["--home", str(home or settings.local.node), "--driver", driver, "--warm", str(warm), "--metrics-port", str(metrics_port)]
-    arguments += ["--sandbox", sandbox, "--registry", url or settings.registry_url()]
+    arguments += ["--metrics-host", metrics_host, "--sandbox", sandbox, "--registry", url or settings.registry_url()]
     token = token_file or settings.token_file or settings.local.token_file
     for option, value in (("--token-file", token if token.exists() else None), ("--node", name), ("--server", server)):
         arguments += [option, str(value)] if value else []
+    arguments += ["--cut-state"] if cut_state else []
     ctx.exit(foreground.run("node_manager", arguments))
 
 
@@ -88,8 +95,15 @@ def ls(as_json: bool) -> None:
     if as_json:
         output.emit(nodes)
         return
-    rows = [(n["node"], "live" if n["live"] else "gone", n["driver"], n["address"], n["metrics_address"], n["last_seen"]) for n in nodes]
-    output.table(("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS", "LAST SEEN"), rows, "no nodes; start one with: udo node")
+    output.table(NODE_COLUMNS, map(node_row, nodes), "no nodes; start one with: udo node")
+
+
+def node_row(n: dict[str, Any]) -> tuple[str, ...]:
+    """A node as the registry knows it. Its address is HOST:SOCKET; metrics that only its host reaches are said to be."""
+    host = n["address"].rpartition(":")[0]
+    metrics = n["metrics_address"]
+    near = f" (on {host} only)" if host and urlsplit(metrics).hostname in ("127.0.0.1", "localhost", "::1") else ""
+    return (n["node"], "live" if n["live"] else f"away since {n['last_seen']}", n["driver"], n["address"], f"{metrics}{near}")
 
 
 @command.command("capabilities", examples="udo node capabilities --json")

@@ -24,7 +24,11 @@ udo registry key new release.key
     "--data", type=click.Path(path_type=Path, file_okay=False), help="Blobs, database, token, address; UDO_HOME/registry by default."
 )
 @click.option(
-    "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT|unix:PATH", help="Where it listens; port 0: any free one."
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT|unix:PATH",
+    help="Where it listens; port 0: a free one, then always that.",
 )
 @click.option(
     "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="The write token; DATA/token by default, made if absent."

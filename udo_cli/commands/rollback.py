@@ -26,7 +26,9 @@ def command(name: str, version: str | None, wait_s: float, as_json: bool) -> Non
     with remote.registry() as api:
         done = remote.follow(api.rollback(name, version, wait_s), output.say)
         found = api.deployment(name)
+        on, missed = remote.reached(api, done["id"])
     if as_json:
-        output.emit({"name": name, "version": found["version"], "digest": found["digest"], "took_ms": done["at_ms"], "id": done["id"]})
+        told = {"name": name, "version": found["version"], "digest": found["digest"], "took_ms": done["at_ms"], "id": done["id"]}
+        output.emit(told | {"nodes": on, "missed": missed})
     else:
-        click.echo(f"{name}: back to {found['operator']}@{found['version']} after {done['at_ms']:.0f} ms")
+        click.echo(f"{name}: back to {found['operator']}@{found['version']} after {done['at_ms']:.0f} ms{remote.where(on, missed)}")

@@ -1,4 +1,4 @@
-"""`udo state`: the keyed state of a node's deployments, by session: list, show, export, import, drop."""
+"""`udo state`: the keyed state of a node's deployments, by session: list, show, export, import, drop, release."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from udo_cli import base
+from udo_protocol.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
     from udo_protocol.node_api import Node
@@ -23,6 +24,7 @@ udo state show visits 1f2e --key 4711 --json
 udo state export visits 1f2e visits.state
 udo state import visits.state visits NEW-QUERY-ID --start-epoch 0
 udo state drop visits 1f2e
+udo state release visits 1f2e                      its node is gone for good
 """
 node_option = click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
 
@@ -43,21 +45,43 @@ def command(ctx: click.Context) -> None:
 @node_option
 @base.json_option
 def ls(deployment: str, address: str | None, as_json: bool) -> None:
-    """List the sessions of DEPLOYMENT, or of all. One that no task uses now is an orphan unless its query comes back."""
-    from udo_cli import output, remote
+    """List the sessions of DEPLOYMENT, or of all, on every node that can be asked from here, or on the one given.
 
-    reply = remote.node(address).sessions(deployment)
-    rows = [_row(reply.node, s) for s in reply.sessions]
+    A session that no task uses now is an orphan unless its query comes back. Nodes that could not be asked are named.
+    """
+    from udo_cli import output, usage
+
+    rows, asked, silent, unknown = [], [], [], None
+    for name, node, why in usage.nodes_to_ask(address):
+        try:
+            if node is None:
+                raise Unavailable(why)
+            reply = node.sessions(deployment)
+        except NotFound as e:
+            unknown = e
+        except Unavailable as e:
+            silent.append(f"not asked: node {name}: {e}")
+        else:
+            asked.append(reply.node)
+            rows += [_row(reply.node, s) for s in reply.sessions]
+    if not asked:
+        raise unknown or Unavailable("; ".join(silent) or "there is no node to ask; start one with: udo up")
+    for line in silent:
+        output.say(line)
     if as_json:
         output.emit(rows)
         return
+    broken = [r for r in rows if r["broken"]]
     shown = [
         (r["deployment"], r["session"], r["node"], "in use" if r["in_use"] else "orphan", _number(r["last_epoch"]), r["run"])
         + (r["keys"], output.size(r["bytes"]), r["changed_at"])
         for r in rows
+        if not r["broken"]
     ]
     columns = ("DEPLOYMENT", "SESSION", "NODE", "USE", "LAST EPOCH", "RUN", "KEYS", "SIZE", "CHANGED")
-    output.table(columns, shown, "no sessions: no keyed operator has ended an epoch on this node")
+    output.table(columns, shown, f"no sessions: no keyed operator has ended an epoch on {', '.join(asked)}")
+    for r in broken:
+        click.echo(f"{r['deployment']}: its sessions cannot be read: {r['broken']}")
 
 
 @command.command("show", examples="udo state show visits 1f2e --limit 100\nudo state show visits 1f2e --key '[\"a\", 7]'")
@@ -72,7 +96,6 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
     from itertools import islice
 
     from udo_cli import output, remote, state_file, state_text
-    from udo_protocol.errors import NotFound
 
     node = remote.node(address)
     found = _session(node, deployment, session)
@@ -171,21 +194,46 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
         click.echo(f"{deployment}: session {found.session} dropped, {reply.keys} keys")
 
 
+@command.command("release", examples="udo state release visits 1f2e\nudo state release visits 1f2e --force --json")
+@click.argument("deployment")
+@click.argument("session")
+@click.option("--force", is_flag=True, help="Also while that node lives: it has lost its disk, or its state is not wanted any more.")
+@base.json_option
+def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
+    """Give up the home of a session, the node that has its state, when that is gone for good. Asks the registry only.
+
+    The next node that the query's tasks ask, or that the session is imported on, becomes its home. State that the former home still
+    has is not served any more.
+    """
+    from udo_cli import output, remote
+
+    with remote.registry() as api:
+        found = _one(deployment, session, [m["session"] for m in api.group_maps(deployment) if m["node"]], "with a home")
+        former = next(m["node"] for m in api.group_maps(deployment) if m["session"] == found)
+        api.release(deployment, found, force=force)
+    if as_json:
+        output.emit({"deployment": deployment, "released": found, "node": former})
+    else:
+        click.echo(f"{deployment}: session {found} released from node {former}")
+
+
 def _session(node: Node, deployment: str, text: str) -> pb.StateSession:
     """The session of that name, or the only one that begins so."""
-    from udo_protocol.errors import NotFound, UsageError
+    there = {s.session: s for s in node.sessions(deployment).sessions}
+    return there[_one(deployment, text, list(there), "on this node")]
 
-    there = list(node.sessions(deployment).sessions)
-    for s in there:
-        if s.session == text:
-            return s
-    near = [s for s in there if s.session.startswith(text)]
+
+def _one(deployment: str, text: str, there: list[str], where: str) -> str:
+    """The name among these that is `text`, or the only one that begins so."""
+    from udo_protocol.errors import UsageError
+
+    near = [text] if text in there else [s for s in there if s.startswith(text)]
     if len(near) == 1:
         return near[0]
     if near:
-        raise UsageError(f"{text!r} begins several sessions of {deployment!r}: {', '.join(s.session for s in near)}")
-    names = ", ".join(s.session for s in there[:5]) or "none"
-    raise NotFound(f"deployment {deployment!r} has no session {text!r} on this node; there are: {names}. List them with: udo state ls")
+        raise UsageError(f"{text!r} begins several sessions of {deployment!r}: {', '.join(near)}")
+    names = ", ".join(there[:5]) or "none"
+    raise NotFound(f"deployment {deployment!r} has no session {text!r} {where}; there are: {names}. List them with: udo state ls")
 
 
 def _row(node: str, s: pb.StateSession) -> dict[str, Any]:
@@ -202,6 +250,7 @@ def _row(node: str, s: pb.StateSession) -> dict[str, Any]:
         "bytes": s.bytes,
         "changed_at": _when(s.changed_at),
         "used_at": _when(s.used_at) if s.used_at else None,
+        "broken": s.broken or None,
     }
 
 

@@ -1,4 +1,4 @@
-"""`udo status`: registry, nodes, deployments, and the slots of this node."""
+"""`udo status`: registry, nodes, deployments, the slots of this host's node, and what of it is dead."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from udo_cli import base
+from udo_cli.commands.node import NODE_COLUMNS, node_row
+from udo_cli.exits import Exit
 
 EXAMPLES = """
 udo status
@@ -17,33 +19,54 @@ udo status --json
 @base.command("status", EXAMPLES)
 @base.json_option
 def command(as_json: bool) -> None:
-    """Show whether the registry answers, which nodes live, how each deployment fares there, and this node's slots.
+    """Show whether the registry answers, which nodes live, how each deployment fares there, and the slots of this host's node.
 
-    Ends with 5 when neither registry nor node answers.
+    Ends with 5 when a part does not answer: the registry, a node it knows, or this host's node manager. Else with 6 when a
+    deployment fails on a node.
     """
     from udo_cli import output, remote
     from udo_cli.settings import Settings
     from udo_protocol.errors import Unavailable
 
-    found: dict[str, Any] = {"registry": None, "node": None}
-    away: list[Unavailable] = []
+    found: dict[str, Any] = {"registry": None, "node": None, "problems": []}
     try:
         with remote.registry() as api:
             found["registry"] = {"url": api.url, **api.health(), "nodes": api.nodes(), "deployments": api.deployments()}
     except Unavailable as e:
-        away.append(e)
-    try:
-        found["node"] = _node(Settings().node_address())
-    except Unavailable as e:
-        away.append(e)
-    if len(away) == 2:
-        raise Unavailable("\n".join(map(str, away)))
+        found["problems"].append(str(e))
+    if address := Settings().local_node():
+        try:
+            found["node"] = _node(address)
+        except Unavailable as e:
+            found["problems"].append(str(e))
+    elif found["registry"] is None:
+        raise Unavailable(f"{found['problems'][0]}. There is no node manager on this host either")
+    found["problems"] += _away(found["registry"])
+    failing = _failing(found["registry"])
+    code = Exit.UNAVAILABLE if found["problems"] else Exit.OPERATOR if failing else Exit.OK
+    found["problems"] += failing
     if as_json:
         output.emit(found)
-        return
-    _show(found)
-    for error in away:
-        output.say(str(error))
+    else:
+        _show(found)
+        for problem in found["problems"]:
+            output.say(problem)
+    click.get_current_context().exit(code)
+
+
+def _away(registry: dict[str, Any] | None) -> list[str]:
+    """Nodes the registry knows and does not hear of, and deployments that nobody serves for want of a node."""
+    if registry is None:
+        return []
+    away = [f"node {n['node']} ({n['address']}) is away since {n['last_seen']}" for n in registry["nodes"] if not n["live"]]
+    if registry["deployments"] and not registry["live_nodes"]:
+        away.append(f"no node is live, so nothing serves {', '.join(d['name'] for d in registry['deployments'])}")
+    return away
+
+
+def _failing(registry: dict[str, Any] | None) -> list[str]:
+    states = ((d["name"], n) for d in (registry or {"deployments": []})["deployments"] for n in d["nodes"])
+    return [f"{name} fails on node {n['node']}: {n['detail'].partition(chr(10))[0]}" for name, n in states if n["state"] == "failed"]
 
 
 def _node(address: str) -> dict[str, Any]:
@@ -60,21 +83,24 @@ def _show(found: dict[str, Any]) -> None:
 
     if registry := found["registry"]:
         click.echo(f"registry {registry['url']}: {registry['status']}, {registry['live_nodes']} live nodes")
-        nodes = [(n["node"], "live" if n["live"] else "gone", n["driver"], n["address"], n["last_seen"]) for n in registry["nodes"]]
-        output.table(("NODE", "STATE", "DRIVER", "ADDRESS", "LAST SEEN"), nodes, "no nodes")
+        output.table(NODE_COLUMNS, map(node_row, registry["nodes"]), "no nodes")
         click.echo()
         for d in registry["deployments"]:
             if running := d["update"]:
                 click.echo(f"{d['name']}: {_running(running)}")
-        states = [
-            (d["name"], f"{d['operator']}@{d['version']}", n["node"], n["state"], n["detail"])
-            for d in registry["deployments"]
-            for n in d["nodes"]
-        ]
-        output.table(("DEPLOYMENT", "WANTED", "NODE", "STATE", "DETAIL"), states, "no deployment has reported from a node")
+        states = [(d["name"], f"{d['operator']}@{d['version']}", *_said(n)) for d in registry["deployments"] for n in d["nodes"] or [{}]]
+        output.table(("DEPLOYMENT", "WANTED", "NODE", "VERSION", "STATE", "DETAIL"), states, "no deployments")
         click.echo()
     if node := found["node"]:
         click.echo(f"node {node['node']} at {node['address']}: driver {node['driver']}, metrics {node['metrics_address'] or 'off'}")
+        for server in node["servers"]:
+            if server["remark"]:
+                click.echo(f"{server['role']} server: {server['remark']}")
+            if server["trouble"]:
+                click.echo(f"{server['role']} server (pid {server['pid']}) {server['trouble']}")
+        if errors := node["background_errors"]:
+            counts = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
+            click.echo(f"unexpected errors of the node manager's threads since its start: {counts}; see its log")
         for s in node["slots"]:
             if s["diff"]:
                 click.echo(f"{s['deployment']}: diff with {s['diff']}")
@@ -95,6 +121,13 @@ def _show(found: dict[str, Any]) -> None:
         ]
         columns = ("SLOT", "OPERATOR", "STATE", "SERVES", "PID", "RESTARTS", "DEPTH", "RESIDENT", "ON ERROR", "DEAD", "LAST ERROR")
         output.table(columns, rows, "no slots")
+
+
+def _said(n: dict[str, Any]) -> tuple[str, ...]:
+    """What a node last said of a deployment; nothing yet for an empty one."""
+    if not n:
+        return ("", "", "no node has reported", "")
+    return (n["node"], n["version"], f"away since {n['away_since']}" if n["away_since"] else n["state"], n["detail"])
 
 
 def _running(update: dict[str, Any]) -> str:

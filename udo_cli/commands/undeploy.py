@@ -43,7 +43,7 @@ def _held(api: Registry, name: str) -> list[str]:
     """What is known of its state and dead letters on live nodes; a node that cannot be asked from here counts as holding some."""
     from udo_cli import usage
     from udo_protocol.dead_letters import FAIL
-    from udo_protocol.errors import NotFound, Unavailable
+    from udo_protocol.errors import NotFound, SlotBroken, Unavailable
 
     found = api.deployment(name)
     if not found["manifest"].get("key") and found["policy"] == FAIL:
@@ -56,6 +56,9 @@ def _held(api: Registry, name: str) -> list[str]:
             sessions = node.sessions(name).sessions
             letters = sum(s.dead_letters for s in node.status().slots if s.deployment == name)
         except NotFound:
+            continue
+        except SlotBroken as e:
+            held.append(f"what cannot be counted on node {where}: {e}")
             continue
         except Unavailable:
             held.append(f"node {where} cannot be asked from here")

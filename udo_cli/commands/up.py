@@ -19,14 +19,19 @@ UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
 
 @base.command("up", EXAMPLES)
 @click.option(
-    "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Where the registry listens; port 0: any free one."
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the registry listens; port 0: a free one, then always that.",
 )
 @click.option("--node", default="", metavar="NAME", help="Name of this node; the host's name by default.")
 @base.driver_option
 @base.sandbox_option
 @click.option("--runtime-image", default="", metavar="IMAGE", help="Docker driver: what Python operators run in (docs/docker.md).")
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready for updates.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the node's Prometheus endpoint; 0: any free one.")
+@base.metrics_options
+@base.cut_state_option
 @click.option(
     "--require-signatures",
     "keys",
@@ -44,6 +49,8 @@ def command(
     runtime_image: str,
     warm: int,
     metrics_port: int,
+    metrics_host: str,
+    cut_state: bool,
     keys: Path | None,
     wait_s: float,
     as_json: bool,
@@ -55,13 +62,17 @@ def command(
     from udo_cli import local, output
     from udo_cli.settings import Settings
 
-    options = local.Options(listen, node, driver, warm, metrics_port, wait_s, keys.absolute() if keys else None, runtime_image, sandbox)
+    trusted = keys.absolute() if keys else None
+    options = local.Options(listen, node, driver, warm, metrics_port, wait_s, trusted, runtime_image, sandbox, metrics_host, cut_state)
     with local.interruptible():
         started = local.start(Settings().local, options, output.say)
     if as_json:
-        output.emit({"registry": started.registry, "node": started.node, "started": list(started.fresh)})
+        told = {"registry": started.registry, "node": started.node, "started": list(started.fresh), "remarks": list(started.remarks)}
+        output.emit(told)
         return
     click.echo(f"registry {started.registry}\nnode     {started.node}")
+    for remark in started.remarks:
+        output.say(remark)
     output.say(
         "both were running already" if not started.fresh else "next: udo init my-operator, udo push my-operator; stop with: udo down"
     )

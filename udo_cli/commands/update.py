@@ -69,7 +69,7 @@ def command(
 
     It is refused before anything starts when its schemas do not fit running queries, or when it does not read or migrate
     the state they have (exit code 4); a version that does not become ready, or whose migrate() raises, leaves the old one
-    answering. Progress goes to stderr.
+    answering. It is refused too when no node is live. A node that is away meanwhile is named as missed. Progress goes to stderr.
 
     With --canary it serves a share of the new lanes first. A keyed operator's serves nobody: it follows the serving version and
     processes the events of a share of the key groups. The registry promotes it when the time is over, or rolls it back as soon
@@ -91,14 +91,16 @@ def command(
     with remote.registry() as api:
         done = remote.follow(api.update(name, version, wait_s, wish), output.say)
         found = api.deployment(name)
+        on, missed = remote.reached(api, done["id"])
     rolled_back = done["phase"] == "rolled_back"
     if as_json:
         told = {"name": name, "version": found["version"], "digest": found["digest"], "took_ms": done["at_ms"], "id": done["id"]}
+        told |= {"nodes": on, "missed": missed}
         output.emit(told | ({"outcome": done["phase"], "detail": done["detail"]} if canary is not None else {}))
     elif rolled_back:
         click.echo(f"{name}: rolled back after {done['at_ms']:.0f} ms: {done['detail']}")
     else:
-        click.echo(f"{name}: {found['operator']}@{found['version']} answers after {done['at_ms']:.0f} ms")
+        click.echo(f"{name}: {found['operator']}@{found['version']} answers after {done['at_ms']:.0f} ms{remote.where(on, missed)}")
     if rolled_back:
         click.get_current_context().exit(Exit.ROLLED_BACK)
 

@@ -6,16 +6,24 @@ the registry checks every digest.
 
 from __future__ import annotations
 
-import tarfile
+import gzip
+import io
+import os
+import posixpath
+import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from udo_cli.packing.layers import MEDIA_TYPE, Layer, compress, copy
 from udo_protocol.errors import NotFound, ProtocolError, Unavailable, UsageError
 from udo_protocol.registry_content import parse_json
+from udo_protocol.strict_tar import FILE, HARD_LINK, LINK, Reader, TarRefused
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 # Docker's name of a media type -> OCI's.
 _LAYER_TYPES = {
@@ -23,6 +31,10 @@ _LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
 }
 _GZIP = b"\x1f\x8b"
+# Of an archive: whole images with a few dozen layers. Links in old ones lead from layer to layer.
+_UNPACKED_BYTES, _ENTRIES, _HOPS = 64 << 30, 10_000, 10
+# Image configs and manifests are read into memory; a large one has some 100 KiB.
+_JSON_BYTES = 16 << 20
 _KINDS = "a docker-archive (docker save), an oci-archive, an OCI layout, or an image of the local Docker daemon"
 
 
@@ -75,30 +87,68 @@ class _Tar:
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._path = path
         try:
-            self._tar = stack.enter_context(tarfile.open(path, "r:*"))  # noqa: SIM115 - the stack closes it
-            self._names = {m.name.removeprefix("./"): m for m in self._tar}
-        except (tarfile.TarError, EOFError, OSError) as e:
-            raise UsageError(f"{path} is no archive: {e}; expected {_KINDS}") from e
+            raw = stack.enter_context(path.open("rb"))
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            self._file = cast(BinaryIO, stack.enter_context(gzip.open(raw))) if packed else raw  # noqa: SIM115 - the stack closes it
+            most = _UNPACKED_BYTES if packed else path.stat().st_size
+            self._members = {"/".join(m.path): m for m in Reader(self._file, most, _ENTRIES, foreign=True)}
+        except (TarRefused, EOFError, OSError, zlib.error) as e:
+            raise UsageError(f"{path} is no archive that can be read: {e}; expected {_KINDS}") from e
 
     def has(self, name: str) -> bool:
-        return name in self._names
+        return name in self._members
 
     def open(self, name: str) -> BinaryIO:
-        try:
-            found = self._tar.extractfile(self._names[name])
-        except (KeyError, tarfile.TarError):
-            found = None
-        if found is None:
+        member = self._members.get(name)
+        for _ in range(_HOPS):
+            if member is None or member.kind not in (LINK, HARD_LINK):
+                break
+            begin = "/" + "/".join(member.path[:-1]) if member.kind == LINK else "/"
+            member = self._members.get(posixpath.normpath(posixpath.join(begin, member.target)).lstrip("/"))
+        if member is None or member.kind != FILE:
             raise UsageError(f"{self._path} has no file {name}, which it refers to")
-        return cast(BinaryIO, found)
+        return cast(BinaryIO, io.BufferedReader(_Part(self._file, member.at, member.size)))
+
+
+class _Part(io.RawIOBase):
+    """A file within a file."""
+
+    def __init__(self, file: BinaryIO, begin: int, size: int) -> None:
+        self._file, self._begin, self._size, self._at = file, begin, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        self._file.seek(self._begin + self._at)
+        data = self._file.read(max(min(len(view), self._size - self._at), 0))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 _Box = _Folder | _Tar
 
 
 def _json(box: _Box, name: str) -> dict[str, Any]:
+    return _parse(_small(box, name), name)
+
+
+def _small(box: _Box, name: str) -> bytes:
     with box.open(name) as file:
-        return _parse(file.read(), name)
+        data = file.read(_JSON_BYTES + 1)
+    if len(data) > _JSON_BYTES:
+        raise UsageError(f"{name} has more than {_JSON_BYTES >> 20} MiB; expected a JSON document of an image")
+    return data
 
 
 def _parse(data: bytes, name: str) -> dict[str, Any]:
@@ -109,8 +159,7 @@ def _parse(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _docker(box: _Box, source: str, work: Path) -> Archive:
-    with box.open("manifest.json") as file:
-        images = _parse(b'{"images":' + file.read() + b"}", "manifest.json")["images"]
+    images = _parse(b'{"images":' + _small(box, "manifest.json") + b"}", "manifest.json")["images"]
     if len(images) != 1:
         raise UsageError(f"{source} holds {len(images)} images, expected one: docker save IMAGE -o FILE.tar")
     (entry,) = images
@@ -130,7 +179,9 @@ def _docker(box: _Box, source: str, work: Path) -> Archive:
 
 def _oci(box: _Box, source: str, work: Path) -> Archive:
     document = _json(box, "index.json")
-    while "manifests" in document:
+    for _ in range(_HOPS):
+        if "manifests" not in document:
+            break
         images = [m for m in document["manifests"] if (m.get("platform") or {}).get("os", "linux") == "linux"]
         if len(images) != 1:
             shown = ", ".join(f"{(m.get('platform') or {}).get('architecture', '?')} {m['digest'][:19]}" for m in images) or "none"

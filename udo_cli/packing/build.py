@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from node_manager.images import unpack
+from node_manager.layers.unpack import unpack
 from udo_cli.packing import image, isolated
 from udo_cli.packing.archive import Archive
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
@@ -98,7 +98,8 @@ def load_image_manifest(directory: Path, version: str | None, whole: Archive) ->
 def build(
     directory: Path, manifest: Manifest, target: Target, work: Path, cache: Path, say: Callable[[str], None], base: image.Base | None = None
 ) -> image.Image:
-    """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported."""
+    """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported, Refused when no
+    node would unpack it."""
     dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)
     if target.here:
         say(f"checking that {manifest.entry} can be imported")
@@ -107,5 +108,7 @@ def build(
         say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
     say("packing code")
     code = pack("code", CODE_ROOT, files_of(directory), work / "code.tar.gz")
+    with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
+        unpack(code.path, "code", Path(name))  # as a node will: better refused here than there
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
     return image.assemble(manifest, [*([dependencies] if dependencies else []), code], base)

@@ -178,11 +178,14 @@ def _stderr() -> int:
 def _outcome(work: Path, manifest: Manifest, with_answers: bool) -> Trial | None:
     import pyarrow as pa
 
+    from udo_protocol.body import read_stream
+
     said = outcome(work, manifest)
     if not with_answers:
         return None
-    with pa.OSFile(str(work / "answers.arrow"), "rb") as source, pa.ipc.open_stream(source) as reader:
-        return Trial(reader.read_all(), said["took_ms"])
+    with pa.OSFile(str(work / "answers.arrow"), "rb") as source:
+        schema, answers = read_stream(source)
+        return Trial(pa.Table.from_batches(answers, schema), said["took_ms"])
 
 
 def outcome(work: Path, manifest: Manifest) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     from udo_runtime.api import Context
     from udo_runtime.load import load
 
+    from udo_protocol.body import read_stream
     from udo_protocol.schema import parse_schema
 
     output = parse_schema(request["output"])
@@ -82,9 +83,9 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
         pa.OSFile(str(work / "answers.arrow"), "wb") as sink,
         pa.ipc.new_stream(sink, output) as writer,
         pa.OSFile(str(work / "events.arrow"), "rb") as source,
-        pa.ipc.open_stream(source) as reader,
     ):
-        for answer in _keyed(processor, request, output, ctx, reader) if request["keyed"] else map(processor.named, reader):
+        _, events = read_stream(source)
+        for answer in _keyed(processor, request, output, ctx, events) if request["keyed"] else map(processor.named, events):
             answered += answer.num_rows
             writer.write_batch(answer)
     took_ms = (time.perf_counter() - started) * 1000

@@ -67,11 +67,15 @@ def _to_parquet(source: Path, target: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from udo_protocol.body import read_stream
+
     partial = target.with_name(f".{target.name}.partial")
     try:
-        with pa.OSFile(str(source), "rb") as file, pa.ipc.open_stream(file) as reader, pq.ParquetWriter(partial, reader.schema) as writer:
-            for batch in reader:
-                writer.write_batch(batch)
+        with pa.OSFile(str(source), "rb") as file:
+            schema, answers = read_stream(file)
+            with pq.ParquetWriter(partial, schema) as writer:
+                for batch in answers:
+                    writer.write_batch(batch)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)

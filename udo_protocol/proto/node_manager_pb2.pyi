@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenLaneRequest(_message.Message):
-    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run", "call", "run_started_ms")
+    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run", "call", "run_started_ms", "stored", "start_empty")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,8 @@ class OpenLaneRequest(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     RUN_STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    START_EMPTY_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     lane: str
     session: str
@@ -29,7 +31,9 @@ class OpenLaneRequest(_message.Message):
     run: str
     call: str
     run_started_ms: int
-    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ...) -> None: ...
+    stored: bool
+    start_empty: bool
+    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ...) -> None: ...
 
 class OpenLaneReply(_message.Message):
     __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy")
@@ -166,36 +170,49 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("node", "driver", "started_at", "slots", "metrics_address", "servers")
+    __slots__ = ("node", "driver", "started_at", "slots", "metrics_address", "servers", "background_errors")
+    class BackgroundErrorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NODE_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
+    BACKGROUND_ERRORS_FIELD_NUMBER: _ClassVar[int]
     node: str
     driver: str
     started_at: str
     slots: _containers.RepeatedCompositeFieldContainer[SlotStatus]
     metrics_address: str
     servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
-    def __init__(self, node: _Optional[str] = ..., driver: _Optional[str] = ..., started_at: _Optional[str] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., metrics_address: _Optional[str] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ...) -> None: ...
+    background_errors: _containers.ScalarMap[str, int]
+    def __init__(self, node: _Optional[str] = ..., driver: _Optional[str] = ..., started_at: _Optional[str] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., metrics_address: _Optional[str] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., background_errors: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
-    __slots__ = ("role", "socket", "pid", "version", "run_id", "used_bytes")
+    __slots__ = ("role", "socket", "pid", "version", "run_id", "used_bytes", "remark", "trouble")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     SOCKET_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REMARK_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     role: str
     socket: str
     pid: int
     version: str
     run_id: str
     used_bytes: int
-    def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ...) -> None: ...
+    remark: str
+    trouble: str
+    def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ..., remark: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
     __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy", "diff", "canary")
@@ -330,7 +347,7 @@ class StateListReply(_message.Message):
     def __init__(self, node: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[StateSession, _Mapping]]] = ...) -> None: ...
 
 class StateSession(_message.Message):
-    __slots__ = ("deployment", "slot", "session", "last_ended", "run", "keys", "bytes", "changed_at", "lanes", "used_at", "in_use")
+    __slots__ = ("deployment", "slot", "session", "last_ended", "run", "keys", "bytes", "changed_at", "lanes", "used_at", "in_use", "broken")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -342,6 +359,7 @@ class StateSession(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     USED_AT_FIELD_NUMBER: _ClassVar[int]
     IN_USE_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
     session: str
@@ -353,7 +371,8 @@ class StateSession(_message.Message):
     lanes: int
     used_at: float
     in_use: bool
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., session: _Optional[str] = ..., last_ended: _Optional[int] = ..., run: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., changed_at: _Optional[float] = ..., lanes: _Optional[int] = ..., used_at: _Optional[float] = ..., in_use: _Optional[bool] = ...) -> None: ...
+    broken: str
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., session: _Optional[str] = ..., last_ended: _Optional[int] = ..., run: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., changed_at: _Optional[float] = ..., lanes: _Optional[int] = ..., used_at: _Optional[float] = ..., in_use: _Optional[bool] = ..., broken: _Optional[str] = ...) -> None: ...
 
 class StateExportRequest(_message.Message):
     __slots__ = ("deployment", "session")

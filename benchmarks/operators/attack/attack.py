@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from udo_runtime import Context, Operator
+import pyarrow as pa
+from udo_runtime import Context, Operator, instance
 
 from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import UdoError
+from udo_protocol.frame import ERROR
 
 Arguments = dict[str, Any]
 _MIB = 1 << 20
@@ -81,6 +84,37 @@ def config(a: Arguments) -> list[str]:
     return [who for who, conn in _logins(a) if _said(conn, "CONFIG", "SET", "slowlog-max-len", "7").startswith("b'OK")]
 
 
+def garbage_counters(a: Arguments) -> list[str]:
+    """Say of itself what no counter can be."""
+    values = ("events_in", "99999999999999999999", "events_out", "-1", "frames", "x", "busy_s", "nan", "p50_ms", "1e400")
+    return _to_its_own_keys(a, [("HSET", "stats:{name}", *values)])
+
+
+def wrong_types(a: Arguments) -> list[str]:
+    """Leave another type in every key of its own that others read."""
+    lists = ("stats:{name}", "ready:{name}", "base", "emitted", "bytes", "lanes", "parked", "pins", "diff", "diffbytes", "ends")
+    return _to_its_own_keys(a, [c for key in lists for c in (("DEL", key), ("RPUSH", key, "x"))])
+
+
+def counter_overflow(a: Arguments) -> list[str]:
+    """Count beyond what numbers hold."""
+    return _to_its_own_keys(a, [("SET", "base", "99999999999999999999"), ("SET", "emitted", "garbage")])
+
+
+def delete_log(a: Arguments) -> list[str]:
+    """Take its own log away, and leave something else."""
+    return _to_its_own_keys(a, [("DEL", "in"), ("SET", "in", "x")])
+
+
+def _to_its_own_keys(a: Arguments, commands: list[tuple[str, ...]]) -> list[str]:
+    """What came of it is seen outside."""
+    for who, conn in _logins(a):
+        for command, key, *rest in commands:
+            _said(conn, command, a["prefix"] + key.format(name=who), *rest)
+        break  # as itself
+    return []
+
+
 def fork_bomb(a: Arguments) -> list[str]:
     """Start many processes that stay a while."""
     children = []
@@ -107,6 +141,68 @@ def memory_bomb(a: Arguments) -> list[str]:
         kept.append(bytearray(os.urandom(4096) * (16 * _MIB // 4096)))
     time.sleep(3)
     return [f"{sum(map(len, kept)) // _MIB} MiB"]
+
+
+def text_beyond(a: Arguments) -> list[str]:
+    """Answer with text that ends far outside of its frame."""
+    text = "x" * 12345
+
+    def change(message: bytes) -> bytes:
+        before, _, after = message.rpartition(struct.pack("<ii", 0, len(text)))
+        return before + struct.pack("<ii", 0, a["end"]) + after
+
+    return _answered_with(text, change)
+
+
+def many_rows(a: Arguments) -> list[str]:
+    """Answer with a frame that claims many more rows than it has bytes for."""
+
+    def change(message: bytes) -> bytes:
+        return message.replace(struct.pack("<q", 1), struct.pack("<q", a["rows"]))
+
+    return _answered_with("x", change, rows=a["rows"])
+
+
+def compressed_bomb(a: Arguments) -> list[str]:
+    """Answer with a small frame that unpacks into a large one."""
+    batch = pa.record_batch({"result": ["x" * (a["mebibytes"] * _MIB)]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    _, message = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    small = message.serialize().to_pybytes()
+    return _answered_with("x", lambda _: small)
+
+
+def giant_error(a: Arguments) -> list[str]:
+    """Raise what takes long to look at."""
+    raise ValueError("x" * (a["mebibytes"] * _MIB))
+
+
+def giant_header(a: Arguments) -> list[str]:
+    """Answer with a failure that this process has not cut."""
+
+    def lie(header: Any, batch: Any = None) -> list[bytes]:
+        instance.encode = honest
+        header.kind, header.failure.message = ERROR, "x" * (a["mebibytes"] * _MIB)
+        return honest(header)
+
+    honest, instance.encode = instance.encode, lie
+    return []
+
+
+def _answered_with(text: str, change: Callable[[bytes], bytes], rows: int = 1) -> list[str]:
+    """The next answer, once, is a frame around a changed message of this text. It is the caller who sees what comes of it."""
+
+    def lie(header: Any, batch: Any = None) -> list[bytes]:
+        instance.encode = honest
+        header.rows = rows
+        message = change(pa.record_batch({"result": [text]}).serialize().to_pybytes())
+        head = header.SerializeToString()
+        return [struct.pack("<4sHHII", b"UDOF", 1, 0, len(head), len(message)) + head + bytes(-len(head) % 8) + message]
+
+    honest, instance.encode = instance.encode, lie
+    return []
 
 
 def kill_neighbour(a: Arguments) -> list[str]:

@@ -29,6 +29,8 @@ EXPIRES = "\0expires"
 _EMPTY = b"\x80"
 # In place of an attempt: the group came from a store.
 RESTORED = -1
+# In place of ENDed: the attempt was cut short, and none had ENDed before it. The epoch is complete, with nothing done in it.
+VOID = 2
 _V = TypeVar("_V")
 
 
@@ -128,7 +130,7 @@ class Group:
         self.former = False  # part of what is stored is of another state version
         self.label: Label | None = None
         self.partition = -1
-        self.ended = False
+        self.ended: int = False  # or VOID
         self._undo: Delta | bytes = {}  # packed until it is asked for: most often it never is
         self.candidate: Delta | None = None
         self._values: Values | None = {}
@@ -184,7 +186,8 @@ class Group:
                 self.undo = {k: self.values.get(k) for k in self.candidate}
                 self._apply(self.candidate)
         if not self.ended or void:
-            self.ended, self.candidate, self.touched = True, None, True
+            self.ended = VOID if void and not self.candidate else True
+            self.candidate, self.touched = None, True
 
     def _taken_back(self) -> Delta:
         """Restore the base; what the attempt had made of it, if it was ENDed: else nobody will ask, and what is open is dropped."""

@@ -13,7 +13,7 @@ from udo_protocol.errors import SchemaError
 from udo_protocol.schema import conform, misfits
 from udo_runtime.api import Context, Operator
 from udo_runtime.bad_events import Bad, bad_row, bisect, joined, rows_of
-from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch
+from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
 
 Batchwise = Callable[[pa.RecordBatch], Any]
 
@@ -33,6 +33,11 @@ class Processor:
         if self._operator is None or not self._per_event:
             raise ProcessingError(f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx)")
         return self._operator
+
+    @property
+    def by_event(self) -> bool:
+        """Whether user code gets the events one by one, as Python objects."""
+        return self._per_event
 
     def open(self) -> None:
         """Run the operator's own open."""
@@ -106,14 +111,14 @@ class Processor:
         except ProcessingError:
             raise
         except Exception as e:
-            raise ProcessingError(f"{type(e).__name__}: {e}", own_traceback(e), event_text(event)) from e
+            raise ProcessingError(said(e), own_traceback(e), event_text(event)) from e
         return answers
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             answer = self._operator.process_batch(batch, self._ctx) if self._operator else self._target(batch)  # type: ignore[operator]
         except Exception as e:
-            raise ProcessingError(f"{type(e).__name__}: {e}", own_traceback(e)) from e
+            raise ProcessingError(said(e), own_traceback(e)) from e
         return self._checked(answer)
 
     def _culprit(self, batch: pa.RecordBatch) -> str:
@@ -166,7 +171,7 @@ class Processor:
         except ProcessingError:
             raise
         except Exception as e:
-            raise ProcessingError(f"{type(e).__name__}: {e}", own_traceback(e), event_text(event)) from e
+            raise ProcessingError(said(e), own_traceback(e), event_text(event)) from e
         return rows_to_batch(out, self._output)
 
     def _wrong_columns(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
@@ -184,9 +189,7 @@ def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Proces
     try:
         module = importlib.import_module(module_name)
     except BaseException as e:  # an operator may even call sys.exit() while it is imported
-        raise ProcessingError(
-            f"cannot import {module_name!r} of {ctx.operator}@{ctx.version}: {type(e).__name__}: {e}", own_traceback(e)
-        ) from e
+        raise ProcessingError(f"cannot import {module_name!r} of {ctx.operator}@{ctx.version}: {said(e)}", own_traceback(e)) from e
     target = getattr(module, attribute, None)
     if target is None:
         there = ", ".join(n for n in vars(module) if not n.startswith("_"))
@@ -195,7 +198,7 @@ def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Proces
         try:
             target = target()
         except Exception as e:
-            raise ProcessingError(f"{entry} cannot be created: {type(e).__name__}: {e}", own_traceback(e)) from e
+            raise ProcessingError(f"{entry} cannot be created: {said(e)}", own_traceback(e)) from e
     if not callable(target) and not isinstance(target, Operator):
         raise ProcessingError(f"{entry} is a {type(target).__name__}; expected an @operator function or an Operator class")
     return Processor(target, output, ctx)

@@ -26,7 +26,7 @@ from udo_protocol.slot_reader import SlotReader
 from udo_runtime.api import Context
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
-from udo_runtime.failure import ProcessingError, own_traceback
+from udo_runtime.failure import ProcessingError, own_traceback, said
 from udo_runtime.load import Processor, load
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
@@ -50,7 +50,7 @@ def _login(instance: str) -> Login | None:
 
 def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
     while True:
-        reply = conn.call("BLPOP", warm(instance), _WARM_POLL_S, timeout_s=_WARM_POLL_S + 30)
+        reply = conn.call("BLPOP", warm(instance), _WARM_POLL_S, timeout_s=_WARM_POLL_S + conn.default_timeout_s)
         if reply is not None:
             return dict(json.loads(bytes(reply[1])))
         if not conn.call("EXISTS", HEARTBEAT):
@@ -117,7 +117,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         try:
             processor.open()
         except Exception as e:
-            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {type(e).__name__}: {e}", own_traceback(e)) from e
+            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {said(e)}", own_traceback(e)) from e
     except ProcessingError as e:
         print(e.traceback or e, file=sys.stderr, flush=True)
         report_ready(

@@ -12,7 +12,7 @@ from udo_protocol.errors import Stale
 from udo_protocol.frame import STATE, Frame, Header
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.stored import ROWS, Row, body_bytes, row_bytes, rows
-from udo_runtime.groups import RESTORED, Group, Label
+from udo_runtime.groups import RESTORED, VOID, Group, Label
 from udo_runtime.keyed import label_of
 from udo_runtime.session import Session
 
@@ -37,7 +37,18 @@ def _current(group: Group | None, epoch: int) -> bool:
         return False
     if group.label.epoch == epoch:
         return group.label.attempt != RESTORED
-    return group.label.epoch == epoch - 1 and (group.ended or group.candidate is not None)
+    # Of an epoch that a limit cut short here another node may have made all there is.
+    return group.label.epoch == epoch - 1 and (group.ended is True or bool(group.candidate))
+
+
+def _whole(session: Session, epoch: int) -> bool:
+    """Whether the events of the epoch before that are known here were all there were, so that its highest event time is known.
+
+    Where groups are of several runs, a time group that a newer run's partition has taken over knew of more partitions than that one.
+    """
+    groups = [session.groups.get(n) for n in range(KEY_GROUPS)]
+    before = [g for g in groups if g is not None and g.label is not None and g.label.epoch < epoch]
+    return all(_current(g, epoch) for g in groups) and len({g.label.run for g in before if g.label}) <= 1
 
 
 def _imported(label: Label) -> bool:
@@ -48,17 +59,17 @@ def _imported(label: Label) -> bool:
 def _usable(session: Session, group: Group | None, epoch: int) -> int:
     """Of which epoch is what is here of a group that is not current; -1: of no use.
 
-    Older state serves where its partition had no part in the epochs since (a limit), while others had.
+    Older state, or that of an epoch cut short, serves where its partition had no part in the epochs since (a limit).
     """
     if group is None or group.label is None or not group.ended or session.last_ended is None:
         return -1
-    older = group.label.epoch < epoch - 1 or _imported(group.label)
+    older = group.label.epoch < epoch - 1 or (group.label.epoch < epoch and group.ended == VOID) or _imported(group.label)
     return group.label.epoch if older and epoch - 1 <= session.last_ended <= epoch else -1
 
 
 def _lacking(session: Session, header: Header, epoch: int, reply: Header) -> None:
     groups = session.groups
-    reply.behind = not all(_current(groups.get(n), epoch) for n in range(KEY_GROUPS))
+    reply.behind = not _whole(session, epoch)
     for n in header.groups:
         if not _current(groups.get(n), epoch):
             reply.groups.append(n)

@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.errors import Fenced, StateLost
+from udo_protocol.errors import Fenced, ProtocolError, StateLost
 from udo_protocol.frame import ANSWER, DATA, END, ERROR, Frame, decode
 from udo_protocol.schema import conform
+from udo_runtime.bad_events import empty
 from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Served
@@ -78,7 +79,6 @@ class KeyedJudge:
 
     def _compared(self, frame: Frame, answer: Frame | None, new: Frame) -> bool:
         """Compare and count; False if these cannot be compared."""
-        events = self._batch(frame) if frame.header.kind == DATA else None
         comparison, groups, failed = self._comparison, self._engine.groups, None
         if new.header.kind == ERROR:
             failure = new.header.failure
@@ -87,7 +87,12 @@ class KeyedJudge:
             if failed:
                 comparison.error(failed)
             return False
-        theirs = self._batch(answer) if answer.header.kind == ANSWER and answer.body is not None else None
+        try:
+            events = frame.batch(self._perform.schema(frame.header.schema), text=False) if frame.header.kind == DATA else None
+            served = self._served(answer)
+        except ProtocolError:  # whoever sent it is told so by the serving version
+            return False
+        theirs = served if answer.body is not None else None
         if groups is not None and not failed:  # comparable where each event has one answer: whose the others are, nobody knows
             if events is None or theirs is None or theirs.num_rows != events.num_rows:
                 return False
@@ -97,7 +102,6 @@ class KeyedJudge:
         comparison.frame(answer.header.version)
         batch = None if events is None else conform(events, self._input)
         if failed:
-            served = None if answer.header.kind == ERROR else self._batch(answer)
             comparison.new_failed(frame, batch, answer, served, failed)
             return True
         mine = new.batch(self._output)
@@ -108,8 +112,11 @@ class KeyedJudge:
         comparison.compare(frame, theirs if batch is None else batch, theirs, mine)
         return True
 
-    def _batch(self, frame: Frame) -> pa.RecordBatch:
-        return frame.batch(self._perform.schema(frame.header.schema))
+    def _served(self, answer: Frame) -> pa.RecordBatch | None:
+        """What the serving version answered; None if it failed."""
+        if answer.header.kind == ERROR:
+            return None
+        return empty(self._output) if answer.body is None else answer.batch(self._perform.schema(answer.header.schema))
 
     def _answered(self, seq: int, data: bytes | bytearray) -> Frame:
         """The answer of this version."""

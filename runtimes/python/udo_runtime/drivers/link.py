@@ -15,6 +15,10 @@ from udo_runtime.engine.counters import Counters
 from udo_runtime.stats import Stats
 
 _HEARTBEAT_EVERY_S = 1.0
+# Looks in a row without the heartbeat: a queue server that hung may have let it expire, and is asked for it before it is renewed.
+_HEARTBEAT_MISSED = 4
+# Publishing the last counters must not hold up an end.
+_LAST_WORDS_S = 2.0
 
 
 class Stopped(BaseException):
@@ -29,7 +33,7 @@ class Link:
         self.prefix, self.name = reader.prefix, reader.name
         self.counters = Counters()
         self._stats = Stats(f"{reader.prefix}stats:{reader.name}", self.counters)
-        self._heartbeat_due = 0.0
+        self._heartbeat_due, self._unheard = 0.0, 0
         self.stopping = self.parked = False
 
     def stop(self) -> None:
@@ -77,9 +81,9 @@ class Link:
         settle()
         self._heartbeat_due = now + _HEARTBEAT_EVERY_S
         self._stats.publish(self.conn, now=now)
-        if not self.conn.call("EXISTS", HEARTBEAT):
-            grace_s = self.limits.heartbeat_grace_ms / 1000
-            raise Unavailable(f"no heartbeat of the node manager for {grace_s:g} s: instance {self.name} stops itself")
+        self._unheard = 0 if self.conn.call("EXISTS", HEARTBEAT) else self._unheard + 1
+        if self._unheard >= _HEARTBEAT_MISSED:
+            raise Unavailable(f"no heartbeat of the node manager any more: instance {self.name} stops itself")
 
     @contextmanager
     def leaving(self, last: Callable[[Connection], None] = lambda conn: None) -> Iterator[None]:
@@ -90,6 +94,6 @@ class Link:
             pass  # parked: nothing is under way but the parking's own replies
         finally:
             # A connection of its own: on the loop's one, replies may still be to come.
-            with suppress(UdoError), closing(Connection(self.conn.path, login=self.conn.login)) as conn:
+            with suppress(UdoError), closing(Connection(self.conn.path, timeout_s=_LAST_WORDS_S, login=self.conn.login)) as conn:
                 self._stats.publish(conn, force=True)
                 last(conn)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
@@ -59,12 +60,14 @@ class StatelessJudge:
         answer = served.get((frame.header.lane, frame.header.number))
         if answer is None or frame.header.kind != DATA or answer.header.kind == SKIPPED:
             return False
+        try:
+            theirs = None if answer.header.kind == ERROR else answer.batch(self._perform.schema(answer.header.schema))
+        except ProtocolError:  # its caller gets this error, too
+            return False
         comparison.frame(answer.header.version)
-        failed = answer.header.kind == ERROR
-        theirs = None if failed else answer.batch(self._perform.schema(answer.header.schema))
         batch = None
         try:
-            batch = run(fitting(frame, self._input), self._perform)
+            batch = run(fitting(frame, self._input, text=not self._process.by_event), self._perform)
             events = batch
             new = self._perform(Execute(events.num_rows, lambda: self._process.named(events)))
         except (ProcessingError, ProtocolError) as e:
@@ -132,7 +135,7 @@ class Mirror:
         )
         if cursor and first > cursor:
             found.missed += first - cursor
-        served = {(f.header.lane, f.header.number): f for f in map(decode, answers or ())}
+        served = _by_number(answers or ())
         seq = first
         while seq <= last:
             # No more than is compared now: what lies behind would be read once more for each of these.
@@ -186,3 +189,12 @@ class Mirror:
             commands += [("RPUSH", key, *told), ("PEXPIRE", key, _REPORT_MS)]
             self._comparison.told = []
         conn.transaction(commands)
+
+
+def _by_number(answers: Iterable[bytes | bytearray]) -> Served:
+    found = {}
+    for data in answers:
+        with suppress(ProtocolError):
+            frame = decode(data)
+            found[frame.header.lane, frame.header.number] = frame
+    return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from udo_protocol.body import read_event
 from udo_protocol.dead_letters import KeyedName, Letter
 from udo_protocol.errors import ProtocolError, Stale, StateLost, TwoProducers, UdoError
 from udo_protocol.frame import ANSWER, DATA, END, RESTORE, STATE, Frame, Header, decode, encode
@@ -26,7 +27,7 @@ from udo_runtime.engine.effects import Answer, Checkpoint, Execute, FindSchema, 
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import Letters, Sizes
-from udo_runtime.engine.replies import Replies, failure
+from udo_runtime.engine.replies import Replies, failure, require_bounded
 from udo_runtime.failure import ProcessingError
 from udo_runtime.keyed import KeyedProcessor, label_of
 from udo_runtime.keyed_bad_events import Again
@@ -210,11 +211,15 @@ class Engine:
             answer = yield from self._events(session, frame)
         else:
             raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
-        return None if answer is None else self._replies.events(header, answer)
+        if answer is None:
+            return None
+        require_bounded(answer, self._limits)
+        return self._replies.events(header, answer)
 
     def _events(self, session: Session, frame: Frame) -> Steps[pa.RecordBatch | None]:
         header = frame.header
-        batch = frame.batch((yield FindSchema(header.schema)))
+        # Text that is none is one event's fault: events are looked at one by one.
+        batch = frame.batch((yield FindSchema(header.schema)), text=False)
         if problems := misfits(batch.schema, self._input):
             raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
         if GROUP_COLUMN not in batch.schema.names:
@@ -260,8 +265,12 @@ class Engine:
         events: dict[KeyedName, pa.RecordBatch] = {}
         failed: dict[KeyedName, Letter] = {}
         for name, letter in letters.items():
-            batch = pa.ipc.open_stream(letter.arrow).read_next_batch()
-            if problems := misfits(batch.schema, self._input):
+            try:
+                batch = read_event(letter.arrow)
+                problems = misfits(batch.schema, self._input)
+            except ProtocolError as e:
+                problems = [str(e)]
+            if problems:
                 reason = "the event does not fit the operator's input schema: " + "; ".join(problems)
                 failed[name] = replace(letter, reason=reason, traceback="", replays=letter.replays + 1)
             else:

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from udo_protocol.errors import UdoError
 from udo_protocol.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
+from udo_protocol.limits import Limits
 from udo_runtime.engine.effects import Answer
 from udo_runtime.failure import ProcessingError
 
@@ -46,6 +47,15 @@ class Replies:
         reply = self.header(to, ERROR)
         reply.failure.CopyFrom(failure)
         return to.lane, encode(reply)
+
+
+def require_bounded(answer: pa.RecordBatch, limits: Limits) -> None:
+    """ProcessingError for an answer that nobody would take."""
+    if answer.nbytes > limits.answer_bytes:
+        raise ProcessingError(
+            f"the answer to one frame has {answer.num_rows} events of {answer.nbytes} bytes; the bound is {limits.answer_bytes}: "
+            "answer less for each event, or send fewer events at a time"
+        )
 
 
 def failure(e: UdoError) -> Failure:

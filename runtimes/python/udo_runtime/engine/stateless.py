@@ -14,7 +14,7 @@ from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, KeepLetters, LetterRoom, Steps
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import full
-from udo_runtime.engine.replies import Replies, failure
+from udo_runtime.engine.replies import Replies, failure, require_bounded
 from udo_runtime.failure import ProcessingError
 from udo_runtime.load import Processor
 
@@ -44,12 +44,14 @@ class StatelessEngine:
         try:
             if header.kind != DATA:
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
-            return self._replies.events(header, (yield from self._events(seq, frame)))
+            answer = yield from self._events(seq, frame)
+            require_bounded(answer, self._limits)
+            return self._replies.events(header, answer)
         except (ProcessingError, ProtocolError) as e:
             return self._error(header, e)
 
     def _events(self, seq: int, frame: Frame) -> Steps[pa.RecordBatch]:
-        batch = yield from fitting(frame, self._input)
+        batch = yield from fitting(frame, self._input, text=not self._process.by_event)
         try:
             return (yield Execute(batch.num_rows, lambda: self._process.once(batch)))
         except ProcessingError as e:
@@ -81,9 +83,12 @@ class StatelessEngine:
         return self._replies.error(header, failure(e))
 
 
-def fitting(frame: Frame, schema: pa.Schema) -> Steps[pa.RecordBatch]:
-    """A frame's events in this schema; ProtocolError if they do not fit it."""
-    batch = frame.batch((yield FindSchema(frame.header.schema)))
+def fitting(frame: Frame, schema: pa.Schema, *, text: bool) -> Steps[pa.RecordBatch]:
+    """A frame's events in this schema; ProtocolError if they do not fit it.
+
+    Not `text`: a string that is no text is one event's fault, where events are looked at one by one.
+    """
+    batch = frame.batch((yield FindSchema(frame.header.schema)), text=text)
     if problems := misfits(batch.schema, schema):
         raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
     return conform(batch, schema)

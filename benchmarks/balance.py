@@ -1,0 +1,217 @@
+"""Balancing keys between engines (paper 2): each policy against static key grouping and against what whole keys allow. Simulated.
+
+Engines are a model (benchmarks/simulated/engines.py); the policies, the tweets and the detected stories are real.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.rules import InvalidRun
+from benchmarks.simulated import stories
+from benchmarks.simulated.engines import Outcome, Phase, Setup, zipf_phases
+from benchmarks.simulated.engines import run as simulate
+from benchmarks.tables import Section, count
+from elasticity import policies
+from elasticity.balance.grouping import start
+from elasticity.balance.view import Limits, View
+
+ENGINES = 5
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy on so many engines.
+
+    literal: θ alone decides, as in the paper, and nothing bounds a rebalance. live: moved keys need no retrieval, as with moves
+    whose state is there already.
+    """
+
+    policy: str
+    kind: str = "balance"
+    engines: int = ENGINES
+    literal: bool = False
+    live: bool = False
+
+
+CONTENDERS = {
+    "KG": Contender("KG"),
+    "KG6": Contender("KG", engines=ENGINES + 1),
+    "PKG": Contender("PKG", "routing"),
+    "D-Choices": Contender("D-Choices", "routing"),
+    "W-Choices": Contender("W-Choices", "routing"),
+    "LPTF": Contender("LPTF", literal=True),
+    "DLB-L paper": Contender("DLB-L", literal=True),
+    "DLB-H paper": Contender("DLB-H", literal=True),
+    "DLB-L": Contender("DLB-L"),
+    "DLB-H": Contender("DLB-H"),
+    "DLB-S": Contender("DLB-S"),
+    "DLB-H live": Contender("DLB-H", live=True),
+    "DLB-H6": Contender("DLB-H", engines=ENGINES + 1),
+}
+# Ours: a rebalance moves at most this share of the keys, and the next one goes on.
+MOST_MOVED = 0.05
+MINUTES = (5, 10, 5, 10, 5, 5)  # of even and of skewed keys in turn, the paper's 40
+EVEN, SKEWS = 0.2, (1.5, 1.2)
+QUICK_DIVISOR, FULL_DIVISOR = 4, 1
+QUICK_TWEETS, FULL_TWEETS = 12_000, 100_000
+REVIEW_TWEETS = 1_000
+SCALE_KEYS, SCALE_ENGINES, SCALE_ROUNDS = 1_000_000, 1_000, 7
+
+OPTIONS = [
+    click.option("--simulated", is_flag=True, help="On a simulated clock; the only form so far, and the figures are labelled so."),
+    click.option("--tweets", type=click.Path(exists=True, dir_okay=False), help="Parquet with a column `text`; else generated."),
+    click.option("--policy", "own", multiple=True, metavar="MODULE:FUNCTION", help="A policy of your own as one more contender."),
+]
+
+
+def run(quick: bool, driver: str, seed: int, simulated: bool, tweets: str | None, own: Sequence[str]) -> dict[str, Any]:
+    """The record's figures: `policies` at ε = 1.5, `policies_1.2`, and `policies_own_order` on the tweets' keys."""
+    if not simulated:
+        raise click.UsageError("expected --simulated: engines are not balanced live yet")
+    contenders = CONTENDERS | {name: Contender(name) for name in own}
+    setup = Setup(events_divisor=QUICK_DIVISOR if quick else FULL_DIVISOR)
+    texts = (
+        stories.from_parquet(tweets, QUICK_TWEETS if quick else None)
+        if tweets
+        else stories.generated(QUICK_TWEETS if quick else FULL_TWEETS, seed)
+    )
+    vectors = [stories.vector(t) for t in texts]
+    keys = stories.lsh_keys(vectors)
+    detected = _detected(contenders, vectors, keys.tolist(), seed)
+    figures: dict[str, Any] = {"simulated": True, "tweets": {"rows": len(texts), "source": "file" if tweets else "generated"}}
+    streams = {f"_{skew}": zipf_phases(setup, skew, EVEN, ENGINES + 1, MINUTES, seed) for skew in SKEWS}
+    streams["_own_order"] = [Phase(keys, sum(MINUTES) * 60, True)]
+    for name, phases in streams.items():
+        made = _stream(setup, phases, contenders, seed)
+        figures["policies" if name == f"_{SKEWS[0]}" else f"policies{name}"] = {p: made[p] | detected[p] for p in contenders}
+    by_policy = {name: _decision_ms(name, seed) for name in ("DLB-H", "DLB-L")}
+    return {**figures, "decision_ms_at_scale": max(by_policy.values()), "decision_ms_by_policy": by_policy}
+
+
+def _stream(setup: Setup, phases: Sequence[Phase], contenders: dict[str, Contender], seed: int) -> dict[str, dict[str, Any]]:
+    outcomes = {}
+    for name, c in contenders.items():
+        found = policies.find(c.kind, c.policy)
+        assign, route = (found, None) if c.kind == "balance" else (None, found(c.engines, seed).route)
+        limits = Limits(slack=None, max_moves=setup.keys) if c.literal else Limits(max_moves=int(MOST_MOVED * setup.keys))
+        outcomes[name] = simulate(replace(setup, retrieve_s=0) if c.live else setup, phases, c.engines, assign, route, limits)
+    kg = outcomes["KG"]
+    # What no policy that keeps keys whole can pass, from the stream as it was sent: the hottest key's engine, or an equal share.
+    hottest_key = kg.skewed_per_key.max() / kg.skewed_events
+    possible = {n: kg.skewed_per_engine.max() / kg.skewed_events / max(hottest_key, 1 / n) for n in (ENGINES, ENGINES + 1)}
+    return {name: _figures(o, kg, possible[contenders[name].engines], setup.keys) for name, o in outcomes.items()}
+
+
+def _figures(o: Outcome, kg: Outcome, possible: float, keys: int) -> dict[str, Any]:
+    ratio = o.skewed_events / kg.skewed_events
+    return {
+        "events": o.events,
+        "throughput_vs_kg": round(o.events / kg.events, 3),
+        "throughput_vs_kg_skewed": round(ratio, 3),
+        "throughput_vs_bound": round(ratio / possible, 3),
+        "bound": round(possible, 3),
+        "rebalances": len(o.moved),
+        "events_moved": o.events_moved,
+        "imbalance_mean": round(float(np.mean(o.imbalance)), 1),
+        "imbalance_mean_skewed": round(float(np.mean(o.imbalance_skewed)), 1),
+        "keys_moved_percent": round(100 * float(np.mean(o.moved)) / keys, 2) if o.moved else 0.0,
+        "keys_moved_percent_max": round(100 * max(o.moved) / keys, 2) if o.moved else 0.0,
+    }
+
+
+def _detected(contenders: dict[str, Contender], tweets: list[stories.Vector], keys: list[int], seed: int) -> dict[str, dict[str, int]]:
+    expected = stories.first_stories(tweets, keys)
+    figures = {}
+    for name, c in contenders.items():
+        found = policies.find(c.kind, c.policy)
+        if c.kind == "balance":
+            reviewed = _Reviewed(found, c.engines)
+            got = stories.detect(tweets, keys, c.engines, reviewed.choose, reviewed.review, REVIEW_TWEETS)
+            if got != expected:
+                raise InvalidRun(f"{name} reports {len(got)} stories, {len(got - expected)} of them false; one process {len(expected)}")
+        else:
+            got = stories.detect(tweets, keys, c.engines, found(c.engines, seed).route, None, REVIEW_TWEETS)
+        figures[name] = {
+            "events_detected": len(got),
+            "events_expected": len(expected),
+            "events_false": len(got - expected),
+            "events_missed": len(expected - got),
+        }
+    return figures
+
+
+class _Reviewed:
+    """An assignment that the policy reviews after each thousand tweets."""
+
+    def __init__(self, policy: Callable[..., Any], engines: int) -> None:
+        self._policy, self._engines, self._map = policy, engines, start(2**stories.BITS, engines)
+
+    def choose(self, key: int) -> int:
+        return int(self._map[key])
+
+    def review(self, keys: Sequence[int]) -> list[tuple[int, int, int]]:
+        load = np.bincount(keys, minlength=len(self._map))
+        decision = self._policy(View(self._map, load, self._engines), Limits())
+        moved = [(int(k), int(self._map[k]), int(decision.keys_map[k])) for k in decision.keys]
+        self._map = decision.keys_map
+        return moved
+
+
+def _decision_ms(name: str, seed: int) -> float:
+    """Median processor time of a decision over a million keys on a thousand engines, a tenth of which carry twice their load."""
+    rng, policy = np.random.default_rng(seed), policies.find("balance", name)
+    keys_map, took = start(SCALE_KEYS, SCALE_ENGINES), []
+    for _ in range(SCALE_ROUNDS):
+        load = rng.lognormal(0, 1, SCALE_KEYS) * np.where(rng.random(SCALE_ENGINES) < 0.1, 2, 1)[keys_map]
+        begun = time.thread_time()
+        policy(View(keys_map, load, SCALE_ENGINES), Limits())
+        took.append(1000 * (time.thread_time() - begun))
+    return round(float(np.median(took[1:])), 1)
+
+
+def sections(made: dict[str, Any]) -> list[Section]:
+    """One table per stream, one for the stories."""
+    titles = {
+        "policies": "Zipf 0.2 / 1.5 alternating",
+        "policies_1.2": "Zipf 0.2 / 1.2 alternating",
+        "policies_own_order": f"Tweets in their own order ({made['tweets']['source']})",
+    }
+    header = (
+        "policy",
+        "× KG, skewed",
+        "of the bound",
+        "× KG, all",
+        "imbalance %",
+        "skewed",
+        "rebalances",
+        "keys moved % (most)",
+        "events moved",
+    )
+    found = []
+    for key, title in titles.items():
+        rows = [
+            (
+                name,
+                f"{p['throughput_vs_kg_skewed']:.3f}",
+                f"{p['throughput_vs_bound']:.3f}",
+                f"{p['throughput_vs_kg']:.3f}",
+                f"{p['imbalance_mean']:.1f}",
+                f"{p['imbalance_mean_skewed']:.1f}",
+                str(p["rebalances"]),
+                f"{p['keys_moved_percent']:.1f} ({p['keys_moved_percent_max']:.1f})",
+                count(p["events_moved"]),
+            )
+            for name, p in made[key].items()
+        ]
+        found.append(Section(f"Simulated: {title}", header, rows))
+    rows = [(n, str(p["events_detected"]), str(p["events_false"]), str(p["events_missed"])) for n, p in made["policies"].items()]
+    remark = f"One process detects {next(iter(made['policies'].values()))['events_expected']} in {made['tweets']['rows']} tweets. "
+    remark += f"A decision over 1 M keys and 1,000 engines takes {made['decision_ms_at_scale']:g} ms of processor time."
+    return [*found, Section("First stories detected", ("policy", "reported", "false", "missed"), rows, remark)]

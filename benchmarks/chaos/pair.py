@@ -1,0 +1,128 @@
+"""Two nodes of one registry, each a host of its own (a network namespace), which may lose power and its disk."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from benchmarks.bringup import Platform, wait_until
+from benchmarks.rules import InvalidRun
+from tests.support.netns import Host, Missing, Network, network
+from udo_cli.home import Home
+from udo_protocol.errors import UdoError
+from udo_protocol.node_api import connect_node
+
+OPERATOR = "history"
+_START_S, _STOP_S = 90.0, 40.0
+
+
+class Pair:
+    """Node managers on two hosts with OPERATOR deployed. Methods may be called from any thread."""
+
+    def __init__(self, top: Path, net: Network) -> None:
+        self._top, self._net = top, net
+        self._managers: dict[str, subprocess.Popen[Any]] = {}
+        self._up: set[str] = set()
+        self._lock, self._losing = Lock(), Lock()
+        self._threads: list[Thread] = []
+        home = Home(top)
+        with (top / "log").open("ab") as log:
+            command = [sys.executable, "-m", "registry", "--data", str(top / "registry"), "--listen", f"{net.address}:0"]
+            self._registry = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        address = top / "registry" / "address"
+        wait_until(address.exists, _START_S, "the registry to listen")
+        self._url = address.read_text("utf-8").strip()
+        platform = Platform(home, self._url, "")
+        platform.push(OPERATOR, "1")
+        with platform.registry() as registry:
+            registry.deploy(OPERATOR, OPERATOR, "1")
+        for host in net.hosts.values():
+            self._start(host)
+
+    def _start(self, host: Host) -> None:
+        """Start its node manager and wait until the operator answers there."""
+        home = self._top / host.name
+        with (self._top / "log").open("ab") as log:
+            command = [sys.executable, "-m", "node_manager", "--home", home, "--node", host.name, "--registry", self._url]
+            # In a sandbox instances would have a network of their own, and outlive their host.
+            command += ["--token-file", self._top / "registry" / "token", "--sandbox", "none"]
+            self._managers[host.name] = host.popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+        def answers() -> bool:
+            with contextlib.suppress(UdoError):
+                return any(s.state == "owner" for s in connect_node(self.socket(host.name)).status().slots)
+            return False
+
+        wait_until(answers, _START_S, f"the operator to answer on node {host.name}; log: {self._top}/log")
+        with self._lock:
+            self._up.add(host.name)
+
+    def socket(self, name: str) -> Path:
+        """Of a node's manager."""
+        return self._top / name / "node.sock"
+
+    @property
+    def store(self) -> Path:
+        """A directory that both hosts reach."""
+        return self._top / "store"
+
+    def pick(self, rng: random.Random) -> str:
+        """One of the nodes that are up; there is one always."""
+        with self._lock:
+            return rng.choice(sorted(self._up))
+
+    def lose(self, name: str) -> bool:
+        """Beside the caller: the host loses power and its disk, and comes back with nothing. False while a host is away already."""
+        if not self._losing.acquire(blocking=False):
+            return False
+        thread = Thread(target=self._lose, args=(self._net.hosts[name],), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return True
+
+    def _lose(self, host: Host) -> None:
+        try:
+            with self._lock:
+                self._up.discard(host.name)
+            host.kill()
+            self._managers[host.name].wait(_STOP_S)
+            connect_node(self.socket(host.name)).close()
+            shutil.rmtree(self._top / host.name, ignore_errors=True)
+            self._start(host)
+        finally:
+            self._losing.release()
+
+    def stop(self) -> None:
+        """Both nodes and the registry."""
+        for thread in self._threads:
+            thread.join(_START_S)
+        for process in (*self._managers.values(), self._registry):
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+        for name in self._net.hosts:
+            connect_node(self.socket(name)).close()
+
+
+@contextmanager
+def pair() -> Iterator[Pair]:
+    """Two nodes, removed at the end whatever happened. InvalidRun where there can be no network namespaces."""
+    with tempfile.TemporaryDirectory(prefix="udo-") as top, contextlib.ExitStack() as stack:
+        try:
+            net = stack.enter_context(network("a", "b"))
+        except Missing as e:
+            raise InvalidRun(str(e)) from e
+        made = Pair(Path(top), net)
+        try:
+            yield made
+        finally:
+            made.stop()

@@ -1,0 +1,183 @@
+"""The part over two nodes: keyed queries with a store whose attempts go to either node, while nodes are lost with their disks.
+
+Each query comes out as the oracle says, epoch by epoch: whatever a node lacks or has an older state of, it brings from the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from benchmarks.chaos.attempt import SENT, Rows, batches
+from benchmarks.chaos.judge import Mismatch, require_answers
+from benchmarks.chaos.kinds import ANSWERS, HISTORY
+from benchmarks.chaos.lanes import Outcome
+from benchmarks.chaos.oracle import Event, Oracle
+from benchmarks.chaos.pair import OPERATOR, Pair, pair
+from benchmarks.chaos.query import events_of, group_of, keys_of
+from udo_interface.key_groups import groups_of
+from udo_interface.lane import exchange
+from udo_interface.opening import Keyed, Request, conversation
+from udo_interface.store import Store, Stored
+from udo_interface.store_lane import StoreLane
+from udo_protocol.connection import ReplyError
+from udo_protocol.errors import PeerError, ProtocolError, SchemaError, StateElsewhere, StateLost, TwoProducers, UdoError
+
+AT_ONCE = 3
+LOST, KILLED, AGAIN, RESTARTED, MOVED = "node lost with its disk", "worker killed", "task failed after END", "driver killed", "epoch moved"
+CUT = "limit beside a full evaluation"
+# A node takes seconds to come back: rarer than everything else.
+_LOSE, _KILL, _FAIL, _RESTART, _CUT = 0.02, 0.1, 0.05, 0.1, 0.1
+# Of fewer frames all may be answered before a limit is noticed.
+_CUT_FRAMES = 3
+# Never to be seen by a query, whatever happens to the nodes.
+_ILLEGAL = (ProtocolError, SchemaError, StateLost, StateElsewhere, TwoProducers)
+_STUCK_S = 180.0
+
+
+class _Killed(Exception):
+    """The worker of a task is gone."""
+
+
+class StoredQuery:
+    """One seed's query; what it did stands in `trace`."""
+
+    def __init__(self, nodes: Pair, seed: int) -> None:
+        self._nodes, self.rng = nodes, random.Random(seed)
+        self.session = f"two-nodes-{seed}"
+        keys = keys_of(self.rng)
+        self._epochs = [events_of(self.rng, e, keys) for e in range(self.rng.randrange(6, 13))]
+        self.stored = Stored(str(nodes.store), (("k", "string"),), full_every=self.rng.choice((2, 3, 10)))
+        self.trace: list[str] = []
+        self.faults: Counter[str] = Counter()
+        self.runs = self._attempt = 0
+        self._last = ""
+
+    def run(self) -> None:
+        """All epochs, each judged when it is complete; Mismatch says what differs."""
+        self._started, oracle = time.monotonic(), Oracle(HISTORY)
+        self._new_run()
+        for epoch, events in enumerate(self._epochs):
+            expected = oracle.epoch(events)
+            while True:
+                rows = [r for p in self.rng.sample(range(self._partitions), self._partitions) for r in self._partition(epoch, p)]
+                if not self._chance(_RESTART):
+                    break
+                self._did(RESTARTED, "before its commit")
+                self._new_run()
+            require_answers(epoch, expected, rows)
+            if self._chance(_RESTART):
+                self._did(RESTARTED, "after its commit")
+                self._new_run()
+
+    def _new_run(self) -> None:
+        self.runs += 1
+        self._partitions = self.rng.randrange(1, 5)
+
+    def _partition(self, epoch: int, partition: int) -> Rows:
+        """A task: attempts on either node until one is through."""
+        while True:
+            if time.monotonic() - self._started > _STUCK_S:
+                raise Mismatch(f"stuck in epoch {epoch} for {_STUCK_S:g} s")
+            if self._chance(_LOSE) and self._nodes.lose(victim := self.rng.choice("ab")):
+                self._did(LOST, victim)
+            node = self._nodes.pick(self.rng)
+            if self._last and node != self._last:
+                self.faults[MOVED] += 1
+            self._last = node
+            try:
+                self._maybe_cut(epoch, partition)
+                rows = self._attempt_on(node, epoch, partition)
+                self._maybe_cut(epoch, partition)
+            except _Killed:
+                continue
+            except (UdoError, ReplyError, OSError) as e:
+                if isinstance(e, _ILLEGAL):
+                    raise Mismatch(f"epoch {epoch}, partition {partition} on {node}: {type(e).__name__}: {e}") from e
+                self._log(f"e{epoch} p{partition} failed on {node}: {type(e).__name__}: {str(e)[:200]}")
+                continue
+            if self._chance(_FAIL):
+                self._did(AGAIN, f"e{epoch} p{partition} on {node}")
+                continue
+            return rows
+
+    def _maybe_cut(self, epoch: int, partition: int) -> None:
+        """Another evaluation of the epoch, on either node, that a limit cuts short: it leaves no trace."""
+        if self._chance(_CUT) and len(self._frames(epoch, groups_of(partition, self._partitions))) >= _CUT_FRAMES:
+            self._did(CUT)
+            self._attempt_on(self._nodes.pick(self.rng), epoch, partition, cut=True)
+
+    def _attempt_on(self, node: str, epoch: int, partition: int, *, cut: bool = False) -> Rows:
+        self._attempt += 1
+        self._log(f"e{epoch} p{partition} of {self._partitions} on {node}, attempt {self._attempt} of run {self.runs}")
+        groups = tuple(groups_of(partition, self._partitions))
+        keyed = Keyed(f"{self.session}-r{self.runs}", "c", groups, started_ms=self.runs, stored=True)
+        request = Request(OPERATOR, self.session, partition, self._attempt, epoch, keyed=keyed)
+        dies_after = self.rng.randrange(4) if not cut and self._chance(_KILL) else None
+        rows = Rows()
+        with conversation(str(self._nodes.socket(node)), request, SENT, ANSWERS) as (sender, collector, place):
+            lane = StoreLane(Store(self.stored, OPERATOR, self.session), sender, collector, place, self._partitions, self.runs)
+            answers = lane.around(exchange(sender, collector, batches(self._frames(epoch, groups)), 2))
+            for count, (_, answer) in enumerate(answers):
+                if count == dies_after:
+                    self._did(KILLED, f"after {count} answers")
+                    sender._end.conn.close()  # nobody says goodbye
+                    with contextlib.suppress(PeerError):
+                        answers.close()  # type: ignore[attr-defined]
+                    raise _Killed
+                rows += answer.to_pylist()
+                if cut:
+                    answers.close()  # type: ignore[attr-defined]
+                    break
+        return rows
+
+    def _frames(self, epoch: int, groups: Sequence[int]) -> list[list[tuple[Event, int]]]:
+        events = [(e, g) for e in self._epochs[epoch] if (g := group_of(e["k"])) in groups]
+        return [events[i : i + 5] for i in range(0, len(events), 5)]
+
+    def _chance(self, p: float) -> bool:
+        return self.rng.random() < p
+
+    def _did(self, kind: str, detail: str = "") -> None:
+        self.faults[kind] += 1
+        self._log(f"{kind} {detail}".rstrip())
+
+    def _log(self, text: str) -> None:
+        self.trace.append(f"{time.monotonic() - self._started:7.3f} {text}")
+
+
+def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callable[[int], None] = lambda seed: None) -> Outcome:
+    """All seeds, several at once, on one pair of nodes; none is started after `deadline_s`."""
+    outcome, started = Outcome(), time.monotonic()
+    with pair() as nodes:
+
+        def one(seed: int) -> tuple[int, StoredQuery | None, str, float]:
+            if (began := time.monotonic()) - started > deadline_s:
+                return seed, None, "", 0.0
+            query, error = StoredQuery(nodes, seed), ""
+            try:
+                query.run()
+            except Mismatch as e:
+                error = str(e)
+            except Exception:
+                error = traceback.format_exc()
+            return seed, query, error, time.monotonic() - began
+
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="seed") as pool:
+            for seed, query, error, took_s in pool.map(one, seeds):
+                if query is None:
+                    continue
+                outcome.seeds += 1
+                outcome.runs += query.runs
+                outcome.faults += query.faults
+                outcome.slowest_s = max(outcome.slowest_s, took_s)
+                if error:
+                    outcome.reports[seed] = "\n".join([f"seed {seed} over two nodes: MISMATCH", error, *query.trace])
+                else:
+                    done(seed)
+    return outcome

@@ -1,0 +1,374 @@
+"""Mutated frames: structure-aware changes of real ones, each either refused with a ProtocolError or a batch of its own bytes.
+
+`python -m benchmarks.fuzz.frames SEED FIRST COUNT NOTE` runs them in this process and writes into the file NOTE which one is
+under way, so that a parent that sees this process die knows which one it was. Any one is found again by its seed and number.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import random
+import resource
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol import body
+from udo_protocol.errors import ProtocolError
+from udo_protocol.frame import DATA, Header, decode, encode
+from udo_protocol.schema import from_ipc, schema_id, to_ipc
+
+ROWS = 40
+# What lies around a frame in memory. Eight such bytes in a row in an answer were not in its frame.
+POISON = b"\xd5" * 4096
+# What one decoding may take: anything beyond it is a bomb that went off.
+MEMORY_BYTES = 4 << 30
+SLOW_S = 5.0
+NUMBERS = (0, 1, 2, 7, 8, -1, -8, 64, 100_000_000, 2**31 - 1, -(2**31), 2**32 - 1, 1 << 40, 2**62, 2**63 - 1, -(2**63))
+NODES, BUFFERS = 1, 2  # members of a record batch
+NOTE = struct.Struct("<q")
+
+
+class Wrong(Exception):
+    """A mutation that was neither refused nor answered rightly."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A frame as it should be, and the schema message that goes with it."""
+
+    name: str
+    schema: bytes
+    frame: bytes
+
+
+@cache
+def samples() -> tuple[Sample, ...]:
+    """One frame for each way in which Arrow lays out columns, also for those that frames do not carry."""
+    n = range(ROWS)
+    strings = [f"merchant {i}" if i % 5 else None for i in n]
+    views = [f"a text beyond twelve bytes {i}" for i in n]
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([9, 20, ROWS], pa.int32()), pa.array([1, 2, 3]))
+    kinds = pa.array([i % 2 for i in n], pa.int8())
+    halves = [pa.array([i for i in n if i % 2 == 0]), pa.array([str(i) for i in n if i % 2])]
+    columns: dict[str, dict[str, pa.Array]] = {
+        "fixed": {"i": pa.array(n), "f": pa.array([i / 3 for i in n]), "b": pa.array([i % 3 == 0 if i % 4 else None for i in n])},
+        "times": {"t": pa.array(n, pa.timestamp("us", "UTC")), "d": pa.array(n, pa.date32()), "m": pa.array(n, pa.time64("us"))},
+        "decimals": {"d": pa.array([Decimal(i) for i in n], pa.decimal128(10, 2)), "x": pa.array([b"four"] * ROWS, pa.binary(4))},
+        "strings": {"s": pa.array(strings), "u": pa.array(["ü" * (i % 4) for i in n]), "b": pa.array([b"\xff\0"] * ROWS)},
+        "large": {"s": pa.array(strings, pa.large_string()), "b": pa.array([b"xy"] * ROWS, pa.large_binary())},
+        "lists": {"l": pa.array([[i] * (i % 4) for i in n]), "t": pa.array([["a", None, "bb"]] * ROWS), "n": pa.nulls(ROWS)},
+        "sized": {"l": pa.array([[i, i] for i in n], pa.list_(pa.int32(), 2)), "g": pa.array([["x"]] * ROWS, pa.large_list(pa.string()))},
+        "structs": {"s": pa.array([{"x": i, "y": [str(i)]} if i % 3 else None for i in n])},
+        "maps": {"m": pa.array([[("k", str(i)), ("l", None)] for i in n], pa.map_(pa.string(), pa.string()))},
+        "dictionaries": {"d": pa.array(strings).dictionary_encode()},
+        "views": {"v": pa.array(views, pa.string_view()), "b": pa.array([b"xx"] * ROWS, pa.binary_view())},
+        "list views": {"v": pa.array([[i] * (i % 4) for i in n], pa.list_view(pa.int64()))},
+        "runs": {"r": runs},
+        "unions": {
+            "d": pa.UnionArray.from_dense(kinds, pa.array([i // 2 for i in n], pa.int32()), halves),
+            "s": pa.UnionArray.from_sparse(kinds, [pa.array(n), pa.array([str(i) for i in n])]),
+        },
+    }
+    made = [_sample(name, pa.record_batch(c)) for name, c in columns.items()]
+    packed = pa.record_batch({"s": pa.array(["x" * 4096] * ROWS)})
+    return (*made, *(_sample(codec, packed, codec) for codec in ("lz4", "zstd")))
+
+
+def _sample(name: str, batch: pa.RecordBatch, codec: str | None = None) -> Sample:
+    ipc = to_ipc(batch.schema)
+    header = Header(lane="lane", number=1, kind=DATA, rows=batch.num_rows, schema=schema_id(ipc))
+    if codec is None:
+        return Sample(name, ipc, b"".join(map(bytes, encode(header, batch))))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+    messages = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
+    return Sample(name, ipc, framed(header, messages[1].serialize().to_pybytes()))
+
+
+def framed(header: Any, message: bytes) -> bytes:
+    """A frame around any bytes, as one who lies would make it."""
+    head = header.SerializeToString()
+    start = struct.pack("<4sHHII", b"UDOF", 1, 0, len(head), len(message)) + head
+    return start + b"\0" * (-len(head) % 8) + message
+
+
+# -- mutations ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Parts:
+    """Where things lie in a frame; all that mutations need to hit what matters."""
+
+    data: bytearray
+    rng: random.Random
+
+    @property
+    def body(self) -> int:
+        """The Arrow message's first byte."""
+        (size,) = struct.unpack_from("<I", self.data, 8)
+        return 16 + int(size) + -int(size) % 8
+
+    @property
+    def flatbuffer(self) -> tuple[int, int]:
+        """First byte and length of the message's metadata."""
+        return self.body + 8, struct.unpack_from("<i", self.data, self.body + 4)[0]
+
+    def members(self) -> tuple[bytes, list[int], list[int]]:
+        """The metadata, and where in it members of the message and of the record batch lie."""
+        at, size = self.flatbuffer
+        data = bytes(self.data[at : at + size]) + bytes(12)
+        message = body.members(data, struct.unpack_from("<I", data)[0])
+        header = message[2]
+        return data, list(message), list(body.members(data, header + struct.unpack_from("<I", data, header)[0]))
+
+    def pairs(self, number: int) -> tuple[int, int]:
+        """Offset in the frame of a vector of pairs, and how many 64-bit numbers it has."""
+        data, _, batch = self.members()
+        start = batch[number] + struct.unpack_from("<I", data, batch[number])[0]
+        return self.flatbuffer[0] + start + 4, 2 * int(struct.unpack_from("<I", data, start)[0])
+
+    def number(self) -> int:
+        """One that is known to hurt, or a small one."""
+        return self.rng.choice(NUMBERS) if self.rng.random() < 0.8 else self.rng.randrange(-300, 300)
+
+    def put(self, at: int, form: str) -> None:
+        """Another number there."""
+        bits = 8 * struct.calcsize(form)
+        struct.pack_into(form, self.data, at, self.number() & ((1 << bits) - 1))
+
+
+def _vector(number: int) -> Callable[[Parts], None]:
+    def change(p: Parts) -> None:
+        at, count = p.pairs(number)
+        if count:
+            p.put(at + 8 * p.rng.randrange(count), "<Q")
+
+    return change
+
+
+def _rows(p: Parts) -> None:
+    at = p.flatbuffer[0] + p.members()[2][0]
+    p.put(at, "<Q")
+    if p.rng.random() < 0.7:  # and its frame says the same, as far as a lie can
+        (count,) = struct.unpack_from("<q", p.data, at)
+        _reheader(p, lambda h: setattr(h, "rows", count & 0xFFFFFFFF))
+
+
+def _body_length(p: Parts) -> None:
+    p.put(p.flatbuffer[0] + p.members()[1][3], "<Q")
+
+
+def _kind(p: Parts) -> None:
+    p.data[p.flatbuffer[0] + p.members()[1][1]] = p.rng.randrange(8)
+
+
+def _metadata(p: Parts) -> None:
+    at, size = p.flatbuffer
+    where = at + p.rng.randrange(max(size, 1))
+    if p.rng.random() < 0.5:
+        p.data[where] ^= 1 << p.rng.randrange(8)
+    else:
+        p.put(at + (where - at & ~3), "<I")
+
+
+def _values(p: Parts) -> None:
+    """Offsets, validity, type ids, run ends, view headers, text: whatever lies there."""
+    at, size = p.flatbuffer
+    start = at + size
+    where = start + p.rng.randrange(max(len(p.data) - start, 1))
+    form = p.rng.choice(("<B", "<I", "<Q"))
+    width = struct.calcsize(form)
+    where -= (where - start) % width
+    if where + width <= len(p.data):
+        p.put(where, form)
+
+
+def _offsets(p: Parts) -> None:
+    """Into a buffer that a record batch names."""
+    at, count = p.pairs(BUFFERS)
+    n = p.rng.randrange(max(count // 2, 1))
+    offset, length = struct.unpack_from("<qq", p.data, at + 16 * n)
+    begin = sum(p.flatbuffer) + offset
+    if length >= 4:
+        p.put(begin + 4 * p.rng.randrange(length // 4), "<I")
+
+
+def _prefix(p: Parts) -> None:
+    p.put(p.rng.choice((0, 4, 8, 12)), "<I")
+
+
+def _header(p: Parts) -> None:
+    p.data[16 + p.rng.randrange(max(p.body - 16, 1))] ^= 1 << p.rng.randrange(8)
+
+
+def _cut(p: Parts) -> None:
+    del p.data[p.rng.randrange(len(p.data)) :]
+
+
+def _cut_rightly(p: Parts) -> None:
+    """The frame's own length says it; Arrow's does not."""
+    begin = p.body
+    del p.data[begin + p.rng.randrange(max(len(p.data) - begin, 1)) :]
+    struct.pack_into("<I", p.data, 12, len(p.data) - begin)
+
+
+def _extend(p: Parts) -> None:
+    begin = p.body
+    p.data += bytes(8 * p.rng.randrange(1, 64))
+    if p.rng.random() < 0.5:
+        struct.pack_into("<I", p.data, 12, len(p.data) - begin)
+
+
+def _reheader(p: Parts, change: Callable[[Any], Any]) -> None:
+    header = decode(bytes(p.data)).header
+    change(header)
+    p.data[:] = framed(header, bytes(p.data[p.body :]))
+
+
+MUTATIONS: dict[str, Callable[[Parts], None]] = {
+    "nodes": _vector(NODES),
+    "buffers": _vector(BUFFERS),
+    "rows": _rows,
+    "body length": _body_length,
+    "message kind": _kind,
+    "metadata": _metadata,
+    "values": _values,
+    "offsets": _offsets,
+    "prefix": _prefix,
+    "header": _header,
+    "cut": _cut,
+    "cut rightly": _cut_rightly,
+    "extended": _extend,
+}
+# What Arrow itself would believe comes more often than what it refuses at first sight.
+WEIGHTS = [3 if name in ("values", "offsets", "buffers", "nodes", "rows") else 1 for name in MUTATIONS]
+
+
+def mutation(seed: int, number: int) -> tuple[Sample, str, bytes, bytes]:
+    """(sample, what was done to it, schema message, frame) number `number` of a seed."""
+    rng = random.Random(f"{seed}:{number}")
+    sample = rng.choice(samples())
+    data, done = bytearray(sample.frame), []
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        (name,) = rng.choices(tuple(MUTATIONS), WEIGHTS)
+        before = bytes(data)
+        try:
+            MUTATIONS[name](Parts(data, rng))
+            done.append(name)
+        except (struct.error, IndexError, ProtocolError):  # there is no such place any more
+            data[:] = before
+    schema = bytearray(sample.schema)
+    if rng.random() < 0.1:
+        schema[rng.randrange(len(schema))] ^= 1 << rng.randrange(8)
+        done.append("schema")
+    elif rng.random() < 0.05:
+        schema[:] = rng.choice(samples()).schema
+        done.append("another schema")
+    return sample, "+".join(done), bytes(schema), bytes(data)
+
+
+# -- verdict ------------------------------------------------------------------------------------------------------------
+
+
+def verdict(schema: bytes, data: bytes) -> str:
+    """'refused' or 'right'; Wrong for anything else. A crash is for somebody else to see."""
+    surrounded = pa.py_buffer(POISON + data + POISON).slice(len(POISON), len(data))
+    try:
+        frame = decode(surrounded)
+        batch = frame.batch(from_ipc(schema))
+    except ProtocolError:
+        return "refused"
+    except Exception as e:
+        raise Wrong(f"not a typed error: {type(e).__name__}: {e}") from e
+    if batch.num_rows != frame.header.rows:
+        raise Wrong(f"{batch.num_rows} rows, announced were {frame.header.rows}")
+    _require_own_bytes(batch, surrounded)
+    return "right"
+
+
+def stream_verdict(schema: bytes, data: bytes) -> str:
+    """The same of these as a stream: a dead letter's event, the answers of `udo test`."""
+    begin = 16 + struct.unpack_from("<I", data, 8)[0] if len(data) > 16 else 0
+    stream = schema + data[begin + -begin % 8 :]
+    surrounded = pa.py_buffer(POISON + stream + POISON).slice(len(POISON), len(stream))
+    try:
+        _, batches = body.read_stream(surrounded)
+        for batch in batches:
+            _require_own_bytes(batch, surrounded)
+    except ProtocolError:
+        return "refused"
+    except Wrong:
+        raise
+    except Exception as e:
+        raise Wrong(f"of the stream not a typed error: {type(e).__name__}: {e}") from e
+    return "right"
+
+
+def _require_own_bytes(batch: pa.RecordBatch, data: pa.Buffer) -> None:
+    for buffer in (b for column in batch.columns for b in column.buffers() if b is not None):
+        if buffer.size and not (data.address <= buffer.address and buffer.address + buffer.size <= data.address + len(data)):
+            raise Wrong("a column lies outside of its frame")
+    try:
+        batch.validate(full=True)
+        text = repr(batch.to_pylist()).encode("utf-8", "replace")
+    except (ValueError, ArithmeticError, LookupError):  # a date or a number that Python does not have; in a stream, text that is none
+        return
+    if repr(POISON[:8])[2:-1].encode() in text and POISON[:8] not in bytes(data):
+        raise Wrong("what lay beside the frame is in the answer")
+
+
+def run(seed: int, first: int, count: int, note: Callable[[int], None]) -> dict[str, Any]:
+    """Verdicts on that many mutations, counted; `note` hears of each before it is tried."""
+    outcomes: Counter[str] = Counter()
+    by_mutation: Counter[str] = Counter()
+    wrong: list[str] = []
+    slowest = 0.0
+    for sample in samples():  # as it should be: else a refusal of everything would pass
+        carried = not any(body.not_carried(f.type) for f in pa.ipc.read_schema(pa.py_buffer(sample.schema)))
+        expected = "right" if carried and sample.name not in ("lz4", "zstd") else "refused"
+        if (found := verdict(sample.schema, sample.frame)) != expected:
+            wrong.append(f"{sample.name} itself: expected {expected}, got {found}")
+    for n in range(first, first + count):
+        note(n)
+        sample, done, schema, data = mutation(seed, n)
+        started = time.perf_counter()
+        try:
+            outcomes[verdict(schema, data)] += 1
+            stream_verdict(schema, data)
+        except Exception as e:
+            wrong.append(f"seed {seed}, number {n} ({sample.name}: {done}): {e}")
+        slowest = max(slowest, time.perf_counter() - started)
+        by_mutation[done.partition("+")[0]] += 1
+        if slowest > SLOW_S:
+            wrong.append(f"seed {seed}, number {n} ({sample.name}: {done}) took {slowest:.1f} s")
+            break
+    return {
+        **{name: outcomes[name] for name in ("refused", "right")},
+        "wrong": wrong,
+        "slowest_ms": round(slowest * 1000, 3),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        "by_mutation": dict(by_mutation),
+    }
+
+
+def main() -> None:
+    """See the module."""
+    seed, first, count = map(int, sys.argv[1:4])
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with open(sys.argv[4], "r+b") as file, mmap.mmap(file.fileno(), NOTE.size) as noted:
+        print(json.dumps(run(seed, first, count, lambda n: NOTE.pack_into(noted, 0, n))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Mutated frames against what decodes them, in processes of their own: a crash is seen, named by its seed and number, and invalid.
+
+What is right is said in benchmarks/fuzz/frames.py: a typed error, or a batch of the frame's own bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from typing import Any
+
+from benchmarks.bringup import say
+from benchmarks.fuzz.frames import NOTE, samples
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section
+
+FULL, QUICK = 400_000, 100_000
+# One process tries so many; a hang or a crash costs no more than these.
+PORTION, PORTION_S = 25_000, 300
+
+
+def portion(seed: int, first: int, count: int) -> dict[str, Any]:
+    """So many mutations in a child; InvalidRun names the one it died of, hung on, or got wrong."""
+    with tempfile.NamedTemporaryFile() as note:
+        note.write(NOTE.pack(-1))
+        note.flush()
+        command = [sys.executable, "-m", "benchmarks.fuzz.frames", str(seed), str(first), str(count), note.name]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PORTION_S, check=False)
+            status = done.returncode
+        except subprocess.TimeoutExpired:
+            status = None
+        note.seek(0)
+        (last,) = NOTE.unpack(note.read(NOTE.size))
+    if status is None:
+        raise InvalidRun(f"seed {seed}, number {last}: decoding did not end within {PORTION_S} s")
+    if status:
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}: {done.stderr[-2000:]}"
+        raise InvalidRun(f"seed {seed}, number {last}: the process that decoded it ended with {how}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    if found["wrong"]:
+        raise InvalidRun("; ".join(found["wrong"][:10]))
+    return found
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """All mutations of this seed."""
+    total = QUICK if quick else FULL
+    by_mutation: Counter[str] = Counter()
+    parts = []
+    for first in range(0, total, PORTION):
+        say(f"mutations {first + 1} to {first + PORTION} of {total}")
+        parts.append(portion(seed, first, PORTION))
+        by_mutation.update(parts[-1]["by_mutation"])
+    return {
+        "mutations": total,
+        "refused": sum(p["refused"] for p in parts),
+        "right": sum(p["right"] for p in parts),
+        "crashed": 0,
+        "foreign": 0,
+        "slowest_ms": max(p["slowest_ms"] for p in parts),
+        "peak_mb": max(p["peak_mb"] for p in parts),
+        "samples": len(samples()),
+        "by_mutation": dict(by_mutation),
+    }
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    names = {"mutations": "mutated frames", "refused": "refused with a typed error", "right": "still a batch, of its own bytes"}
+    rows = [[text, f"{record[name]:,}"] for name, text in names.items()]
+    rows += [["crashes", "0"], ["foreign bytes", "0"], ["slowest, ms", f"{record['slowest_ms']:.1f}"]]
+    remark = f"Of {record['samples']} frames, one for each layout of columns; each also as a stream. Peak memory {record['peak_mb']} MB."
+    return [Section("Mutated frames", ("", "frames"), rows, remark)]

@@ -1,0 +1,67 @@
+"""Mutated layers against the function that unpacks them on every node: each is refused, or unpacked exactly, within bounds.
+
+A violation names its seed: `python -m benchmarks.fuzz_worker EMPTY_DIRECTORY SEED 1` shows it again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bringup import say
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section
+
+LAYERS, QUICK_LAYERS = 50_000, 5_000
+SAY_EVERY = 10_000
+# Of one seed of the command to the next: no two runs share layers.
+SEEDS = 10_000_000
+
+
+def run(*, quick: bool, driver: str, seed: int, layers: int = 0) -> dict[str, Any]:
+    """`layers` of them (default: 50,000; with `--quick` 5,000). InvalidRun at the first violation; no platform is needed."""
+    count = layers or (QUICK_LAYERS if quick else LAYERS)
+    results, reasons, slowest_ms, peak_mb = Counter[str](), Counter[str](), 0.0, 0
+    with tempfile.TemporaryDirectory(prefix="udo-fuzz-") as name:
+        command = [sys.executable, "-m", "benchmarks.fuzz_worker", name, str(seed * SEEDS), str(count)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as worker:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                said = json.loads(line)
+                if "violation" in said:
+                    raise InvalidRun(f"layer {said['seed']}: {said['violation']}")
+                results[said["result"]] += 1
+                reasons.update([_kind(said["why"])] if said["why"] else [])
+                slowest_ms, peak_mb = max(slowest_ms, said["ms"]), said["peak_mb"]
+                if results.total() % SAY_EVERY == 0:
+                    say(f"{results.total()} layers: {dict(results)}")
+    if results.total() != count:
+        raise InvalidRun(f"the worker ended with status {worker.returncode} after {results.total()} of {count} layers")
+    return {
+        "layers": count,
+        "unpacked": results["unpacked"],
+        "refused": results["refused"],
+        "reasons": dict(reasons.most_common()),
+        "slowest_cpu_ms": round(slowest_ms, 1),
+        "peak_mb": peak_mb,
+    }
+
+
+def _kind(why: str) -> str:
+    """A reason without what is particular to one layer."""
+    return re.sub(r"[0-9]+", "N", re.sub(r"""b?(['"]).*\1""", "...", why))[:80]
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """What came of them, and the reasons."""
+    reasons = {"unpacked, as tarfile reads it": record["unpacked"]} | {f"refused: {why}": n for why, n in record["reasons"].items()}
+    note = f"slowest: {record['slowest_cpu_ms']:g} ms of processor time; memory: {record['peak_mb']} MiB"
+    return [
+        Section(f"{record['layers']} mutated layers", ("what came of it", "layers"), [(why, str(n)) for why, n in reasons.items()], note)
+    ]

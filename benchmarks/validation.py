@@ -1,0 +1,203 @@
+"""What it costs that every Arrow body is validated: events per second with and without, interleaved, in the same two processes.
+
+The engine-free client and a vectorised operator that does next to nothing, frames of 10,000 rows: there is nothing else that the
+checks of both sides could hide behind. Without them, decoding is Arrow's own in the client and in the instance. Beside the rates
+stands the processor time of client, queue server and instances for an event, which other work on the machine touches less.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.bringup import Platform, platform, say
+from benchmarks.operators.trusting.trusting import unchecked
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section, count
+from udo_interface import connect
+from udo_interface.client import Client
+from udo_protocol import body
+
+ROWS = 10_000
+# Different batches sent in turn, so that no cache holds all of them.
+BATCHES = 32
+OPERATOR = "trusting"
+WAYS = ("checked", "unchecked")
+_NUMBERS = {"id": "int64", "card": "int64", "amount": "double", "at": "int64"}
+_TEXT = {"id": "int64", "amount": "double", "merchant": "string", "city": "string"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One function on one kind of events."""
+
+    name: str
+    what: str
+    function: str
+    columns: dict[str, str]
+    city: str = "city"
+
+
+CASES = (
+    Case("filter", "filter, numbers", "Filter", _NUMBERS),
+    Case("forward", "forward, numbers", "Forward", _NUMBERS),
+    Case("filter_text", "filter, two columns of text", "Filter", _TEXT),
+    Case("forward_text", "forward, two columns of text", "Forward", _TEXT),
+    Case("forward_umlauts", "forward, one of the two not ASCII", "Forward", _TEXT, "Zürich-Örlikon"),
+)
+
+
+def batches(case: Case, seed: int) -> list[pa.RecordBatch]:
+    """What is sent, from the seed."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for n in range(BATCHES):
+        numbers = {
+            "id": np.arange(n * ROWS, (n + 1) * ROWS),
+            "card": rng.integers(0, 5000, ROWS),
+            "amount": rng.integers(0, 100_000, ROWS) / 100.0,
+            "at": np.arange(n * ROWS, (n + 1) * ROWS) * 1000,
+        }
+        texts = {
+            "merchant": [f"merchant-{i}" for i in rng.integers(0, 100_000, ROWS)],
+            "city": [f"{case.city} {i}" for i in rng.integers(0, 1000, ROWS)],
+        }
+        made.append(pa.RecordBatch.from_pydict({name: {**numbers, **texts}[name] for name in case.columns}))
+    return made
+
+
+def expected(case: Case, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The right answer."""
+    return batch.filter(pc.greater(batch.column("amount"), 500.0)) if case.function == "Filter" else batch
+
+
+@contextmanager
+def switched(way: str) -> Iterator[None]:
+    """This process checks what comes, or does not."""
+    checked = body.read
+    body.read = checked if way == "checked" else unchecked
+    try:
+        yield
+    finally:
+        body.read = checked
+
+
+class Calls:
+    """A case's two deployments, called from here."""
+
+    def __init__(self, p: Platform, case: Case, first_version: int, seed: int) -> None:
+        self._sent = batches(case, seed)
+        self._platform, self._case = p, case
+        self.clients: dict[str, Client] = {}
+        self._rows = 0
+        self._answers: list[pa.RecordBatch] | None = None
+        for n, way in enumerate(WAYS):
+            entry = f"trusting:{'' if way == 'checked' else 'Trusting'}{case.function}"
+            version, name = str(first_version + n), f"{case.name}-{way}".replace("_", "-")
+            p.push(OPERATOR, version, entry=entry, input=case.columns, output=case.columns)
+            p.deploy(name, OPERATOR, version)
+            self.clients[way] = connect(name, node=p.node_socket)
+            self.clients[way].add_listener(self._answered, batches=True)
+
+    def _answered(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        if self._answers is not None:
+            self._answers.append(batch)
+
+    def check(self) -> None:
+        """Both ways answer rightly, in order."""
+        wanted = pa.Table.from_batches([expected(self._case, b) for b in self._sent])
+        for way, client in self.clients.items():
+            self._answers = []
+            with switched(way):
+                self._send(client, self._sent)
+            if not pa.Table.from_batches(self._answers).equals(wanted):
+                raise InvalidRun(f"{self._case.name} {way} answers something else")
+        self._answers = None
+        found = self._platform.processes()
+        self._processes = [psutil.Process(), *found["instance"], *found["queue"]]
+
+    def _cpu_s(self) -> float:
+        return sum(sum(p.cpu_times()[:2]) for p in self._processes)
+
+    def rate(self, way: str, times: int) -> tuple[float, float]:
+        """Events a second of so many times all batches, and events for a second of processor time."""
+        rows = sum(expected(self._case, b).num_rows for b in self._sent) * times
+        self._rows, used_s, started = 0, self._cpu_s(), time.perf_counter()
+        with switched(way):
+            self._send(self.clients[way], self._sent * times)
+        took_s, used_s = time.perf_counter() - started, self._cpu_s() - used_s
+        if self._rows != rows:
+            raise InvalidRun(f"{self._case.name} {way}: expected {rows} answered events, got {self._rows}")
+        events = BATCHES * ROWS * times
+        return events / took_s, events / used_s
+
+    def _send(self, client: Client, sent: list[pa.RecordBatch]) -> None:
+        for batch in sent:
+            client.send_batch(batch)
+        client.flush()
+
+    def close(self) -> None:
+        """Leave."""
+        for client in self.clients.values():
+            client.close()
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """The whole suite; ratios are medians of the rounds' own ratios."""
+    rounds, times = (7, 6) if quick else (41, 12)
+    rates: dict[str, dict[str, list[tuple[float, float]]]] = {c.name: {w: [] for w in WAYS} for c in CASES}
+    with platform(driver) as p:
+        for n, case in enumerate(CASES):
+            say(case.what)
+            calls = Calls(p, case, 1 + 2 * n, seed)
+            try:
+                calls.check()
+                for turn in range(rounds):  # each way is as often the first
+                    for way in WAYS if turn % 2 else reversed(WAYS):
+                        rates[case.name][way].append(calls.rate(way, times))
+            finally:
+                calls.close()
+    found = {name: _figures(by) for name, by in rates.items()}
+    return {
+        "validation_vs_without": found["filter"]["ratio"],
+        "validation_vs_without_cpu": found["filter"]["cpu_ratio"],
+        "cases": found,
+        "rounds": rounds - 1,
+        "rows_per_batch": ROWS,
+        "driver": driver,
+    }
+
+
+def _figures(rates: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
+    checked, unchecked = (rates[w][1:] for w in WAYS)
+
+    def ratio(which: int) -> float:
+        return round(statistics.median(a[which] / b[which] for a, b in zip(checked, unchecked, strict=True)), 3)
+
+    return {
+        "events_per_s": round(statistics.median(r for r, _ in checked)),
+        "events_per_s_without": round(statistics.median(r for r, _ in unchecked)),
+        "ratio": ratio(0),
+        "cpu_ratio": ratio(1),
+    }
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    rows = [
+        [c.what, count(f["events_per_s"]), count(f["events_per_s_without"]), f"{f['ratio']:.3f}", f"{f['cpu_ratio']:.3f}"]
+        for c in CASES
+        for f in [record["cases"][c.name]]
+    ]
+    remark = f"{record['rounds']} rounds, interleaved; frames of {record['rows_per_batch']:,} events; the engine-free client."
+    return [Section("Validating every body", ("", "events/s", "without", "ratio", "by processor time"), rows, remark)]

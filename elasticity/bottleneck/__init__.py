@@ -1,0 +1,1 @@
+"""Is an operator a bottleneck? Fuzzy detection with data that a user can read and replace (paper 3)."""

@@ -1,0 +1,59 @@
+"""Policies are plain functions found by name; a user adds one as "module:function", in a call or in a file of names.
+
+A name table says what each name stands for; `find` imports the function when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Any
+
+from udo_protocol.errors import NotFound, UsageError
+
+Names = Mapping[str, Mapping[str, str]]
+
+
+def read(text: str) -> dict[str, dict[str, str]]:
+    """The names in a TOML text: one table per kind (`balance`, `scaling`), each entry `name = "module:function"`.
+
+    UsageError names the entry that has another form.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise UsageError(f"a file of policies must be TOML, for instance [balance] and mine = 'my_module:mine': {e}") from e
+    for kind, names in tables.items():
+        for name, entry in names.items() if isinstance(names, dict) else [("", None)]:
+            if not isinstance(entry, str) or entry.count(":") != 1:
+                raise UsageError(f"[{kind}] {name}: expected 'module:function', got {entry!r}")
+    return tables
+
+
+def shipped() -> dict[str, dict[str, str]]:
+    """The names in policies.toml of this package."""
+    return read((files("elasticity") / "policies.toml").read_text("utf-8"))
+
+
+def find(kind: str, name: str, extra: Names | None = None) -> Callable[..., Any]:
+    """The policy `name` of that kind: an entry of `extra`, else of this package, else itself "module:function".
+
+    NotFound lists the names there are; UsageError says which module or function could not be imported.
+    """
+    known = {**shipped().get(kind, {}), **(extra or {}).get(kind, {})}
+    entry = known.get(name, name)
+    module, colon, function = entry.partition(":")
+    if not colon:
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise NotFound(f"no {kind} policy {name!r}{hint} There are {', '.join(sorted(known))}, or your own as 'module:function'")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as e:
+        raise UsageError(f"{kind} policy {name!r} stands for {entry!r}, which cannot be imported: {e}") from e
+    if not callable(found):
+        raise UsageError(f"{kind} policy {name!r} stands for {entry!r}: expected a function, got {type(found).__name__}")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,143 @@
+"""DS2: replicas follow from source rates, selectivities and true processing rates (Kalavri et al., OSDI 2018; Flink's FLIP-271)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from elasticity.scaling import guards
+from elasticity.scaling.model import Decision, Operator, Plan, Sample, plan
+
+# FLIP-271's defaults: replicas are busy for 60 %, and only a use outside of 40 to 80 % is a reason to change them.
+TARGET_USE, MOST_USE, LEAST_USE = 0.6, 0.8, 0.4
+# A backlog is to be gone after so long.
+CATCH_UP_S = 60.0
+CALM_S = 600.0
+# Scaling out that brought less than this share of the capacity expected is not repeated for so long.
+EFFECTIVE, HOLD_S = 0.1, 1800.0
+# A replica whose answers had no room for longer than this share could have answered more than it did.
+BLOCKED = 0.1
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Last known events/s per busy replica and outputs per event; calm; what was expected of scaling out, and what is held."""
+
+    rate: Mapping[str, float] = field(default_factory=dict)
+    selectivity: Mapping[str, float] = field(default_factory=dict)
+    calm: guards.Calm = field(default_factory=guards.Calm)
+    expected: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)  # replicas, capacity before, capacity expected
+    held: Mapping[str, float] = field(default_factory=dict)  # until when
+
+
+def ds2(
+    sample: Sample,
+    memory: Memory | None,
+    rng: random.Random,
+    *,
+    target_use: float = TARGET_USE,
+    most_use: float = MOST_USE,
+    least_use: float = LEAST_USE,
+    catch_up_s: float = CATCH_UP_S,
+    calm_s: float = CALM_S,
+) -> tuple[Decision, Memory]:
+    """All operators at once to the number of replicas that a use of target_use asks for; all that the guards let pass is granted."""
+    memory = memory or Memory()
+    operators = guards.in_order(sample.operators)
+    rate, selectivity = dict(memory.rate), dict(memory.selectivity)
+    for o in operators:
+        if (measured := true_rate(o)) is not None:
+            rate[o.name] = measured
+        if (ratio := _selectivity(o)) is not None:
+            selectivity[o.name] = ratio
+    held, expected = _judge(sample, memory, rate)
+    arriving = demand(operators, rate, selectivity, catch_up_s)
+    calm, granted, declined = memory.calm, list[Plan](), list[tuple[Plan, str]]()
+    for o in operators:
+        now, wanted = len(o.replicas), arriving[o.name]
+        if o.name not in rate or guards.unmeasured(o):
+            continue
+        use = wanted / (rate[o.name] * now)
+        needed = min(max(math.ceil(wanted / (rate[o.name] * target_use)), 1), o.max_replicas)
+        needed = needed if use > most_use and needed > now or use < least_use and needed < now else now
+        against = guards.against_scale_in(o, needed, most_use) if needed < now else None
+        calm, shrunk = calm.shrink(o.name, now if against else needed, now, sample.at_s, calm_s)
+        why = f"{wanted:.0f} events/s at {rate[o.name]:.0f} a replica"
+        if needed < now:
+            p = plan(sample, o, "scale_in", min(shrunk, now - 1), why)
+            reason = against or (None if shrunk < now else "not calm for long enough")
+        elif needed > now:
+            p = plan(sample, o, "scale_out", needed, why)
+            reason = "scaling out was of no use lately" if o.name in held else guards.against_scale_out(sample, o)
+        else:
+            continue
+        if reason:
+            declined.append((p, reason))
+            continue
+        granted.append(p)
+        if p.kind == "scale_out":  # with the replicas that were granted, not with those that were wanted (FLINK-39743)
+            expected[o.name] = (p.replicas, rate[o.name] * now, rate[o.name] * p.replicas)
+    return Decision(tuple(granted), tuple(declined)), Memory(rate, selectivity, calm, expected, held)
+
+
+def true_rate(operator: Operator) -> float | None:
+    """Events/s that a replica could answer if it worked all the time and got its share; None if that cannot be told.
+
+    The replica with the most arrivals bounds them all (FLINK-30652). Of an operator that falls behind although it looks idle, what
+    it does answer is what it can (FLINK-33306).
+    """
+    if guards.unmeasured(operator):
+        return None
+    replicas, n = operator.replicas, len(operator.replicas)
+    use, answers, arrivals = (sum(getattr(r, name) for r in replicas) for name in ("use", "answers", "arrivals"))
+    if use <= 0 or answers <= 0:
+        return None
+    rate = float(answers / use)
+    blocked = any(r.blocked > BLOCKED for r in replicas)
+    if arrivals > answers and guards.backlog_s(operator) > guards.BACKLOG_S and not blocked:
+        rate = min(rate, answers / n)
+    skew = max(r.arrivals or 0.0 for r in replicas) * n / arrivals if arrivals > 0 else 1.0
+    return rate / max(skew, 1.0)
+
+
+def demand(operators: list[Operator], rate: Mapping[str, float], selectivity: Mapping[str, float], catch_up_s: float) -> dict[str, float]:
+    """Events/s that each operator must answer: what sources send times the selectivities before it, and its backlog.
+
+    No more than the operators behind it can take with all their replicas (FLINK-31215). `operators` in order.
+    """
+    most: dict[str, float] = {}
+    for o in reversed(operators):
+        most[o.name] = min(
+            (most[d.name] / selectivity.get(o.name, 1.0) for d in operators if o.name in d.upstream and selectivity.get(o.name, 1.0) > 0),
+            default=math.inf,
+        )
+        if o.name in rate:
+            most[o.name] = min(most[o.name], rate[o.name] * o.max_replicas)
+    wanted: dict[str, float] = {}
+    for o in operators:
+        arrives = sum(wanted[u] * selectivity.get(u, 1.0) for u in o.upstream) if o.upstream else sum(r.arrivals or 0.0 for r in o.replicas)
+        waiting = sum(r.backlog or 0.0 for r in o.replicas) if guards.backlog_s(o) > guards.BACKLOG_S else 0.0
+        wanted[o.name] = min(arrives + waiting / catch_up_s, most[o.name])
+    return wanted
+
+
+def _selectivity(operator: Operator) -> float | None:
+    answers = sum(r.answers or 0.0 for r in operator.replicas)
+    return sum(r.outputs or 0.0 for r in operator.replicas) / answers if answers > 0 and not guards.unmeasured(operator) else None
+
+
+def _judge(sample: Sample, memory: Memory, rate: Mapping[str, float]) -> tuple[dict[str, float], dict[str, tuple[int, float, float]]]:
+    """Operators held because scaling out brought nothing, and expectations that cannot be judged yet."""
+    held = {name: until for name, until in memory.held.items() if until > sample.at_s}
+    open_ = dict[str, tuple[int, float, float]]()
+    for o in sample.operators:
+        if o.name not in memory.expected:
+            continue
+        replicas, before, after = memory.expected[o.name]
+        if len(o.replicas) < replicas or guards.unmeasured(o):
+            open_[o.name] = memory.expected[o.name]
+        elif rate[o.name] * len(o.replicas) - before < EFFECTIVE * (after - before):
+            held[o.name] = sample.at_s + HOLD_S
+    return held, open_

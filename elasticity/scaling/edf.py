@@ -1,0 +1,162 @@
+"""EDF: an Operator Manager per operator proposes, one Application Manager grants (paper 5, section 3)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from elasticity.scaling import guards
+from elasticity.scaling.model import Decision, Node, Operator, Plan, Sample, plan
+
+# Paper 5, section 4.
+U_MAX = S_OUT = 0.7
+C = 0.75
+R_MAX_MS = 200.0
+BETA = 0.75
+TOKEN_S = 60.0
+CAPACITY = 1
+# Ours: an operator shrinks only after so long without need, else it follows every trough of the load.
+CALM_S = 600.0
+# The SLA's second objective is kept over a window as long as this.
+DOWNTIME_WINDOW_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The token bucket: what is in it, the part of the next token that is earned, and downtime of late."""
+
+    tokens: int = 0
+    earned: float = 0.0  # part of the next token
+    at_s: float | None = None
+    spent: tuple[tuple[float, float], ...] = ()  # (when, downtime in ms)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of the Application Manager and all Operator Managers."""
+
+    bucket: Bucket = field(default_factory=Bucket)
+    calm: guards.Calm = field(default_factory=guards.Calm)
+
+
+def accept_all(
+    sample: Sample, memory: None, rng: random.Random, *, u_max: float = U_MAX, s_out: float = S_OUT, c: float = C
+) -> tuple[Decision, None]:
+    """The paper's baseline: whatever an Operator Manager proposes is granted."""
+    return Decision(granted=tuple(p for o in sample.operators for p in operator_manager(sample, o, rng, u_max, s_out, c))), None
+
+
+def edf(
+    sample: Sample,
+    memory: Memory | None,
+    rng: random.Random,
+    *,
+    r_max_ms: float = R_MAX_MS,
+    beta: float = BETA,
+    token_s: float = TOKEN_S,
+    capacity: int = CAPACITY,
+    idle_token_s: float | None = None,
+    downtime_share: float | None = None,
+    calm_s: float = CALM_S,
+    u_max: float = U_MAX,
+    s_out: float = S_OUT,
+    c: float = C,
+) -> tuple[Decision, Memory]:
+    """Proposals that the guards let pass are granted by gain ÷ cost, best first, a token each.
+
+    beta, r_max_ms: a token comes every token_s, at most `capacity` are kept, while the response time is above beta · r_max_ms.
+    idle_token_s (ours; None as in the paper): below it one comes every so often, so that replicas are given back.
+    downtime_share: the SLA's second objective, share of the last hour; None: no limit.
+    """
+    memory = memory or Memory()
+    calm, proposals, declined = memory.calm, list[Plan](), list[tuple[Plan, str]]()
+    for operator in sample.operators:
+        wanted = operator_manager(sample, operator, rng, u_max, s_out, c)
+        now = len(operator.replicas)
+        shrink = next((p for p in wanted if p.kind == "scale_in" and not guards.against_scale_in(operator, p.replicas, s_out)), None)
+        calm, allowed = calm.shrink(operator.name, shrink.replicas if shrink else now, now, sample.at_s, calm_s)
+        for p in wanted:
+            reason = None
+            if p.kind == "scale_out":
+                reason = guards.against_scale_out(sample, operator)
+            elif p.kind == "scale_in":
+                reason = guards.against_scale_in(operator, p.replicas, s_out) or (None if allowed < now else "not calm for long enough")
+            if reason:
+                declined.append((p, reason))
+            else:
+                proposals.append(p)
+    worried = sample.response_ms is not None and sample.response_ms > beta * r_max_ms
+    bucket = _refill(memory.bucket, sample.at_s, token_s if worried else idle_token_s, capacity)
+    granted, refused, bucket = application_manager(proposals, bucket, sample.at_s, downtime_share)
+    return Decision(tuple(granted), (*declined, *refused)), Memory(bucket, calm)
+
+
+def operator_manager(sample: Sample, operator: Operator, rng: random.Random, u_max: float, s_out: float, c: float) -> list[Plan]:
+    """The local policy (section 3.1): what one operator's manager asks for, seeing its own replicas, their nodes and the neighbours.
+
+    At most one replica moves from a node above u_max; one is added if a replica is used above s_out, else one of the two busiest
+    goes if the others would stay below c · s_out.
+    """
+    nodes, plans, n = {node.name: node for node in sample.nodes}, list[Plan](), len(operator.replicas)
+    if any(r.use is None for r in operator.replicas) or not operator.replicas:
+        return []
+    overloaded = [r for r in operator.replicas if nodes[r.node].use > u_max]
+    if overloaded:
+        replica = rng.choice(overloaded)
+        target = near(nodes[replica.node], nodes, rng, u_max)
+        if target:
+            why = f"node {replica.node} is used {nodes[replica.node].use:.0%}"
+            plans.append(plan(sample, operator, "migrate", n, why, replica.name, target))
+    busiest = sorted(operator.replicas, key=lambda r: r.use or 0.0, reverse=True)
+    use = [r.use or 0.0 for r in busiest]
+    if use[0] > s_out:
+        target = near(nodes[busiest[0].node], nodes, rng, u_max)
+        why = f"replica {busiest[0].name} is used {use[0]:.0%}"
+        plans.append(plan(sample, operator, "scale_out", n + 1, why, target=target))
+    elif n > 1 and sum(use) / (n - 1) < c * s_out:
+        why = f"the others would be used {sum(use) / (n - 1):.0%}"
+        plans.append(plan(sample, operator, "scale_in", n - 1, why, replica=rng.choice(busiest[:2]).name))
+    return plans
+
+
+def near(node: Node, nodes: dict[str, Node], rng: random.Random, u_max: float = 1.0) -> str | None:
+    """A neighbour with room, drawn at random, the closer the likelier; drawn again while it has none; None if no neighbour has.
+
+    A neighbour above u_max would be left again at once (ours).
+    """
+    left = dict(node.delays_ms)
+    while left:
+        names = list(left)
+        [drawn] = rng.choices(names, weights=[1 / max(left[n], 1e-3) for n in names])
+        if nodes[drawn].room > 0 and nodes[drawn].use <= u_max:
+            return drawn
+        del left[drawn]
+    return None
+
+
+def application_manager(
+    proposals: Iterable[Plan], bucket: Bucket, at_s: float, downtime_share: float | None
+) -> tuple[list[Plan], list[tuple[Plan, str]], Bucket]:
+    """The global policy (section 3.2): granted plans, declined ones with the reason, and the bucket afterwards."""
+    spent = tuple((when, ms) for when, ms in bucket.spent if at_s - when < DOWNTIME_WINDOW_S)
+    granted, declined, tokens = list[Plan](), list[tuple[Plan, str]](), bucket.tokens
+    for p in sorted(proposals, key=lambda p: p.gain / max(p.cost_ms, 1e-3), reverse=True):
+        budget_ms = float("inf") if downtime_share is None else 1000 * downtime_share * DOWNTIME_WINDOW_S
+        if tokens < 1:
+            declined.append((p, "no token"))
+        elif sum(ms for _, ms in spent) + p.cost_ms > budget_ms:
+            declined.append((p, "the downtime of the last hour allows no more"))
+        else:
+            granted.append(p)
+            tokens -= 1
+            spent = (*spent, (at_s, p.cost_ms))
+    return granted, declined, replace(bucket, tokens=tokens, spent=spent)
+
+
+def _refill(bucket: Bucket, at_s: float, token_s: float | None, capacity: int) -> Bucket:
+    """The bucket at the end of a control interval; token_s: seconds for a token at the present response time, None: none comes."""
+    passed = 0.0 if bucket.at_s is None else at_s - bucket.at_s
+    earned = bucket.earned + (passed / token_s if token_s else 0.0)
+    new = int(earned)
+    return replace(bucket, tokens=min(bucket.tokens + new, capacity), earned=earned - new, at_s=at_s)

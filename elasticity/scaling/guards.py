@@ -1,0 +1,104 @@
+"""What a policy must not do whatever its figures say: lessons of Flink's autoscaler, shared by all policies.
+
+Each names the reason, for people; None means that nothing speaks against the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from elasticity.scaling.model import Operator, Sample
+
+# More work waiting than this is a backlog; less comes and goes with every burst.
+BACKLOG_S = 2.0
+# A replica busier than this has no capacity to give away, whatever its operator's rates suggest.
+SATURATED = 0.9
+
+
+def unmeasured(operator: Operator) -> str | None:
+    """Figures that are missing are no load of 0 (FLINK-39925): nothing is decided without them."""
+    missing = [r.name for r in operator.replicas if not r.measured]
+    return f"no figures of {', '.join(missing)}" if missing or not operator.replicas else None
+
+
+def backlog_s(operator: Operator) -> float:
+    """Seconds of work that wait at the replica with the most, at the rate at which it answers when busy."""
+    return max((_seconds(r.backlog or 0.0, r.answers or 0.0, r.use or 0.0) for r in operator.replicas), default=0.0)
+
+
+def against_scale_in(operator: Operator, replicas: int, most_use: float) -> str | None:
+    """Why `operator` must not shrink to so many replicas: its figures, its backlog (FLINK-31318), its busiest replica (FLINK-30652).
+
+    A mean hides a skewed replica, and an output ratio that fell makes a busy operator look oversized (FLINK-38538).
+    """
+    if replicas < 1:
+        return "the last replica stays"
+    if reason := unmeasured(operator):
+        return reason
+    if (waiting := backlog_s(operator)) > BACKLOG_S:
+        return f"{waiting:.1f} s of work wait"
+    busiest = max(r.use or 0.0 for r in operator.replicas)
+    if busiest * len(operator.replicas) / replicas > most_use:
+        return f"the busiest replica would be used {busiest * len(operator.replicas) / replicas:.0%}"
+    return None
+
+
+def against_scale_out(sample: Sample, operator: Operator) -> str | None:
+    """Why more replicas would not help: none are allowed, or a later operator is the bottleneck and cannot grow (FLINK-31215)."""
+    if reason := unmeasured(operator):
+        return reason
+    if len(operator.replicas) >= operator.max_replicas:
+        return f"it has its {operator.max_replicas} replicas"
+    stuck = next((o for o in downstream(sample.operators, operator) if saturated(o) and len(o.replicas) >= o.max_replicas), None)
+    return f"{stuck.name} behind it is saturated and cannot grow" if stuck else None
+
+
+def saturated(operator: Operator) -> bool:
+    """Whether a replica works all the time."""
+    return any((r.use or 0.0) > SATURATED for r in operator.replicas)
+
+
+def downstream(operators: Sequence[Operator], operator: Operator) -> list[Operator]:
+    """All operators that its events reach."""
+    reached, names = [], {operator.name}
+    for o in in_order(operators):
+        if names & set(o.upstream):
+            names.add(o.name)
+            reached.append(o)
+    return reached
+
+
+def in_order(operators: Sequence[Operator]) -> list[Operator]:
+    """Every operator behind all that it reads from."""
+    left, done, ordered = list(operators), set[str](), list[Operator]()
+    while left:
+        ready = [o for o in left if set(o.upstream) <= done]
+        if not ready:
+            raise ValueError(f"expected operators without a cycle that read from each other, got {', '.join(o.name for o in left)}")
+        ordered += ready
+        done |= {o.name for o in ready}
+        left = [o for o in left if o.name not in done]
+    return ordered
+
+
+@dataclass(frozen=True)
+class Calm:
+    """Since when each operator could do with fewer replicas, and the most that it needed since: scaling in is lazy (FLINK-36018)."""
+
+    since: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+
+    def shrink(self, name: str, needed: int, now: int, at_s: float, calm_s: float) -> tuple[Calm, int]:
+        """Remember that `needed` of `now` replicas would do; the number to shrink to, which is `now` until `calm_s` have passed."""
+        if needed >= now:
+            return replace(self, since={k: v for k, v in self.since.items() if k != name}), now
+        first_s, most = self.since.get(name, (at_s, needed))
+        most = max(most, needed)
+        if at_s - first_s >= calm_s:
+            return replace(self, since={k: v for k, v in self.since.items() if k != name}), most
+        return replace(self, since={**self.since, name: (first_s, most)}), now
+
+
+def _seconds(backlog: float, answers: float, use: float) -> float:
+    per_s = answers / use if use > 0 else answers
+    return backlog / per_s if per_s > 0 else (float("inf") if backlog > 0 else 0.0)

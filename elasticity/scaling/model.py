@@ -1,0 +1,104 @@
+"""What a scaling policy sees of an application and what it answers (paper 5, sections 2 and 3).
+
+A policy is `policy(sample, memory, rng, **settings) -> (Decision, memory)`: memory is its own, None at first, and never changed in
+place; all chance comes from rng; settings are numbers by name. The same samples, settings and seed lead to the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["scale_out", "migrate", "scale_in"]
+# Paper 5's order of gains; only the order counts.
+GAIN: Mapping[Kind, float] = {"scale_out": 3.0, "migrate": 2.0, "scale_in": 1.0}
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One replica over one interval; None where nothing was measured, which is not the same as 0.
+
+    use: share of the interval in which it worked (S_α). blocked: share in which its answers had no room. arrivals, answers,
+    outputs: events/s that came, were answered, and were passed on. backlog: events that wait at the end.
+    """
+
+    name: str
+    node: str
+    use: float | None
+    arrivals: float | None
+    answers: float | None
+    outputs: float | None
+    backlog: float | None
+    blocked: float = 0.0
+    memory: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether every figure is there."""
+        return None not in (self.use, self.arrivals, self.answers, self.outputs, self.backlog)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of the application; upstream: the operators it reads from, none for one that reads the source."""
+
+    name: str
+    replicas: tuple[Replica, ...]
+    upstream: tuple[str, ...] = ()
+    max_replicas: int = 1_000
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host. use: its CPU use over all it runs (U_r). room: replicas it can still take. delays_ms: network delay to its neighbours."""
+
+    name: str
+    use: float
+    room: int
+    delays_ms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An application at one moment. response_ms: worst delay from source to sink. downtime_ms: what each kind of step costs now."""
+
+    at_s: float
+    operators: tuple[Operator, ...]
+    nodes: tuple[Node, ...]
+    response_ms: float | None
+    downtime_ms: Mapping[Kind, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step for one operator, with the replicas it has afterwards.
+
+    scale_out: `target` is the node of the first new replica, if the policy chooses one. migrate: `replica` goes to `target`.
+    scale_in: `replica` goes, if the policy chooses one. cost_ms: downtime. why: for people.
+    """
+
+    operator: str
+    kind: Kind
+    replicas: int
+    gain: float
+    cost_ms: float
+    why: str
+    replica: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Plans to carry out, plans that were declined with the reason, and operators of which a secondary execution is to run."""
+
+    granted: tuple[Plan, ...] = ()
+    declined: tuple[tuple[Plan, str], ...] = ()
+    prepared: tuple[str, ...] = ()
+
+
+def plan(
+    sample: Sample, operator: Operator, kind: Kind, replicas: int, why: str, replica: str | None = None, target: str | None = None
+) -> Plan:
+    """A plan with gain and cost as the sample has them."""
+    return Plan(operator.name, kind, replicas, GAIN[kind], sample.downtime_ms[kind], why, replica, target)

@@ -1,0 +1,147 @@
+"""Whether this node may serve a keyed session: what its state has begun on one node never begins empty on another.
+
+The registry says so once for each session (registry/group_maps.py); the answer is kept beside the state, so it is lost with it,
+and no registry is needed for a session that this node knows. What is only deployed here has no other node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from udo_protocol import keys
+from udo_protocol.connection import Arg, Connection
+from udo_protocol.errors import StateElsewhere, Unavailable
+
+# What a session is to this node: all of its state is here; what its store needs is here; it was released since, and what is here is old.
+HOME, STORED, FORMER = "home", "stored", "former"
+
+
+class GroupMaps(Protocol):
+    """The part of udo_protocol.registry_api.Registry that is needed here."""
+
+    def claim(
+        self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False
+    ) -> Mapping[str, Any]:
+        """The session's map, and whether this node may serve it: `granted`."""
+
+    def release(self, deployment: str, session: str, *, node: str = "", incarnation: str = "", force: bool = False) -> Any:
+        """The session has no home any more."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A session that a task wants served, or an import wants to write."""
+
+    deployment: str
+    session: str
+    epoch: int | None = None
+    stored: bool = False
+    start_empty: bool = False
+
+    def __str__(self) -> str:
+        epoch = "" if self.epoch is None else f" (epoch {self.epoch})"
+        return f"session {self.session} of {self.deployment!r}{epoch}"
+
+
+class Homes:
+    """Of one node. Methods may be called from any thread."""
+
+    def __init__(self, node: str, maps: GroupMaps | None, connect: Callable[[], Connection]) -> None:
+        self._node, self._maps, self._connect = node, maps, connect
+
+    def require(self, state: Connection, prefix: str, asked: Asked) -> None:
+        """StateElsewhere unless this node may serve the session; Unavailable if it is new here and the registry is away."""
+        wanted = STORED if asked.stored else HOME
+        version, kind = _mark(state, prefix, asked.session)
+        if kind == wanted:
+            return
+        found = self._claim(state, asked)
+        if wanted == HOME and version not in (None, found):
+            raise StateElsewhere(
+                f"{asked} was released, and node {self._node} still has its state from before: remove that with udo state drop "
+                f"{asked.deployment} {asked.session}, or replace it with udo state import --replace"
+            )
+        state.call(*_noted(prefix, asked.session, found, wanted))
+
+    def taken(self, prefix: str, asked: Asked) -> list[Arg]:
+        """An import makes this node the home: the command that notes it, to be written together with the state."""
+        with contextlib.closing(self._connect()) as state:
+            return _noted(prefix, asked.session, self._claim(state, asked), HOME)
+
+    def release(self, deployment: str, session: str) -> None:
+        """The session's state is about to be dropped here: another node may begin it."""
+        if self._maps is not None:
+            with contextlib.closing(self._connect()) as state:
+                self._maps.release(deployment, session, node=self._node, incarnation=_incarnation(state))
+
+    def moved(self, prefix: Callable[[str], str | None], moved: Iterable[Mapping[str, Any]]) -> None:
+        """The registry says which maps have a newer version: what is remembered of an older one is not to be served."""
+        known = [(p, m["session"], int(m["version"])) for m in moved if (p := prefix(m["deployment"])) is not None]
+        if not known:
+            return
+        with contextlib.closing(self._connect()) as state:
+            for p, session, newest in known:
+                version, kind = _mark(state, p, session)
+                if version is not None and version < newest and kind != FORMER:
+                    state.call(*_noted(p, session, version, FORMER))
+
+    def _claim(self, state: Connection, asked: Asked) -> int:
+        """The version of the session's map, by which this node may serve it."""
+        me = _incarnation(state)
+        if self._maps is None:
+            raise Unavailable(f"{asked} is new on node {self._node}, which follows no registry now: start the node manager with --registry")
+        try:
+            found = self._maps.claim(asked.deployment, asked.session, self._node, me, stored=asked.stored, start_empty=asked.start_empty)
+        except Unavailable as e:
+            raise Unavailable(
+                f"{asked} is new on node {self._node}, and only the registry knows whether its state lies elsewhere: {e}"
+            ) from e
+        if not found["granted"]:
+            raise StateElsewhere(self._refusal(asked, found))
+        return int(found["version"])
+
+    def _refusal(self, asked: Asked, found: Mapping[str, Any]) -> str:
+        home = found["node"]
+        if found["spread"]:
+            return (
+                f"{asked} has run with a store on several nodes, {home} among them, and node {self._node} alone does not have all of its "
+                "state: call the operator with the same store= as before"
+            )
+        gone = (
+            f"if that state is gone for good: udo state release {asked.deployment} {asked.session}, then udo state import a backup, or "
+            'begin with a fresh checkpoint (docs/state.md, "A session\'s home")'
+        )
+        if home == self._node:
+            return f"{asked} has its state on node {home}, which has lost its disk since, or is another node of that name: {gone} --force"
+        if asked.epoch is None:
+            return (
+                f"{asked} has its state on node {home}: drop it there before it is imported on node {self._node} (udo state drop); {gone}"
+            )
+        return (
+            f"{asked} has its state on node {home}, and this task was sent to node {self._node}, where its keys would begin anew. Either "
+            "call the operator with store= in a place that all nodes reach (then any node may serve the session), or run the query's "
+            f"executors on one node, {home}; {gone}"
+        )
+
+
+def _noted(prefix: str, session: str, version: int, kind: str) -> list[Arg]:
+    return ["HSET", f"{prefix}homes", session, f"{version} {kind}"]
+
+
+def _mark(state: Connection, prefix: str, session: str) -> tuple[int | None, str]:
+    """What this node remembers of the session: the version of its map and what it is here."""
+    found = state.call("HGET", f"{prefix}homes", session)
+    if found is None:
+        return None, ""
+    version, _, kind = bytes(found).decode().partition(" ")
+    return int(version), kind
+
+
+def _incarnation(state: Connection) -> str:
+    """Who this state server is, as long as its file lasts."""
+    state.call("SET", keys.INCARNATION, secrets.token_hex(8), "NX")
+    return bytes(state.call("GET", keys.INCARNATION)).decode()

@@ -1,0 +1,163 @@
+"""Fuzzy bottleneck detection: the arithmetic, the shipped rules, rules of one's own, and the steps over time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticity.bottleneck import fuzzy
+from elasticity.bottleneck.detector import Patience, Step, Watch, step
+from elasticity.bottleneck.signals import Slot, inputs
+from udo_protocol.errors import UsageError
+
+MODEL = fuzzy.shipped()
+TEXT = (fuzzy.files("elasticity.bottleneck") / "rules.toml").read_text("utf-8")
+POINTS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 60))
+EASY = Slot(cpu=0.1, memory=0.2, busy=0.1, blocked=0, arrivals=10, answers=10, backlog=0)
+
+
+def load(use: float, memory: float, queue: float) -> float:
+    return fuzzy.evaluate(MODEL, {"use": use, "memory": memory, "queue": queue}).load
+
+
+def test_a_value_computed_by_hand() -> None:
+    # given use 0.775: 0.7 medium, 0.3 high; memory 0.6: 0.5 low, 0.5 medium; queue 1.0 s: 0.5 low, 0.5 medium
+    found = fuzzy.evaluate(MODEL, {"use": 0.775, "memory": 0.6, "queue": 1.0})
+    # then light 0.35 (medium, any, low), busy 0.35 + 0.15 (medium, any, medium; high, any, low), strained 0.15; all areas are equal
+    assert found.load == pytest.approx(0.35 * 30 + 0.5 * 50 + 0.15 * 70)
+    assert found.fired[0].strength == pytest.approx(0.175)
+    assert len(found.fired) == 8
+    assert sum(f.strength for f in found.fired) == pytest.approx(1)
+    assert found.text().splitlines()[0] == "load 46 of 100 from use 0.775, memory 0.6, queue 1"
+    assert "use medium and memory low and queue low → light" in found.text()
+
+
+def test_the_centre_of_gravity_is_weighed_by_area() -> None:
+    # given one input halfway between terms whose output terms are a wide rectangle and a right-angled triangle
+    text = """
+        [inputs.x]
+        low = [0, 0, 0, 1]
+        high = [0, 1, 1, 1]
+        [output]
+        a = [0, 0, 20, 20]
+        b = [40, 70, 70, 70]
+        [rules]
+        low = "a"
+        high = "b"
+        [thresholds]
+        scale_in = 1
+        alarming = 2
+        scale_out = 3
+    """
+    # then areas 20 and 15 at 10 and 60, each halved
+    assert fuzzy.evaluate(fuzzy.read(text), {"x": 0.5}).load == pytest.approx((20 * 10 + 15 * 60) / 35)
+
+
+@given(POINTS, POINTS)
+def test_more_of_any_input_never_means_less_load(a: tuple[float, float, float], b: tuple[float, float, float]) -> None:
+    lower, higher = (tuple(f(x, y) for x, y in zip(a, b, strict=True)) for f in (min, max))
+    assert load(*lower) <= load(*higher) + 1e-9
+
+
+@given(st.tuples(*[st.floats(allow_nan=False)] * 3))
+def test_load_stays_within_its_bounds_whatever_comes(point: tuple[float, float, float]) -> None:
+    assert 0 <= load(*point) <= 100
+
+
+def test_every_rule_can_decide_alone() -> None:
+    middle = {name: {term: (b + c) / 2 for term, (_, b, c, _) in terms.items()} for name, terms in MODEL.inputs.items()}
+    for terms, outcome in MODEL.rules.items():
+        [fired] = fuzzy.evaluate(MODEL, {n: middle[n][t] for n, t in zip(MODEL.inputs, terms, strict=True)}).fired
+        assert (tuple(fired.if_terms.values()), fired.outcome, fired.strength) == (terms, outcome, 1)
+
+
+def test_every_threshold_can_be_crossed() -> None:
+    assert load(0, 0, 0) < MODEL.thresholds.scale_in
+    assert load(1, 0, 60) >= MODEL.thresholds.scale_out
+    assert MODEL.thresholds.scale_in < load(0.65, 0, 0) < MODEL.thresholds.alarming
+
+
+def test_an_input_that_was_not_measured_is_refused_not_read_as_zero() -> None:
+    with pytest.raises(UsageError, match="input 'queue': expected a number, got None; there are use, memory, queue"):
+        fuzzy.evaluate(MODEL, {"use": 1, "memory": 1})
+    with pytest.raises(UsageError, match="input 'use': expected a number, got nan"):
+        fuzzy.evaluate(MODEL, {"use": float("nan"), "memory": 1, "queue": 1})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"low low low" = "idle"', "", "[rules] 'low low low': expected one of idle, .*, got None"),
+        ('"low low low" = "idle"', '"low low low" = "lazy"', "got lazy"),
+        (
+            '"low low low" = "idle"',
+            '"low low low" = "idle"\n"low low" = "idle"',
+            "[rules] 'low low': expected a term each of use, memory, queue",
+        ),
+        (
+            "low = [0.0, 0.0, 0.3, 0.6]",
+            "low = [0.0, 0.0, 0.3, 0.5]",
+            r"\[inputs.use\]: expected memberships that add up to 1 everywhere, got 0.667 at 0.5",
+        ),
+        ("low = [0.0, 0.0, 0.3, 0.6]", "low = [0.0, 0.6, 0.3, 0.6]", r"\[inputs.use\] low: expected four rising corners"),
+        ("overloaded = [80, 90, 90, 100]", "overloaded = [80, 90, 90, 101]", r"\[output\]: expected terms within 0 and 100, got 0 to 101"),
+        ("alarming = 60", "alarming = 80", r"\[thresholds\]: expected 0 <= scale_in < alarming < scale_out <= 100"),
+        ("[thresholds]", "[limits]", r"expected a table \[thresholds\]"),
+        ("[thresholds]", "[thresholds", "must be TOML"),
+    ],
+)
+def test_rules_of_ones_own_are_checked(old: str, new: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why.replace("[rules]", r"\[rules\]")):
+        fuzzy.read(TEXT.replace(old, new, 1))
+
+
+def test_the_slot_that_is_worst_off_decides() -> None:
+    found = inputs([EASY, replace(EASY, cpu=0.99), EASY])
+    assert found is not None
+    assert found["use"] == 0.99
+    assert inputs([]) is None
+
+
+def test_a_queue_is_judged_by_the_work_in_it_and_by_where_it_is_going() -> None:
+    # given 100 events/s when busy all the time: 500 events are 5 s of work, and 20 more each second 2 s more in 10 s
+    slot = Slot(cpu=1, memory=0, busy=1, blocked=0, arrivals=120, answers=100, backlog=500)
+    assert (inputs([slot]) or {})["queue"] == pytest.approx(7)
+    # when answers have no room downstream half of the time, half of it is not this operator's
+    assert (inputs([replace(slot, blocked=0.5)]) or {})["queue"] == pytest.approx(3.5)
+    # when nothing is answered at all although events wait, it cannot be worse
+    assert (inputs([replace(slot, answers=0)]) or {})["queue"] == float("inf")
+
+
+def steps(loads: list[float | None], patience: Patience) -> list[Step]:
+    watch, taken = Watch(), []
+    for x in loads:
+        watch, what = step(watch, x, MODEL.thresholds, patience)
+        taken.append(what)
+    return taken
+
+
+def test_it_prepares_takes_over_stops_and_scales_in() -> None:
+    p = Patience(confirm=1, calm=3, settle=0)
+    assert steps([50, 65, 70, 80], p) == ["none", "prepare", "none", "take_over"]
+    assert steps([65, 58, 54], p) == ["prepare", "none", "stop_prepared"]  # 58 lies within the band below 60
+    assert steps([10, 10, 10, 10], p) == ["none", "none", "scale_in", "none"]
+    assert steps([90], p) == ["take_over"]
+
+
+def test_a_single_reading_is_no_reason_for_a_step() -> None:
+    assert set(steps([50, 90, 50, 90, 50, 10, 50] * 5, Patience())) == {"none"}
+
+
+def test_what_was_not_measured_is_no_reason_to_scale_in_or_out() -> None:
+    assert set(steps([10, 10, None] * 20, Patience(calm=3))) == {"none"}
+    assert set(steps([None] * 100, Patience())) == {"none"}
+
+
+def test_a_load_that_oscillates_does_not_make_it_flap() -> None:
+    # given a load that falls to idle and rises to overload every five minutes, in 10 s intervals
+    day = ([90.0] * 30 + [10.0] * 29) * 24
+    taken = [s for s in steps(day, Patience(calm=30)) if s != "none"]
+    assert "scale_in" not in taken

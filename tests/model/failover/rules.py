@@ -1,0 +1,30 @@
+"""The rules of replication and failover, each with the reason for it. Switched off, the model shows what goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from tests.model.rules import rule
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All on: the protocol to be built."""
+
+    replicated: bool = rule("END is answered only when every replica of the owner's configuration holds it; Spark will not repeat it.")
+    fence: bool = rule("Who was told of a version refuses replication under an older one; else a cut-off owner goes on ENDing.")
+    undo: bool = rule("Undo travels with the values; the attempt whose END reached a replica may still fail and be repeated there.")
+    owner_first: bool = rule(
+        "A new replica counts only once the owner has acknowledged the configuration that names it, and copied what it had ENDed; "
+        "else the owner answers ENDs that the replica, already counted on, has not got."
+    )
+    incarnation: bool = rule("A node that comes back without its disk is somebody else; else an empty disk counts as a replica.")
+    drop_by_version: bool = rule("A replica is given up by a new version only; an owner tired of waiting may be the one that is cut off.")
+    report: bool = rule("With no holder left the group is reported; begun anew, it would answer as if it had seen nothing.")
+
+    def without(self, name: str) -> Rules:
+        """The same with one rule off."""
+        return replace(self, **{name: False})
+
+
+WHY = {f.name: str(f.metadata["why"]) for f in fields(Rules)}

@@ -1,0 +1,30 @@
+"""Failover keeps every ENDed epoch, whatever is lost or suspected; each of its seven rules is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.explore import search
+from tests.model.failover.model import Failover
+from tests.model.failover.rules import WHY, Rules
+from tests.model.failover.state import Budget
+
+FAULTS = Budget(losses=1, suspicions=1, failures=1, joins=1)
+# The scope has about 80,000 states; more means that the model has grown beyond what CI should wait for.
+MAX_STATES = 200_000
+
+
+def test_an_ended_epoch_survives_the_loss_of_a_node_a_wrong_suspicion_and_a_failed_attempt_in_every_order() -> None:
+    found = search(Failover(Rules(), FAULTS), MAX_STATES)
+
+    assert found.problem is None, "\n".join((*found.trace, found.problem or ""))
+    assert found.complete
+    assert found.finished
+
+
+@pytest.mark.parametrize("rule", WHY)
+def test_without_a_rule_of_failover_a_trace_shows_what_goes_wrong(rule: str) -> None:
+    found = search(Failover(Rules().without(rule), FAULTS), MAX_STATES)
+
+    assert found.problem, f"{rule}: {found}"
+    assert found.trace

@@ -1,0 +1,202 @@
+"""Each background thread of a node manager is made to raise what nobody expects, and goes on; see tests/protocol/test_supervised.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node_manager import proc
+from node_manager.drivers.base import Exit, Spec
+from node_manager.drivers.process import ProcessDriver
+from node_manager.embedded import Servers
+from node_manager.instances import Instances
+from node_manager.keyed_canaries import KeyedCanary
+from node_manager.manager import Manager
+from node_manager.reconcile import Reconciler
+from node_manager.slots import Slot
+from node_manager.worker import Worker
+from tests.conftest import wait_until
+from tests.node_manager.conftest import Daemon, add, put_image
+from udo_protocol import supervised
+
+
+class Unexpected(Exception):
+    """Nobody catches this one by name."""
+
+
+class Once:
+    """In place of a method: raises at its first call after it was put there, then is the method again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        original, self.raised = getattr(owner, name), False
+
+        def method(*args: Any, **options: Any) -> Any:
+            if not self.raised:
+                self.raised = True
+                raise Unexpected(name)
+            return original(*args, **options)
+
+        monkeypatch.setattr(owner, name, method)
+
+
+@pytest.fixture
+def counted() -> Callable[[str], int]:
+    """counted(kind): errors since the test began."""
+    before = supervised.errors()
+    return lambda kind: supervised.errors().get(kind, 0) - before.get(kind, 0)
+
+
+Counted = Callable[[str], int]
+
+
+def test_the_one_who_looks_after_a_server_goes_on_when_it_raises(
+    manager: Manager, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = manager.servers.run_id("queue")
+    once = Once(monkeypatch, Servers, "_until_lost")
+    queue = next(s for s in manager.servers.running() if s.role == "queue")
+
+    os.kill(queue.process.pid, signal.SIGKILL)
+    # The first to be asked for another server launches it, comes back to its loop, and raises there.
+    wait_until(lambda: once.raised and counted("server") == 1, 20, "the error")
+    queue = next(s for s in manager.servers.running() if s.role == "queue")
+    os.kill(queue.process.pid, signal.SIGKILL)
+
+    wait_until(lambda: manager.servers.run_id("queue") not in (before, queue.run_id), 20, "another queue server")
+
+
+def test_a_slot_goes_on_when_a_step_and_what_follows_it_raise(
+    manager: Manager, home: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
+    [slot] = manager.slots()
+    stepped = threading.Event()
+    slot.post(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    Once(monkeypatch, Slot, "after_step")
+    slot.post(lambda: None)
+    slot.post(stepped.set)
+
+    assert stepped.wait(20)
+    assert counted("slot") == 2
+    assert Worker.kind == "worker" and slot.wait_serving(10) is not None
+
+
+def test_work_beside_a_slot_that_raises_is_counted(manager: Manager, home: Path, counted: Counted) -> None:
+    manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
+    [slot] = manager.slots()
+    slot.beside(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    wait_until(lambda: counted("beside") == 1, 10, "the count")
+
+
+def test_the_pool_is_filled_after_it_raised(manager: Manager, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_until(lambda: bool(manager.pool._warm), 20, "a warm instance")
+    Once(monkeypatch, Instances, "start")
+    taken = manager.pool.take()
+    wait_until(lambda: counted("warm-pool") == 1, 20, "the error")
+    wait_until(lambda: bool(manager.pool._warm), 20, "another warm instance")
+    manager.instances.stop(taken, 1)
+
+
+class Wishes:
+    """A registry that wants one deployment; each of its calls fails once in a way that nobody expects."""
+
+    def __init__(self) -> None:
+        self.failed: set[str] = set()
+        self.answered: set[str] = set()
+        self.generation = 0
+
+    def _asked(self, name: str) -> None:
+        if name not in self.failed:
+            self.failed.add(name)
+            raise Unexpected(name)
+        self.answered.add(name)
+
+    def wanted(self, node: str, after: int, wait_s: float) -> dict[str, Any]:
+        self._asked("wanted")
+        self.generation += 1
+        wish = {"name": "d", "operator": "nobody", "version": "1", "digest": "sha256:0", "config": {}, "update": None}
+        return {"generation": self.generation, "deployments": [wish]}
+
+    def report(self, node: str, deployment: str, **report: Any) -> None:
+        self._asked("report")
+
+    def heartbeat(self, node: str, **properties: Any) -> None:
+        self._asked("heartbeat")
+
+    def leave(self, node: str) -> None:
+        self.answered.add("leave")
+
+
+def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    from node_manager import reconcile
+
+    monkeypatch.setattr(reconcile, "_RETRY_MOST_S", 0.01)
+    monkeypatch.setattr(reconcile, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(reconcile, "BEAT_S", 0.01)
+    once = [
+        Once(monkeypatch, Reconciler, name)
+        for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_until_settled")
+    ]
+    registry = Wishes()
+    reconciler = Reconciler(manager, registry)  # type: ignore[arg-type]
+    reconciler.start()
+    try:
+        wait_until(lambda: registry.answered >= {"wanted", "heartbeat", "report"}, 30, "each call to be made again")
+    finally:
+        reconciler.stop()
+    assert all(o.raised for o in once)
+    assert [counted(kind) for kind in ("wanted", "registry-heartbeat", "canaries", "conditions", "retries")] == [1] * 5
+    assert counted("reconcile") >= 4  # of each call, and of the deployment's work
+
+
+class Compared:
+    """Comparisons that go on for ever."""
+
+    def run(self, *args: Any) -> Iterator[Any]:
+        stop = args[4]
+        while not stop.wait(0.01):
+            yield SimpleNamespace(report={"events": 5})
+
+
+def test_a_keyed_canary_goes_on_when_it_raises(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = Once(monkeypatch, KeyedCanary, "_until_over")
+    image = SimpleNamespace(manifest=SimpleNamespace(version="2"), digest="sha256:2")
+    wanted: Any = SimpleNamespace(image=image, ready_timeout_s=20, reference="t@2")
+    slot: Any = SimpleNamespace(deployment="d", node=SimpleNamespace(settings=SimpleNamespace(stop_grace_s=1)))
+    canary = KeyedCanary(Compared(), slot, wanted, "u", 10)  # type: ignore[arg-type]
+    canary.start()
+    try:
+        assert once.raised and canary.running and canary.measured()["events"] == 5
+    finally:
+        canary.end()
+    assert counted("canary") == 1
+
+
+def test_an_instance_whose_watching_raises_is_still_reported_when_it_ends(
+    tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Exit] = []
+    once = Once(monkeypatch, proc, "usage")
+    handle = ProcessDriver().start(Spec("x", ("sleep", "600"), {"PATH": os.defpath}, tmp_path), ended.append)
+    try:
+        wait_until(lambda: once.raised and counted("watch") == 1, 20, "the error")
+    finally:
+        os.kill(handle.data["pid"], signal.SIGKILL)
+    wait_until(lambda: bool(ended), 20, "the report")
+    assert [e.code for e in ended] == [-9]
+
+
+def test_errors_of_background_threads_are_seen_in_status_and_metrics(daemon: Daemon) -> None:
+    import urllib.request
+
+    with contextlib.closing(urllib.request.urlopen(daemon.api.status().metrics_address)) as page:
+        assert "# TYPE udo_background_errors_total counter" in page.read().decode()
+    assert dict(daemon.api.status().background_errors) == {}

@@ -1,0 +1,126 @@
+"""Background threads: what nobody expected is logged and counted, the work goes on, and no thread is started in another way."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_until
+from udo_protocol import supervised
+
+ROOT = Path(__file__).parent.parent.parent
+PRODUCT = ("node_manager", "registry", "udo_interface", "udo_protocol", "udo_cli", "elasticity", "runtimes/python/udo_runtime")
+STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "start_new_thread", "start_new"}
+# Threads that are started in another way, each with the reason why none of them can end in silence.
+OTHERWISE = {
+    "udo_protocol/supervised.py": "the mechanism itself",
+    "node_manager/reconcile.py": "bounds how many deployments are worked on at once; what it runs is supervised.run",
+    "node_manager/service.py": "of gRPC: what a call raises goes to its caller (wire.py)",
+    "udo_interface/store.py": "its owner waits for the result of each piece of work",
+    "udo_protocol/pouring.py": "its owner waits for the result of each piece of work",
+    "udo_cli/demo/stream.py": "its owner waits for the result",
+    "udo_cli/demo/probe.py": "keeps its error, which the demo raises; the demo lasts a minute",
+}
+# Each kind of supervised thread: the test that makes it raise, or why there is nothing to go on with.
+KINDS = {
+    "server": "tests/node_manager/test_supervised.py::test_the_one_who_looks_after_a_server_goes_on_when_it_raises",
+    "slot": "tests/node_manager/test_supervised.py::test_a_slot_goes_on_when_a_step_and_what_follows_it_raise",
+    "worker": "tests/node_manager/test_supervised.py::test_a_slot_goes_on_when_a_step_and_what_follows_it_raise",
+    "beside": "tests/node_manager/test_supervised.py::test_work_beside_a_slot_that_raises_is_counted",
+    "warm-pool": "tests/node_manager/test_supervised.py::test_the_pool_is_filled_after_it_raised",
+    "wanted": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "registry-heartbeat": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "canaries": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "conditions": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "retries": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "reconcile": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "canary": "tests/node_manager/test_supervised.py::test_a_keyed_canary_goes_on_when_it_raises",
+    "watch": "tests/node_manager/test_supervised.py::test_an_instance_whose_watching_raises_is_still_reported_when_it_ends",
+    "update-deadlines": "tests/registry/test_safety.py::test_deadlines_are_kept_after_looking_after_them_raised",
+    "channel": "tests/udo_interface/test_client.py::test_a_channel_that_raises_what_nobody_expected_tells_its_callers",
+    "reap": "waits for a child that another thread looks after",
+    "leave": "a courtesy to the registry at the end, bounded",
+    "stop": "lets long polls go at the end; gunicorn's own time-out ends them otherwise",
+}
+
+
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Ends what a test leaves running."""
+    monkeypatch.setattr(supervised, "PAUSE_FIRST_S", 0.001)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_work_that_raises_is_begun_again_until_it_returns_and_each_error_is_counted(
+    over: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    raised: list[BaseException] = [RuntimeError("first"), SystemExit(3), KeyError("third")]
+    before = supervised.errors().get("test-kept", 0)
+
+    def work() -> None:
+        if raised:
+            raise raised.pop(0)
+
+    with caplog.at_level(logging.ERROR):
+        thread = supervised.keep("test-kept", work, over, "d:0")
+        thread.join(10)
+
+    assert not thread.is_alive() and thread.name == "test-kept-d:0"
+    assert supervised.errors()["test-kept"] - before == 3
+    assert "test-kept d:0" in caplog.text and "RuntimeError: first" in caplog.text and "Traceback" in caplog.text
+
+
+def test_work_that_raises_for_ever_ends_when_it_is_over(over: threading.Event) -> None:
+    def work() -> None:
+        raise RuntimeError("again")
+
+    thread = supervised.keep("test-ending", work, over)
+    wait_until(lambda: supervised.errors().get("test-ending", 0) > 2, 10, "some errors")
+    over.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_work_that_is_done_once_is_counted_when_it_raises() -> None:
+    supervised.once("test-once", lambda: 1 / 0).join(10)
+    assert supervised.errors()["test-once"] == 1
+
+
+def _calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """(what is called, without its module; the call)."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            yield node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node
+
+
+def _product() -> list[Path]:
+    return [p for top in PRODUCT for p in (ROOT / top).rglob("*.py") if "templates" not in p.parts]
+
+
+def test_every_thread_of_the_product_is_supervised_or_has_a_reason() -> None:
+    found = {str(p.relative_to(ROOT)) for p in _product() if any(name in STARTS for name, _ in _calls(p))}
+    derived = [p for p in _product() if "(Thread)" in p.read_text("utf-8") or "(threading.Thread)" in p.read_text("utf-8")]
+    assert found == set(OTHERWISE)
+    assert derived == []
+
+
+def test_every_kind_of_supervised_thread_is_made_to_raise() -> None:
+    kinds: set[str] = set()
+    for path in _product():
+        for name, call in _calls(path):
+            if name in ("keep", "once", "run") and isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "supervised":
+                kinds.add(call.args[0].value if isinstance(call.args[0], ast.Constant) else "")
+    # Named otherwise: by the loop over the reconciler's threads, and by the class of a worker.
+    kinds = (kinds - {""}) | {"wanted", "registry-heartbeat", "canaries", "conditions", "retries", "reconcile", "slot", "worker"}
+    assert kinds == set(KINDS)
+    for test in KINDS.values():
+        if "::" in test:
+            file, name = test.split("::")
+            assert f"def {name}(" in (ROOT / file).read_text("utf-8"), test

@@ -1,0 +1,90 @@
+"""Refuses asynchronous progress tracking in a streaming query with a keyed call, before its first event.
+
+Such a query writes offsets now and then, not with every micro-batch. Restarted, it runs what several of its epochs held as one, under
+the last one's number, and their events would count twice. Spark refuses it for its own stateful operators, and takes Python ones for
+stateless. It is an option of the query's writer, which comes after the call, so a listener looks when the query starts, in the query's
+own thread: what it sets there as a local property every task of the query can read.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from udo_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+    from pyspark.sql import SparkSession
+
+PROPERTY = "udo.asyncProgressTracking"
+_EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
+# Real-time mode is run by that class, too, and writes the offsets of every epoch there: it has no gaps.
+_REAL_TIME = "RealTimeTrigger"
+_watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+log = logging.getLogger(__name__)
+
+
+class _Listener:
+    """Called by Spark's JVM; methods carry the names of its interface."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._context, self._shared = session.sparkContext, session._jsparkSession.sharedState()
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        try:
+            self._context.setLocalProperty(PROPERTY, "true" if _asynchronous(self._shared, event.id()) else None)
+        except Exception:  # of a Spark that keeps its queries elsewhere: an exception here would be lost
+            log.exception("whether a query tracks its progress asynchronously cannot be seen; with a keyed call it must not")
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+def watch(session: SparkSession) -> None:
+    """From here on the tasks of the session's queries know how their query tracks its progress."""
+    if not hasattr(session, "_jsparkSession") or session in _watched:  # Spark Connect has no JVM on this side
+        return
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    gateway = session.sparkContext._gateway
+    ensure_callback_server_started(gateway)
+    listener = gateway.jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(session))
+    session._jsparkSession.streams().addListener(listener)
+    _watched.add(session)
+
+
+def require_synchronous_query(session: SparkSession, query: str, what: str) -> None:
+    """In foreachBatch, on the driver: UsageError if the query tracks its progress asynchronously."""
+    uuid = session.sparkContext._gateway.jvm.java.util.UUID.fromString(query)
+    if _asynchronous(session._jsparkSession.sharedState(), uuid):
+        raise _refusal(what)
+
+
+def require_synchronous(context: TaskContext, what: str) -> None:
+    """In a task: UsageError if its query tracks its progress asynchronously."""
+    if context.getLocalProperty(PROPERTY) == "true":
+        raise _refusal(what)
+
+
+def _refusal(what: str) -> UsageError:
+    return UsageError(
+        f"{what} keeps state, and this query was started with asyncProgressTrackingEnabled: a restart would run several of its epochs "
+        "as one, and their events would count twice. Start it without that option"
+    )
+
+
+def _asynchronous(shared: Any, query: Any) -> bool:
+    execution = shared.activeStreamingQueries().get(query)
+    kind, trigger = (execution.getClass().getSimpleName(), execution.trigger().getClass().getSimpleName()) if execution else ("", "")
+    return kind == _EXECUTION and trigger != _REAL_TIME
