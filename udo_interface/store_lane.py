@@ -53,6 +53,8 @@ class StoreLane:
         found = self._ask(frame.RESTORE, groups=stamp.groups).header
         if not (found.groups or found.behind):
             return
+        if len(found.groups) != len(found.epochs):
+            raise ProtocolError(f"{self.place} names {len(found.groups)} key groups and the epochs of {len(found.epochs)}")
         files = [f for f in self.store.files() if f.epoch < epoch]
         if not files and (stamp.start_empty or not found.groups):
             return

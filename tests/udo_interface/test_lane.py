@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ import pytest
 from benchmarks.fuzz.frames import framed
 from tests.conftest import wait_until
 from tests.udo_interface.echo import EchoOperator, identity
-from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, exchange
+from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, Stamp, exchange
+from udo_interface.store import Store, Stored
+from udo_interface.store_lane import StoreLane
 from udo_protocol import frame, lane_end, slot
 from udo_protocol.clock import FakeClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout
@@ -335,3 +338,23 @@ def test_an_answer_beyond_its_bound_is_not_even_read(bench: Bench) -> None:
     collector._end.conn.bulk_bytes = 1 << 20
     with pytest.raises(ProtocolError, match="a value of 3145728 bytes; the bound is 1048576"):
         run((sender, collector), [batch(0)])
+
+
+class LyingState(StoreLane):
+    """Its instance answers all that it is asked about state with this header."""
+
+    lie = frame.Header(kind=frame.ANSWER)
+
+    def _ask(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> frame.Frame:
+        return frame.Frame(self.lie)
+
+
+def test_an_operator_that_lies_about_its_state_is_an_error_and_no_endless_conversation(bench: Bench, tmp_path: Path) -> None:
+    sender, collector = bench.lane()
+    sender.stamp = Stamp(1, 7, 0, (3, 4))
+    lane = LyingState(Store(Stored(str(tmp_path), ()), "fraud", "q"), sender, collector, PLACE, 1, 1)
+    with pytest.raises(ProtocolError, match=r"operator fraud@1 .* key group 3 does not come to an end"):
+        lane.save()
+    lane.lie = frame.Header(kind=frame.ANSWER, groups=[3, 4], epochs=[1])
+    with pytest.raises(ProtocolError, match=r"operator fraud@1 .* 2 key groups and the epochs of 1"):
+        lane.restore()
