@@ -242,27 +242,33 @@ class Servers:
             if process := proc.identify(child.pid):
                 self._launched = {p for p in self._launched if proc.alive(p)} | {process}
                 write_json(self._record(role), {"role": role, "process": asdict(process)})
+        try:
+            server = self._started(role, child, log)
+        except BaseException:  # whoever tries again needs its files
+            child.kill()
+            child.wait()
+            raise
+        if server is None:
+            return self._mended(role, child.returncode, log)
+        if role == "queue":
+            self.beat()  # before anything that takes long on a busy machine
+        _log.info("server started", role=role, pid=child.pid, version=server.version)
+        supervised.once("reap", child.wait, role)
+        return server
+
+    def _started(self, role: Role, child: subprocess.Popen[bytes], log: Path) -> Server | None:
+        """Once it answers; None if it has ended instead."""
         began = time.monotonic()
         while True:
             try:
-                server = self._describe(role)
+                return self._describe(role)
             except (ServerLost, ReplyError) as e:  # not listening yet, or still loading its append-only file
-                if (status := child.poll()) is not None:
-                    return self._mended(role, status, log)
+                if child.poll() is not None:
+                    return None
                 bound_s = _LOAD_TIMEOUT_S if isinstance(e, ServerLoading) else _START_TIMEOUT_S
                 if time.monotonic() - began > bound_s:
-                    child.kill()
-                    child.wait()
-                    raise Unavailable(
-                        f"the {role} server ({self._binary.path}) did not answer within {bound_s:g} s: {e}; its log:\n{_end(log)}"
-                    ) from e
-                time.sleep(0.005)
-                continue
-            if role == "queue":
-                self.beat()  # before anything that takes long on a busy machine
-            _log.info("server started", role=role, pid=child.pid, version=server.version)
-            supervised.once("reap", child.wait, role)
-            return server
+                    raise Unavailable(f"the {role} server did not answer within {bound_s:g} s: {e}; its log:\n{_end(log)}") from e
+            time.sleep(0.005)
 
     def _mended(self, role: Role, status: int, log: Path) -> Server:
         """A server has ended instead of starting: start it again if that was for unreadable writes, which are cut off."""

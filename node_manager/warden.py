@@ -22,7 +22,8 @@ from typing import Any
 
 # Looks up this often; much rarer than anybody could notice, often enough beside a grace of seconds.
 INTERVAL_S = 1.0
-REPLY_S = 5.0
+# How long a reply, and an end in good order, may take.
+REPLY_S, TERM_S = 5.0, 5.0
 HEARTBEAT = b"udo:heartbeat"
 # In the home, where the Docker daemon is that has its containers, and the label by which they are found.
 DOCKER, HOME_LABEL = "docker", "dev.udo.home"
@@ -119,7 +120,7 @@ def _asked(address: str, method: str, path: str) -> tuple[int, Any]:
 
 
 def stop_instances(home: Path) -> None:
-    """SIGTERM, then SIGKILL for those left after five seconds. Containers, which stop by themselves unless they hang, are removed."""
+    """End those that are processes. Containers, which stop by themselves unless they hang, are removed."""
     remove_containers(home)
     end(recorded(home / "handles", "handle", "data"))
 
@@ -137,10 +138,10 @@ def recorded(directory: Path, *where: str) -> list[tuple[int, int]]:
 
 
 def end(found: list[tuple[int, int]]) -> None:
-    """SIGTERM, then SIGKILL for those left after five seconds."""
+    """SIGTERM, then SIGKILL for those left after a while."""
     for pid, started in found:
         kill_group(pid, started, signal.SIGTERM)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + TERM_S
     while time.monotonic() < deadline and any(same_process(*p) for p in found):
         time.sleep(0.1)
     for pid, started in found:

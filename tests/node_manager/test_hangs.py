@@ -23,6 +23,7 @@ from node_manager.settings import Settings
 from node_manager.watching import LOOK_MOST_S, Watch
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
+from udo_cli.commands import status
 from udo_protocol import clock
 from udo_protocol.connection import Connection
 from udo_protocol.errors import ServerLost, Unavailable
@@ -79,10 +80,15 @@ def server(daemon: Daemon, role: str) -> tuple[int, str, str]:
     return next((s.pid, s.run_id, s.trouble) for s in daemon.api.status().servers if s.role == role)
 
 
-def test_servers_that_hang_are_seen_in_the_status_and_waited_for(hasty: Daemon, lane_of: Open) -> None:
+def test_servers_that_hang_are_seen_in_the_status_and_waited_for(hasty: Daemon, lane_of: Open, capsys: pytest.CaptureFixture[str]) -> None:
+    address = str(hasty.home / "node.sock")
+    status._node(address)  # what it imports takes longer than the hang
     caller, before = lane_of(hasty), {role: server(hasty, role) for role in ROLES}
     with stopped(*(pid for pid, *_ in before.values())):
         wait_until(lambda: all("does not answer since" in server(hasty, role)[2] for role in ROLES), 20, "the servers' trouble")
+        found = status._node(address)
+    status._show({"registry": None, "node": found})
+    assert f"queue server (pid {before['queue'][0]}) does not answer since" in capsys.readouterr().out
     assert caller.ask(1) == 2
     assert lane_of(hasty).ask(1) == 2
     wait_until(lambda: all(server(hasty, role) == before[role] for role in ROLES), 20, "the end of the trouble")
@@ -166,6 +172,7 @@ def test_no_two_servers_run_on_one_directory(home: Path, monkeypatch: pytest.Mon
 def test_the_watchdog_ends_a_server_that_hangs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warden, "INTERVAL_S", 0.02)
     monkeypatch.setattr(warden, "REPLY_S", 0.2)
+    monkeypatch.setattr(warden, "TERM_S", 0.2)
     settings = Settings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
