@@ -40,7 +40,9 @@ class Cut:
     at: str
 
     def __str__(self) -> str:
-        whole = f"{self.commands} whole writes among them" if self.commands else "no whole write among them, so nothing that was confirmed"
+        whole = f"{self.commands} whole writes among them"
+        if not self.commands:
+            whole = "no whole write among them: nothing that was confirmed, unless these bytes stand in its place"
         touched = ", ".join(self.sessions) or "none that can be read"
         return (
             f"{self.file} was unreadable from byte {self.offset} on: the last {self.lost_bytes} bytes were cut off ({whole}). "
