@@ -1,0 +1,95 @@
+"""`python -m benchmarks NAME`: runs one suite, appends its record, prints a table, or with --json the record as the last line.
+
+Exit status 1 says that the run is invalid (a mismatch, a lost event, a peer that did not start), never that a figure is low.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+from typing import Any
+
+import click
+
+from benchmarks import record
+from benchmarks.rules import InvalidRun
+
+SUITES = {
+    "throughput": "Events per second of one function called from Spark in six ways.",
+    "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
+    "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
+    "diff": "What a diff costs the serving version's throughput.",
+    "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
+    "state": "A running count per key: against Spark's stateful operators, and without state; restoring it.",
+    "second_store": "A micro-batch of a keyed query without and with a state store in files.",
+    "registry_layers": "Push and pull of a 500 MB layer against copying it; udo push of changed code.",
+    "attacks": "A hostile operator against its node: what is blocked, what the driver does not isolate.",
+    "checkpoint_allocation": "Simulated: how often load moves to where a checkpoint lies, for four ways to allocate checkpoints.",
+    "balance": "Balancing keys between engines: each policy against static grouping and what whole keys allow (simulated).",
+    "bottleneck": "Injected bottlenecks: found, missed, false alarms, delay (simulated).",
+    "elasticity": "Scaling policies on a day of the top-10 routes; balancing in a large cluster (simulated).",
+    "fuzz_layers": "50,000 mutated layers: each is refused, or unpacked exactly, within bounds of time and memory.",
+    "fuzz_frames": "Mutated frames: each a typed error or a right answer, never a crash, never foreign bytes.",
+    "validation": "What validating every body costs: events per second with it, against without.",
+    "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
+}
+# Suites with options of their own, in OPTIONS of their module.
+WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "update")
+EXIT_INVALID = 1
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python -m benchmarks throughput --quick")
+def main() -> None:
+    """Measure what the platform costs. Every run is appended to benchmarks/results/NAME.jsonl."""
+    # A run that is told to end (timeout, a supervisor) stops the platform it started, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _suite(name: str, text: str) -> click.Command:
+    @click.command(name, help=f"{text}\n\nExample: python -m benchmarks {name} --quick --json", short_help=text)
+    @click.option("--quick", is_flag=True, help="A smaller run of the same thing, within 50 s after start-up.")
+    @click.option("--json", "as_json", is_flag=True, help="The record as one JSON object on the last line of standard output.")
+    @click.option("--driver", type=click.Choice(["process", "docker"]), default="process", show_default=True, help="How instances run.")
+    @click.option("--seed", type=int, default=1, show_default=True, help="Of the input.")
+    def suite(quick: bool, as_json: bool, driver: str, seed: int, **own: Any) -> None:
+        from benchmarks import tables
+        from udo_cli.local import interruptible
+
+        module = importlib.import_module(f"benchmarks.{name}")
+        arguments: dict[str, Any] = {"quick": quick, "driver": driver, "seed": seed, **own}
+        try:
+            # A benchmark that is stopped (Ctrl-C, or `timeout`) stops what it has started, too.
+            with interruptible():
+                made = record.stamp(name, arguments, module.run(**arguments))
+        except InvalidRun as e:
+            print(f"benchmarks: the run is invalid: {e}", file=sys.stderr)
+            sys.exit(EXIT_INVALID)
+        record.append(made)
+        if as_json:
+            print(json.dumps(made), flush=True)
+        else:
+            tables.show(module.sections(made))
+
+    if name in WITH_OPTIONS:
+        for option in reversed(importlib.import_module(f"benchmarks.{name}").OPTIONS):
+            suite = option(suite)
+    return suite
+
+
+for _name, _text in SUITES.items():
+    main.add_command(_suite(_name, _text))
+
+
+@main.command("figures")
+def figures() -> None:
+    """Copy the latest figures of every suite into docs/performance.md, what came of the attacks into docs/sandbox.md."""
+    from benchmarks.figures import copy_all, copy_attacks
+
+    for line in (*copy_all(name for name in SUITES if name != "attacks"), copy_attacks()):
+        print(line)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")
