@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from udo_runtime import Context, Operator, instance
+from udo_runtime import Context, Operator
+from udo_runtime.engine import replies
 
 from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import UdoError
@@ -183,11 +184,11 @@ def giant_header(a: Arguments) -> list[str]:
     """Answer with a failure that this process has not cut."""
 
     def lie(header: Any, batch: Any = None) -> list[bytes]:
-        instance.encode = honest
+        replies.encode = honest
         header.kind, header.failure.message = ERROR, "x" * (a["mebibytes"] * _MIB)
         return honest(header)
 
-    honest, instance.encode = instance.encode, lie
+    honest, replies.encode = replies.encode, lie
     return []
 
 
@@ -195,13 +196,13 @@ def _answered_with(text: str, change: Callable[[bytes], bytes], rows: int = 1) -
     """The next answer, once, is a frame around a changed message of this text. It is the caller who sees what comes of it."""
 
     def lie(header: Any, batch: Any = None) -> list[bytes]:
-        instance.encode = honest
+        replies.encode = honest
         header.rows = rows
         message = change(pa.record_batch({"result": [text]}).serialize().to_pybytes())
         head = header.SerializeToString()
         return [struct.pack("<4sHHII", b"UDOF", 1, 0, len(head), len(message)) + head + bytes(-len(head) % 8) + message]
 
-    honest, instance.encode = instance.encode, lie
+    honest, replies.encode = replies.encode, lie
     return []
 
 
