@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import struct
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 
+from benchmarks.fuzz.frames import framed
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import IN, OUT, P, Process
 from udo_protocol import keys, lane_end, slot
@@ -220,3 +222,66 @@ def test_logging_and_prints_reach_the_log(start: Start, servers: Servers) -> Non
     p.process.wait(10)
     assert "printed" in p.log.read_text()
     assert "WARNING root logged" in p.log.read_text()
+
+
+GIANT = "def flag(batch): raise ValueError('<' + 'x' * 200_000_000 + '>')\n"
+TEXT = pa.schema([("a", pa.string())])
+SHOWS = "def flag(batch): return {'b': [len(v) for v in batch['a'].to_pylist()]}\n"
+SHOWS_EACH = """
+from udo_runtime import Operator
+class flag(Operator):
+    def process(self, event, ctx): yield {'b': len(event['a'])}
+"""
+
+
+def send_text(end: lane_end.LaneEnd, values: list[bytes]) -> None:
+    """Text that may be none."""
+    batch = pa.record_batch([pa.array(values, pa.binary())], names=["a"])
+    header = Header(lane=end.lane, number=1, kind=DATA, schema=schema_id(to_ipc(TEXT)))
+    assert end.push(1, 0, encode(header, batch)).status == lane_end.Push.ACCEPTED
+
+
+def test_an_error_of_200_megabytes_is_answered_cut(start: Start, servers: Servers) -> None:
+    start(GIANT)
+    shown = failure(servers, [1]).header.failure
+    assert shown.message.startswith("ValueError: <x") and shown.message.endswith("x>") and "characters cut" in shown.message
+    assert "op.py" in shown.traceback and "characters cut" in shown.traceback
+    assert shown.ByteSize() < 100_000
+
+
+def test_an_answer_that_nobody_would_take_is_an_error_that_says_so(start: Start, servers: Servers) -> None:
+    start(DOUBLE.replace("pc.multiply(batch['a'], 2)", "[1] * 40_000_000"))
+    assert "the bound is 268435456" in failure(servers, [1]).header.failure.message
+
+
+@pytest.mark.parametrize("source", [SHOWS, SHOWS_EACH], ids=["batch", "each"])
+def test_a_frame_whose_text_ends_elsewhere_never_reaches_user_code(start: Start, servers: Servers, source: str) -> None:
+    running = start(source, schemas=(TEXT, OUT))
+    end = lane(servers, schema=TEXT)
+    before, _, after = pa.record_batch({"a": ["x" * 12345]}).serialize().to_pybytes().rpartition(struct.pack("<ii", 0, 12345))
+    header = Header(lane=end.lane, number=1, kind=DATA, rows=1, schema=schema_id(to_ipc(TEXT)))
+    end.push(1, 0, [framed(header, before + struct.pack("<ii", 0, 1 << 30) + after)])
+    [frame] = collect(end, 1)
+    assert (frame.header.kind, frame.header.failure.code) == (ERROR, "protocol")
+    assert running.process.poll() is None
+
+
+@pytest.mark.parametrize(("source", "code"), [(SHOWS, "protocol"), (SHOWS_EACH, "operator")], ids=["batch", "each"])
+def test_text_that_is_none_is_an_error_of_the_frame_or_where_events_come_singly_of_user_code(
+    start: Start, servers: Servers, source: str, code: str
+) -> None:
+    start(source, schemas=(TEXT, OUT))
+    end = lane(servers, schema=TEXT)
+    send_text(end, [b"good", b"\xff\xff"])
+    [frame] = collect(end, 1)
+    assert (frame.header.kind, frame.header.failure.code) == (ERROR, code)
+
+
+def test_an_event_whose_text_is_none_becomes_a_dead_letter_and_the_others_are_answered(start: Start, servers: Servers) -> None:
+    start(SHOWS_EACH, schemas=(TEXT, OUT), policy="dead-letter")
+    end = lane(servers, schema=TEXT)
+    send_text(end, [b"good", b"\xff\xff", b"better"])
+    [frame] = collect(end, 1)
+    assert frame.header.kind == ANSWER, frame.header.failure.message
+    assert frame.batch(OUT).to_pylist() == [{"b": 4}, {"b": 6}]
+    assert servers.state().call("HLEN", f"{P}dead") == 1
