@@ -63,9 +63,9 @@ def test_queries_with_a_store_over_two_nodes_that_are_lost_with_their_disks_come
             pass
     except Missing as e:
         require("network namespaces", str(e))
-    outcome = two_nodes.run(range(4), deadline_s=30)
+    outcome = two_nodes.run(range(2), deadline_s=150)  # 10 s on a quiet machine
     assert not outcome.reports, "\n\n".join(outcome.reports.values())
-    assert outcome.seeds >= 2
+    assert outcome.seeds == 2
     assert outcome.faults[two_nodes.MOVED], outcome.faults
 
 

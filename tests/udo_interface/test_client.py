@@ -69,6 +69,8 @@ def test_a_channel_that_raises_what_nobody_expected_tells_its_callers(
     with pytest.raises(UdoError, match="RuntimeError: nobody expects this"):
         client.send({"id": 1})
         client.flush()
+    with pytest.raises(UdoError, match="RuntimeError: nobody expects this"):
+        client.close()
 
 
 def test_the_four_calls_of_the_paper(platform: Platform, forward: str) -> None:
