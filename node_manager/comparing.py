@@ -1,7 +1,7 @@
 """Comparisons: a new version answers the frames that the serving one answers, beside it, and what differs is told. It never serves.
 
 Two uses: a diff, whose caller is told, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
-instance compares (udo_runtime.comparing); this side starts it, holds the lease `diff` without which nothing is kept for it,
+instance compares (udo_runtime.drivers.mirror); this side starts it, holds the lease `diff` without which nothing is kept for it,
 fetches what it found, and removes every trace. Without this manager the lease ends within seconds, and the instance leaves.
 """
 
@@ -77,7 +77,7 @@ def outcome(report: dict[str, Any]) -> str:
 
 
 def _findings(text: bytes, key: str) -> dict[str, Any]:
-    """What a comparing instance says it has found; SlotBroken unless it is of the form of udo_runtime.comparing.Findings."""
+    """What a comparing instance says it has found; SlotBroken unless it is of the form of udo_runtime.engine.comparison.Findings."""
     found = untrusted.document(text, key)
     for name in _COUNTED:
         if type(count := found.get(name, 0)) not in (int, float):

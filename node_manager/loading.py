@@ -81,7 +81,7 @@ class Load:
     done: Future[Instance] = field(default_factory=Future)
     instance: Instance | None = None
     cancelled: Event = field(default_factory=Event)
-    comparing: Mapping[str, Any] | None = None  # of a diff: what udo_runtime.comparing is to know
+    comparing: Mapping[str, Any] | None = None  # of a diff: what udo_runtime.drivers.mirror is to know
 
 
 def given_up(load: Load) -> Conflict:

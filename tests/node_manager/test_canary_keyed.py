@@ -22,7 +22,6 @@ from tests.node_manager.conftest import Daemon, put_image
 from tests.node_manager.test_canary import Watched
 from tests.node_manager.test_diff import Running
 from tests.node_manager.test_diff_keyed import MIGRATED
-from tests.node_manager.test_recovery import manager  # noqa: F401
 from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
 from tests.node_manager.test_state import COUNT, KEYED
 from tests.registry.conftest import start

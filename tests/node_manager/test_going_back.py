@@ -20,7 +20,6 @@ from tests.conftest import Servers, wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import put_image
 from tests.node_manager.test_diff_keyed import MIGRATED
-from tests.node_manager.test_recovery import manager  # noqa: F401
 from tests.node_manager.test_state import COUNT, KEYED
 from udo_protocol import rewinding
 from udo_protocol.errors import Conflict
