@@ -29,7 +29,7 @@ MEANING = {
     Exit.INTERNAL: "a fault of udo itself (see --debug)",
     Exit.USAGE: "wrong arguments, manifest or input",
     Exit.NOT_FOUND: "no such operator, version, deployment or file",
-    Exit.REFUSED: "refused: conflict, no trusted signature, schemas or state that do not fit, layers that nodes do not unpack",
+    Exit.REFUSED: "refused: conflict, signature, or schemas, state or layers that do not fit",
     Exit.UNAVAILABLE: "registry, node or server away, or a wait timed out",
     Exit.OPERATOR: "the operator failed",
     Exit.UNAUTHORIZED: "no valid token",
