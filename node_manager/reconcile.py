@@ -348,7 +348,7 @@ class Reconciler:
         """Tell the registry; while it is away, again and again until something else is wanted: nobody would ask for it."""
         while not self._tell(wish, state, detail, **more):
             with self._changed:
-                if self._changed.wait_for(lambda: self._latest[wish["name"]] is not wish or self._stopping.is_set(), _RETRY_MOST_S):
+                if self._changed.wait_for(lambda: self._latest.get(wish["name"]) is not wish or self._stopping.is_set(), _RETRY_MOST_S):
                     return
 
     def _tell(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
