@@ -7,9 +7,10 @@ import math
 import re
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import requests
 import structlog
@@ -29,11 +30,12 @@ LOST = (requests.exceptions.RequestException, OSError)
 
 
 class Watched:
-    """One watched container: a thread copies what it writes and waits for its end."""
+    """One watched container: one thread copies what it writes and waits for its end, another follows what it uses."""
 
     def __init__(self, container: Container, log: Path, allowance: Allowance, on_exit: OnExit) -> None:
         self.container, self.log, self.allowance, self.on_exit = container, log, allowance, on_exit
-        self.cpu_s, self.sampled_at = 0.0, time.monotonic()
+        self.rss_bytes, self.cpu_percent = 0, 0.0
+        self._cpu_s, self._sampled_at = 0.0, time.monotonic()
         self.reason = ""
         self.exit: Exit | None = None
         self.ended = Event()
@@ -50,6 +52,17 @@ class Watched:
         self.exit = self._wait()
         self.ended.set()
         self.on_exit(self.exit)
+
+    def sample(self) -> None:
+        """Follow its memory and CPU until it has ended. The daemon counts once a second; who asked would wait for it."""
+        while not self.ended.is_set():
+            with contextlib.suppress(DockerException, KeyError, *LOST):  # it ends now, or the daemon is away
+                for stats in cast("Iterator[dict[str, Any]]", self.container.stats(stream=True, decode=True)):
+                    self.rss_bytes, cpu_s = used(stats)
+                    now = time.monotonic()
+                    self.cpu_percent = 100 * max(0.0, cpu_s - self._cpu_s) / max(now - self._sampled_at, 1e-3)
+                    self._cpu_s, self._sampled_at = cpu_s, now
+            self.ended.wait(_AGAIN_S)
 
     def _wait(self) -> Exit:
         while True:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from threading import Event, Lock
@@ -172,6 +171,7 @@ class DockerDriver:
             self._tasks = {k: t for k, t in self._tasks.items() if not t.ended.is_set()}
             self._tasks[handle.instance] = task
         supervised.keep("watch", lambda: task.watch(output), Event(), handle.instance)
+        supervised.keep("usage", task.sample, task.ended, handle.instance)
 
     def _find(self, handle: Handle) -> Container | None:
         if task := self._tasks.get(handle.instance):
@@ -200,9 +200,15 @@ class DockerDriver:
             return
         except APIError as e:
             # The kernel refuses a limit below what is in use already.
-            if not (task.ended.is_set() or self.inspect(handle).rss_bytes > allowance.memory_bytes > 0):
+            if not (task.ended.is_set() or self._rss_bytes(task) > allowance.memory_bytes > 0):
                 raise OperatorError(f"the limits of instance {handle.instance} cannot be set: {said(e)}") from e
             self.kill(handle, over_memory(allowance.memory_bytes))
+
+    def _rss_bytes(self, task: Watched) -> int:
+        """Right now; 0 of a container that ends."""
+        with contextlib.suppress(DockerException, KeyError, *LOST):
+            return used(self._client.api.stats(str(task.container.id), stream=False, one_shot=True))[0]
+        return 0
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         task = self._tasks.get(handle.instance)
@@ -228,15 +234,7 @@ class DockerDriver:
         task = self._tasks.get(handle.instance)
         if task is None or task.ended.is_set():
             return Inspection(False, exit=task.exit if task else None)
-        try:
-            stats = self._client.api.stats(str(task.container.id), stream=False, one_shot=True)
-            rss, cpu_s = used(stats)
-        except (DockerException, KeyError, *LOST):  # it ends now, or has not begun
-            return Inspection(True, handle.data["pid"])
-        now = time.monotonic()
-        percent = 100 * max(0.0, cpu_s - task.cpu_s) / max(now - task.sampled_at, 1e-3)
-        task.cpu_s, task.sampled_at = cpu_s, now
-        return Inspection(True, handle.data["pid"], rss, percent)
+        return Inspection(True, handle.data["pid"], task.rss_bytes, task.cpu_percent)
 
     def logs(self, handle: Handle, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[str]:
         task = self._tasks.get(handle.instance)

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import psutil
 import pytest
 
 from node_manager import proc, runtime_base
-from node_manager.drivers import logfile, sandbox
+from node_manager.drivers import container, logfile, sandbox
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Spec
 from node_manager.drivers.docker import DockerDriver
 from node_manager.drivers.fake import FakeDriver
@@ -21,6 +22,7 @@ from node_manager.drivers.process import ProcessDriver
 from node_manager.settings import Settings
 from tests.conftest import require, wait_until
 from tests.docker_daemon import Daemon
+from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 
 _PYTHON = {
@@ -183,6 +185,43 @@ def test_inspection_shows_resident_memory(bench: Bench) -> None:
     handle, _ = bench.start("wait")
 
     wait_until(lambda: bench.driver.inspect(handle).rss_bytes > 0, 5, "resident memory")
+
+
+def test_looking_at_a_container_asks_the_daemon_for_nothing_that_takes_a_second(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = _docker(request, tmp_path)
+    handle, exits = bench.start("wait")
+    wait_until(lambda: bench.driver.inspect(handle).rss_bytes > 0, 10, "resident memory")
+    for name in ("get", "_get"):  # any request from here on fails
+        monkeypatch.setattr(bench.driver._client.api, name, None)  # type: ignore[attr-defined]
+
+    assert bench.driver.inspect(handle).rss_bytes > 0
+
+    monkeypatch.undo()
+    bench.driver.stop(handle, 0)
+    assert exits.get(timeout=20)
+
+
+def test_a_container_whose_sampling_raises_is_sampled_again(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, calls, original = supervised.errors().get("usage", 0), [], container.used
+
+    def used(stats: dict[str, Any]) -> tuple[int, float]:
+        calls.append(stats)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        return original(stats)
+
+    monkeypatch.setattr(container, "used", used)
+    bench = _docker(request, tmp_path)
+    handle, _ = bench.start("wait")
+    try:
+        wait_until(lambda: bench.driver.inspect(handle).rss_bytes > 0, 20, "resident memory")
+    finally:
+        bench.driver.stop(handle, 0)
+    assert supervised.errors()["usage"] == before + 1
 
 
 def test_a_new_manager_recovers_a_running_instance_from_its_handle(bench: Bench) -> None:

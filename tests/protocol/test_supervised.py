@@ -41,6 +41,7 @@ KINDS = {
     "reconcile": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "canary": "tests/node_manager/test_supervised.py::test_a_keyed_canary_goes_on_when_it_raises",
     "watch": "tests/node_manager/test_supervised.py::test_an_instance_whose_watching_raises_is_still_reported_when_it_ends",
+    "usage": "tests/node_manager/test_drivers.py::test_a_container_whose_sampling_raises_is_sampled_again",
     "update-deadlines": "tests/registry/test_safety.py::test_deadlines_are_kept_after_looking_after_them_raised",
     "channel": "tests/udo_interface/test_client.py::test_a_channel_that_raises_what_nobody_expected_tells_its_callers",
     "reap": "waits for a child that another thread looks after",
