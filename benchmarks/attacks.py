@@ -264,11 +264,17 @@ def _blinded(s: Scene) -> str:
         list(node.dead_letters())
         return slots[VICTIM].state == slots[OPERATOR].state == "owner"  # the victim may just have been killed (kill_neighbour)
 
+    def answers(operator: str, event: dict[str, Any]) -> bool:
+        with contextlib.suppress(PeerError), connect(operator, node=s.platform.node_socket) as client:
+            client.send(event)
+            client.flush(_MENDED_S)
+            return True
+        return False  # its log has just been begun anew
+
     try:
+        wait_until(lambda: answers(OPERATOR, {"attack": "nothing", "arguments": "{}"}), _MENDED_S, f"{OPERATOR} to answer")
         wait_until(mended, _MENDED_S, f"{OPERATOR} and {VICTIM} to serve")
-        with connect(VICTIM, node=s.platform.node_socket) as client:
-            client.send({"id": 1, "card": 1, "amount": 1.0, "at": 1})
-            client.flush(_ANSWER_S)
+        assert answers(VICTIM, {"id": 1, "card": 1, "amount": 1.0, "at": 1}), f"{VICTIM} does not answer"
     except (UdoError, OSError, AssertionError, InvalidRun) as e:
         return f"{type(e).__name__}: {e}"
     return ""

@@ -273,6 +273,11 @@ def _said(conn: Connection, *command: str) -> str:
         return str(e)
 
 
+def nothing(arguments: Arguments) -> list[str]:
+    """No attack: whether it answers."""
+    return []
+
+
 class Attack(Operator):
     """(attack, arguments) -> what was achieved, as a JSON list; empty if nothing was."""
 
