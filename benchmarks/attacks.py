@@ -29,10 +29,10 @@ from benchmarks import pushed
 from benchmarks.bringup import Platform, platform, say, wait_until
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
-from node_manager import access
+from node_manager.servers import access
 from udo_interface import connect
 from udo_protocol.errors import OperatorError, PeerError, UdoError
-from udo_protocol.keys import prefix
+from udo_protocol.queue.keys import prefix
 
 OPERATOR, VICTIM = "attack", "forward"
 # What the operator does to whoever calls it: no driver prevents that, the caller's own checks do.
@@ -290,8 +290,8 @@ def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto") -> dict[s
     """Every attack once; `--quick` is the same. InvalidRun if one succeeds that the driver claims to prevent."""
     with scene(driver, sandbox) as s:
         with s.platform.registry() as registry:
-            wait_until(lambda: any(n["live"] for n in registry.nodes()), 20, "the node's capabilities")
-            capabilities = next(n["capabilities"] for n in registry.nodes() if n["live"])
+            wait_until(lambda: any(n["live"] for n in registry.domain.nodes()), 20, "the node's capabilities")
+            capabilities = next(n["capabilities"] for n in registry.domain.nodes() if n["live"])
         say("hostile versions")
         outcomes = pushed.carry_out(s.platform, VICTIM)
         for attack in ATTACKS:

@@ -22,8 +22,8 @@ from udo_cli.packing import bases
 from udo_cli.packing.build import Target, build, load_manifest
 from udo_cli.packing.upload import upload
 from udo_protocol.errors import UdoError
-from udo_protocol.node_api import Node, connect_node
-from udo_protocol.registry_api import Registry
+from udo_protocol.node.api import Node, connect_node
+from udo_protocol.registry.api import Registry
 
 OPERATORS = Path(__file__).parent / "operators"
 START_TIMEOUT_S = 60.0

@@ -21,7 +21,7 @@ from types import FrameType
 
 from benchmarks.hostile_layers import CODE
 from benchmarks.mutated_layers import layer
-from node_manager.layers.child import outcome
+from node_manager.images.child import outcome
 
 # None of these layers has more than 100 KiB.
 CPU_S, MEMORY_BYTES = 5.0, 512 << 20

@@ -18,8 +18,8 @@ from benchmarks.openloop import undisturbed
 from benchmarks.rules import InvalidRun
 from udo_interface.lane import exchange
 from udo_interface.opening import Keyed, Request, conversation
+from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.schema import GROUP_COLUMN
 
 EPOCH_S, FRAME_S = 1.0, 0.005
 FILL_ROWS, FILL_EPOCH_ROWS = 5_000, 50_000

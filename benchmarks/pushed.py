@@ -16,9 +16,9 @@ from benchmarks.rules import InvalidRun
 from udo_cli.packing.image import assemble
 from udo_cli.packing.layers import Layer
 from udo_cli.packing.upload import upload
+from udo_protocol.formats.manifest import Manifest
 from udo_protocol.lifecycle import REFUSED
-from udo_protocol.manifest import Manifest
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 OPERATOR = "pushed"
 # Until every one of them is refused, on a busy machine; the slowest takes two seconds of processor time.

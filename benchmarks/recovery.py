@@ -75,8 +75,8 @@ class Epochs:
 
     def killed_between(self, before: list[str], after: list[str], kill: Callable[[], None], *, retry: bool, end: bool = False) -> float:
         """Seconds from the kill to the answers of the next frame, or with `end` to that of END; `retry`: of a new attempt."""
-        from udo_protocol.connection import ReplyError
         from udo_protocol.errors import UdoError
+        from udo_protocol.queue.connection import ReplyError
 
         attempt = self.open([before, after])
         attempt.step()
@@ -159,9 +159,9 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def _state_bytes(node: Any, name: str) -> int:
-    from udo_runtime.durable import load_session
+    from udo_runtime.state.durable import load_session
 
-    from udo_protocol.keys import prefix
+    from udo_protocol.queue.keys import prefix
 
     conn = node.connect("state")
     try:

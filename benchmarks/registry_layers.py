@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.bringup import say, wait_until
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 FULL_MB, QUICK_MB = 500, 100
 OPERATOR = Path(__file__).parent.parent / "examples" / "operators" / "fraud_v1"

@@ -20,7 +20,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, pmod, xxhash64
-from udo_runtime.durable import load_session
+from udo_runtime.state.durable import load_session
 
 from benchmarks.bringup import Platform, platform, say
 from benchmarks.contenders import stateful
@@ -29,9 +29,9 @@ from benchmarks.floor import floor
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from benchmarks.tables import count as readable
-from node_manager import access
+from node_manager.servers import access
 from udo_interface.java import spark_session
-from udo_protocol.keys import prefix
+from udo_protocol.queue.keys import prefix
 
 PARTITIONS = 2
 CHECKED_ROWS, CHECKED_KEYS = 3_000, 50

@@ -25,7 +25,7 @@ from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section, count
 from udo_interface import connect
 from udo_interface.client import Client
-from udo_protocol import body
+from udo_protocol.formats import body
 
 ROWS = 10_000
 # Different batches sent in turn, so that no cache holds all of them.

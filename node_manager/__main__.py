@@ -19,10 +19,10 @@ from typing import Any
 
 import structlog
 
-from node_manager import metrics
 from node_manager.manager import DRIVERS, Manager
 from node_manager.reconcile import Reconciler
-from node_manager.service import CLOSE_GRACE_S, Server
+from node_manager.rpc import metrics
+from node_manager.rpc.service import CLOSE_GRACE_S, Server
 from node_manager.settings import Settings
 from udo_protocol.errors import UdoError
 
@@ -86,7 +86,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
 def _registry(settings: Settings) -> Any:
     if not settings.registry:
         return None
-    from udo_protocol.registry_api import Registry
+    from udo_protocol.registry.api import Registry
 
     return Registry(settings.registry, token=settings.token or None, user=f"node:{settings.node}")
 

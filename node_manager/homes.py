@@ -1,6 +1,6 @@
 """Whether this node may serve a keyed session: what its state has begun on one node never begins empty on another.
 
-The registry says so once for each session (registry/group_maps.py); the answer is kept beside the state, so it is lost with it,
+The registry says so once for each session (registry/domain/group_maps.py); the answer is kept beside the state, so it is lost with it,
 and no registry is needed for a session that this node knows. What is only deployed here has no other node.
 """
 
@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from udo_protocol import keys
-from udo_protocol.connection import Arg, Connection
 from udo_protocol.errors import StateElsewhere, Unavailable
+from udo_protocol.queue import keys
+from udo_protocol.queue.connection import Arg, Connection
 
 # What a session is to this node: all of its state is here; what its store needs is here; it was released since, and what is here is old.
 HOME, STORED, FORMER = "home", "stored", "former"
 
 
 class GroupMaps(Protocol):
-    """The part of udo_protocol.registry_api.Registry that is needed here."""
+    """The part of udo_protocol.registry.api.Registry that is needed here."""
 
     def claim(
         self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False

@@ -22,27 +22,28 @@ from typing import Any, Protocol
 
 import structlog
 
-from node_manager import runtime_base
-from node_manager.canaries import Canary
-from node_manager.comparing import CANARY, UPDATE, Comparisons, Found
 from node_manager.drivers import sandbox
 from node_manager.drivers.base import Driver
 from node_manager.drivers.process import ProcessDriver
-from node_manager.embedded import Servers
 from node_manager.files import read_json, write_json
 from node_manager.homes import Asked, GroupMaps, Homes
-from node_manager.images import Image, Images, Source
-from node_manager.instances import Config, Instance, Instances
-from node_manager.keyed_canaries import KeyedCanary
-from node_manager.loading import Node, Wanted
-from node_manager.pool import Pool
-from node_manager.servers import Role
+from node_manager.images.images import Image, Images, Source
+from node_manager.instances import runtime_base
+from node_manager.instances.instances import Config, Instance, Instances
+from node_manager.instances.pool import Pool
+from node_manager.servers.binaries import Role
+from node_manager.servers.embedded import Servers
 from node_manager.settings import Settings
-from node_manager.slots import Slot
-from udo_protocol import checkpoints, dead_letters, keys, untrusted
-from udo_protocol import slot as log
+from node_manager.slots.loading import Node, Wanted
+from node_manager.slots.slot import Slot
+from node_manager.trials.canaries import Canary
+from node_manager.trials.comparing import CANARY, UPDATE, Comparisons, Found
+from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UdoError, Unavailable, UsageError, WaitTimeout
-from udo_protocol.schema import from_ipc, require_fit
+from udo_protocol.formats.schema import from_ipc, require_fit
+from udo_protocol.queue import keys
+from udo_protocol.queue import slot as log
+from udo_protocol.state import checkpoints, dead_letters, untrusted
 
 _log = structlog.get_logger()
 

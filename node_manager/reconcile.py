@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from node_manager.keyed_canaries import KeyedCanary
 from node_manager.manager import Catalogue, Manager
+from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, NotFound, Refused, UdoError, Unavailable
 from udo_protocol.lifecycle import REFUSED
@@ -43,7 +43,7 @@ _LEAVE_S = 2.0
 
 
 class Registry(Catalogue, Protocol):
-    """The part of udo_protocol.registry_api.Registry that a node uses."""
+    """The part of udo_protocol.registry.api.Registry that a node uses."""
 
     def wanted(self, node: str, after: int, wait_s: float) -> Mapping[str, Any]:
         """`{generation, deployments}`; answers at once if the generation is newer than `after`."""

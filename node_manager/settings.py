@@ -36,7 +36,7 @@ class Settings:
     rollback_window_s: float = 600.0
     # An instance asked to leave finishes the frame in hand within this time, then is killed.
     stop_grace_s: float = 10.0
-    # Give up state writes behind unreadable bytes of the state server's file (node_manager.append_only).
+    # Give up state writes behind unreadable bytes of the state server's file (node_manager.servers.append_only).
     cut_state: bool = False
     # The metrics tell names of deployments and loads to everybody who reaches them, so only this host unless told otherwise.
     metrics_host: str = "127.0.0.1"

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from registry import auth
 from registry.config import Config
-from registry.listening import settled
-from registry.server import serve
-from udo_protocol import signing
+from registry.http import auth
+from registry.http.listening import settled
+from registry.http.server import serve
 from udo_protocol.errors import Conflict, UdoError
+from udo_protocol.registry import signing
 
 # The worker of a killed registry notices within one second that its master is gone, and ends an upload under way within five; until
 # then it may still commit.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from flask import Flask, Response
 
-from registry import api, auth, oci, openapi
-from registry.blobs import Blobs
 from registry.config import Config
-from registry.hub import Hub
-from registry.store import Store
-from registry.stream import keep_time
-from registry.uploads import Uploads
-from registry.web import Services, authorise, on_error, reply, services
+from registry.content.blobs import Blobs
+from registry.content.uploads import Uploads
+from registry.http import api, auth, oci, openapi
+from registry.http.stream import keep_time
+from registry.http.web import Services, authorise, on_error, reply, services
+from registry.store.hub import Hub
+from registry.store.store import Store
 from udo_protocol import supervised
 
 

@@ -14,10 +14,10 @@ from typing import NoReturn
 
 import pytest
 
-from node_manager.servers import find_server, server_args
-from udo_protocol import slot
-from udo_protocol.connection import Connection
+from node_manager.servers.binaries import find_server, server_args
 from udo_protocol.errors import ServerLost, Unavailable
+from udo_protocol.queue import slot
+from udo_protocol.queue.connection import Connection
 
 # Ignored in what a script starts in the background, and then in all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import UdoError
-from udo_protocol.frame import ANSWER, DATA, END, Bytes, Frame, Header, Kind, encode
-from udo_protocol.lane_end import LaneEnd, Push
-from udo_protocol.node_api import Node
+from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc, schema_id, to_ipc
+from udo_protocol.node.api import Node
 from udo_protocol.proto.frame_pb2 import Label
-from udo_protocol.schema import GROUP_COLUMN, from_ipc, schema_id, to_ipc
+from udo_protocol.queue.connection import Connection, Login
+from udo_protocol.queue.frame import ANSWER, DATA, END, Bytes, Frame, Header, Kind, encode
+from udo_protocol.queue.lane_end import LaneEnd, Push
 
 GROUPS = range(4)
 

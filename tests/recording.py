@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tests.cli.conftest import Shell
 from tests.conftest import wait_until
 from udo_cli import recorder
-from udo_protocol.node_api import Node
+from udo_protocol.node.api import Node
 
 
 class Recorder:

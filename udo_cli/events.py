@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from udo_protocol.errors import NotFound, SchemaError, UsageError
-from udo_protocol.schema import misfits, require_fit, type_text
+from udo_protocol.formats.schema import misfits, require_fit, type_text
 
 
 def read(path: Path, schema: pa.Schema, batch_rows: int) -> list[pa.RecordBatch]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from udo_protocol.dead_letters import FAIL, POLICIES
 from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.limits import MOST_RETRIES
+from udo_protocol.state.dead_letters import FAIL, POLICIES
 
 _KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Files travel inside the deployment's JSON; models belong into the operator's folder.

@@ -20,12 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from node_manager import warden
 from node_manager.files import read_json
 from node_manager.proc import ProcessId, alive, identify, signal_group, terminate, wait
+from node_manager.servers import warden
 from udo_cli.home import Home
 from udo_protocol.errors import Conflict, UdoError, Unavailable, UsageError, WaitTimeout
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 # A first start compiles modules and migrates the database; later ones take about two seconds.
 START_TIMEOUT_S = 60.0
@@ -266,13 +266,13 @@ def _live_nodes(url: str) -> int:
 def _node_answers(home: Home) -> bool:
     if not home.node_socket.exists():
         return False
-    from udo_protocol.node_api import connect_node
+    from udo_protocol.node.api import connect_node
 
     return connect_node(str(home.node_socket)).healthy()
 
 
 def _remarks(home: Home) -> tuple[str, ...]:
-    from udo_protocol.node_api import connect_node
+    from udo_protocol.node.api import connect_node
 
     return tuple(f"{s.role} server: {s.remark}" for s in connect_node(home.node_socket).status().servers if s.remark)
 
@@ -301,7 +301,7 @@ def _stop_node(home: Home) -> None:
 
 def _replace_node(home: Home) -> None:
     """End the node manager alone: its instances and servers go on, and the next one adopts them."""
-    from udo_protocol.node_api import connect_node
+    from udo_protocol.node.api import connect_node
 
     if (process := _recorded(home.node)) is not None:
         signal_group(process, signal.SIGKILL)  # on SIGTERM it would end them all

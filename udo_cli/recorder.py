@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from udo_protocol.errors import ProtocolError, UdoError, UsageError
-from udo_protocol.frame import decode
+from udo_protocol.formats.recording_file import Writer
 from udo_protocol.proto import node_manager_pb2 as pb
-from udo_protocol.recording_file import Writer
+from udo_protocol.queue.frame import decode
 
 INTERRUPTED = "interrupted"
 

@@ -10,8 +10,8 @@ from typing import Any
 from udo_cli.settings import Settings
 from udo_protocol.errors import Conflict, OperatorError, UsageError, WaitTimeout, by_code
 from udo_protocol.lifecycle import REFUSED
-from udo_protocol.node_api import Node, connect_node
-from udo_protocol.registry_api import Registry
+from udo_protocol.node.api import Node, connect_node
+from udo_protocol.registry.api import Registry
 
 Json = dict[str, Any]
 _LOOK_S = 0.1

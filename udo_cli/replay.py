@@ -11,15 +11,15 @@ from typing import Self
 
 import pyarrow as pa
 
-from udo_protocol.backoff import LinearBackoff
-from udo_protocol.body import read_event
-from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import PeerError, UdoError, WaitTimeout, by_code
-from udo_protocol.frame import ANSWER, DATA, ERROR, Failure, Frame, Header, bounded, encode
-from udo_protocol.lane_end import LaneEnd, Push
-from udo_protocol.node_api import Node
+from udo_protocol.formats.body import read_event
+from udo_protocol.formats.schema import schema_id, to_ipc
+from udo_protocol.node.api import Node
 from udo_protocol.proto import node_manager_pb2 as pb
-from udo_protocol.schema import schema_id, to_ipc
+from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.connection import Connection, Login
+from udo_protocol.queue.frame import ANSWER, DATA, ERROR, Failure, Frame, Header, bounded, encode
+from udo_protocol.queue.lane_end import LaneEnd, Push
 
 # The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
 _GRACE_S = 15.0

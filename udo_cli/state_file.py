@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from udo_runtime.groups import PACKED_TIMERS, Group
-from udo_runtime.versions import Versions
+from udo_runtime.state.groups import PACKED_TIMERS, Group
+from udo_runtime.state.versions import Versions
 
 from udo_protocol.errors import Conflict, ProtocolError, UsageError
 from udo_protocol.proto import node_manager_pb2 as pb

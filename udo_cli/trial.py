@@ -35,9 +35,9 @@ def share(text: str) -> float:
 
 
 def condition(text: str) -> str:
-    """A condition of udo_protocol.canary, checked before anything is asked of the registry."""
-    from udo_protocol.canary import Condition
+    """A condition of udo_protocol.registry.canary, checked before anything is asked of the registry."""
     from udo_protocol.errors import UsageError
+    from udo_protocol.registry.canary import Condition
 
     try:
         return str(Condition.parse(text))

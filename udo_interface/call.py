@@ -24,7 +24,7 @@ from udo_interface.store import Stored
 from udo_interface.store_place import located, require_writable
 from udo_interface.task import Keys, Task
 from udo_protocol.errors import SchemaError, UsageError
-from udo_protocol.schema import GROUP_COLUMN, to_ipc
+from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,7 +22,7 @@ from udo_interface.lane import LOOK_MS, Collector, Sender
 from udo_interface.opening import Opened
 from udo_protocol import supervised
 from udo_protocol.errors import LaneExpired, PeerError, SchemaError, ServerLost, SlotBroken, UdoError, UsageError, WaitTimeout
-from udo_protocol.lane_end import LaneEnd
+from udo_protocol.queue.lane_end import LaneEnd
 
 Listener = Callable[[Any], None]
 # A full log is noticed after this long.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from udo_protocol.errors import UsageError
-from udo_protocol.manifest import Manifest, parse
-from udo_protocol.registry_api import Registry
-from udo_protocol.schema import type_text
+from udo_protocol.formats.manifest import Manifest, parse
+from udo_protocol.formats.schema import type_text
+from udo_protocol.registry.api import Registry
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from udo_interface.spark_types import spark_type
 from udo_protocol.errors import UsageError
+from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.schema import GROUP_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

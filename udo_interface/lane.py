@@ -13,16 +13,16 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from udo_protocol import frame
-from udo_protocol.backoff import LinearBackoff
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.cut import cut
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, WaitTimeout, by_code
-from udo_protocol.frame import Bytes, Frame, Header, bounded
-from udo_protocol.lane_end import LaneEnd, Push, gone
+from udo_protocol.formats.schema import conform, misfits, schema_id, to_ipc
 from udo_protocol.limits import MESSAGE_CHARS, TRACEBACK_CHARS
-from udo_protocol.schema import conform, misfits, schema_id, to_ipc
-from udo_protocol.slot import last_emitted
+from udo_protocol.queue import frame
+from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.frame import Bytes, Frame, Header, bounded
+from udo_protocol.queue.lane_end import LaneEnd, Push, gone
+from udo_protocol.queue.slot import last_emitted
 
 # The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
 GRACE_MS = 15_000

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from udo_interface.discovery import NODE_WAIT_SETTING
 from udo_interface.lane import Collector, Place, Sender, Stamp
-from udo_protocol.backoff import LinearBackoff
-from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import NodeAway, PeerError, ProtocolError, ServerLost
-from udo_protocol.lane_end import LaneEnd
+from udo_protocol.formats.schema import from_ipc, to_ipc
 from udo_protocol.limits import DEFAULT, Limits
-from udo_protocol.node_api import connect_node
-from udo_protocol.schema import from_ipc, to_ipc
+from udo_protocol.node.api import connect_node
+from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.connection import Connection, Login
+from udo_protocol.queue.lane_end import LaneEnd
 
 # An instance that is just being started (first deployment, crash, cold version pin) is worth this wait.
 OPEN_WAIT_MS = 30_000

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from udo_protocol.errors import SchemaError
-from udo_protocol.schema import misfits, type_text
+from udo_protocol.formats.schema import misfits, type_text
 
 _SIMPLE: tuple[tuple[type[T.DataType], pa.DataType], ...] = (
     (T.BooleanType, pa.bool_()),

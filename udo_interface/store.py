@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from udo_interface.key_groups import groups_of
 from udo_interface.store_place import OBJECT_STORES, first_line, hint, put, reached
-from udo_protocol import body
 from udo_protocol.errors import StateLost, Unavailable
+from udo_protocol.formats import body
 from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.stored import ROWS
+from udo_protocol.state.stored import ROWS
 
 FORMAT = 1
 # Every so many epochs a full file instead of a delta: bounds what is read after a loss and what is kept.

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from udo_interface.lane import Asked, Collector, Place, Sender
 from udo_interface.store import File, Store, newest_at
-from udo_protocol import frame
 from udo_protocol.errors import ProtocolError
-from udo_protocol.frame import Frame, Header
-from udo_protocol.stored import ROWS, Row, body_bytes, row_bytes, rows
+from udo_protocol.queue import frame
+from udo_protocol.queue.frame import Frame, Header
+from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
 
 Answers = Iterator[tuple[Asked, pa.RecordBatch]]
 

@@ -23,9 +23,9 @@ from udo_interface.opening import Keyed, Request, conversation
 from udo_interface.progress import require_synchronous
 from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
-from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import OperatorError, SchemaError, UsageError
-from udo_protocol.schema import GROUP_COLUMN, from_ipc
+from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc
+from udo_protocol.state.dead_letters import DEAD_LETTER
 
 # Rows gathered into one frame where Spark hands over single rows; Spark's own default for Arrow batches.
 ROWS_PER_FRAME = 10_000

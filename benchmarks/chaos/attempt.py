@@ -14,7 +14,7 @@ from benchmarks.chaos.kinds import ANSWERS
 from benchmarks.chaos.oracle import Event
 from udo_interface.lane import Collector, Sender, exchange
 from udo_interface.opening import Keyed, Request, reach
-from udo_protocol.schema import GROUP_COLUMN
+from udo_protocol.formats.schema import GROUP_COLUMN
 
 EVENTS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("kind", pa.string()), ("t", pa.timestamp("us"))])
 SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from benchmarks.chaos.changes import MIGRATE, UPDATE, Changeable, Changes, equal, other_form
 from benchmarks.chaos.kinds import OTHERWISE
-from udo_protocol.canary import Measured
+from udo_protocol.registry.canary import Measured
 
 CANARY, COMPARED, SEEN = "canary", "canary frames compared", "canary frames seen to be answered otherwise"
 # The update goes through; it is decided against; somebody ends it.

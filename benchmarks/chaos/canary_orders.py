@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from node_manager import comparing
 from node_manager.manager import Manager
-from udo_protocol.canary import Measured
+from node_manager.trials import comparing
 from udo_protocol.errors import UdoError
+from udo_protocol.registry.canary import Measured
 
 _LOOK_S, _BEGIN_S, _END_S = 0.05, 10.0, 20.0
 

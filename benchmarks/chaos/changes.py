@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Protocol
 
-from udo_protocol.connection import ReplyError
 from udo_protocol.errors import UdoError
+from udo_protocol.queue.connection import ReplyError
 
 UPDATE, MIGRATE = "live update", "live update to another form of state"
 BACK_KEPT, BACK_DOWN = "rollback by kept state and input", "rollback by down-migration"

@@ -18,8 +18,8 @@ from benchmarks.chaos.inside import CHANGE_POINTS, POINTS, RESTORED
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.rules import InvalidRun
-from udo_protocol.connection import ReplyError
 from udo_protocol.errors import UdoError
+from udo_protocol.queue.connection import ReplyError
 
 KILL, KILL_AT, FORMER = "instance killed", "instance killed at", "former owner resumed"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"

@@ -35,7 +35,7 @@ def at(directory, prefix, point):
 def install_points(directory):
     """Let every step of a keyed instance, and of the shadow that it was, pass its points."""
     from udo_runtime.drivers.keyed import KeyedOwner
-    from udo_runtime.following import Follower, Rewinder
+    from udo_runtime.state.following import Follower, Rewinder
 
     def around(cls, name, before, after, prefix=lambda self: self._link.prefix):
         original = getattr(cls, name)
@@ -60,7 +60,7 @@ def install_points(directory):
 
 def lack_fence(directory):
     """An instance emits and checkpoints with whatever token owns the slot."""
-    import udo_runtime.durable as durable
+    import udo_runtime.state.durable as durable
     from udo_runtime.drivers.keyed import KeyedOwner
 
     send, store = KeyedOwner.send, durable.store
@@ -84,7 +84,7 @@ def lack_fence(directory):
 
 def lack_undo(directory):
     """What an attempt did is not taken back when another begins."""
-    from udo_runtime.groups import Group
+    from udo_runtime.state.groups import Group
 
     def kept(self):
         self.settle(close=True)
@@ -115,7 +115,7 @@ def lack_emit(directory):
 def lack_end_groups(directory):
     """END completes only the groups that had events."""
     from udo_runtime.engine.keyed import Engine
-    from udo_runtime.groups import Label
+    from udo_runtime.state.groups import Label
 
     end = Engine._end
 
@@ -131,7 +131,7 @@ def lack_end_groups(directory):
 
 def lack_late_label(directory):
     """Frames with an older label than their group's are processed all the same."""
-    import udo_runtime.session as session
+    import udo_runtime.state.session as session
 
     session._stale = lambda mine, label: False
 
@@ -152,7 +152,7 @@ def lack_riding(directory):
 
 def lack_commit_frame(directory):
     """commit = "frame" is taken for "epoch": what was answered since the last END is processed again after a crash."""
-    from udo_runtime.keyed import KeyedProcessor
+    from udo_runtime.execution.keyed import KeyedProcessor
 
     begin = KeyedProcessor.__init__
 
@@ -165,7 +165,7 @@ def lack_commit_frame(directory):
 
 def lack_journal(directory):
     """An update's shadow has the owner's state as it was when it began to follow."""
-    from udo_runtime.following import Follower
+    from udo_runtime.state.following import Follower
 
     Follower.sync = lambda self: None
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.chaos import canary_orders
-from node_manager import runtime_base
 from node_manager.__main__ import main
+from node_manager.instances import runtime_base
 
 if __name__ == "__main__":
     runtime_base.bootstrap = lambda: Path(__file__).with_name("inside.py")

@@ -23,16 +23,16 @@ from benchmarks.chaos.canaries import Tried
 from benchmarks.chaos.inside import LACKS
 from benchmarks.chaos.kinds import HISTORY, Kind
 from benchmarks.chaos.stops import INSTANCE, MANAGER
-from node_manager import access
-from node_manager.servers import Role
-from udo_protocol import manifest as manifests
-from udo_protocol import rewinding
-from udo_protocol.connection import Connection
+from node_manager.servers import access
+from node_manager.servers.binaries import Role
 from udo_protocol.errors import UdoError
-from udo_protocol.keys import prefix
+from udo_protocol.formats import manifest as manifests
 from udo_protocol.limits import DEFAULT
-from udo_protocol.node_api import connect_node
-from udo_protocol.slot import SlotStats, slot_stats
+from udo_protocol.node.api import connect_node
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.slot import SlotStats, slot_stats
+from udo_protocol.state import rewinding
 
 _START_S, _STOP_S = 60.0, 40.0
 _FIRE_S, _TAKEN_S = 3.0, 1.0

@@ -28,14 +28,14 @@ from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.lanes import KINDS, Outcome
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.chaos.streaming import StreamingQuery, report
-from node_manager import access
+from node_manager.servers import access
 from udo_cli import local
 from udo_cli.home import Home
 from udo_interface.java import spark_session
-from udo_protocol import rewinding
-from udo_protocol.canary import DIFFERENT, Measured
 from udo_protocol.errors import UdoError
-from udo_protocol.keys import prefix
+from udo_protocol.queue.keys import prefix
+from udo_protocol.registry.canary import DIFFERENT, Measured
+from udo_protocol.state import rewinding
 
 AT_ONCE = 2
 INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (

@@ -19,7 +19,7 @@ from benchmarks.rules import InvalidRun
 from tests.support.netns import Host, Missing, Network, network
 from udo_cli.home import Home
 from udo_protocol.errors import UdoError
-from udo_protocol.node_api import connect_node
+from udo_protocol.node.api import connect_node
 
 OPERATOR = "history"
 _START_S, _STOP_S = 90.0, 40.0

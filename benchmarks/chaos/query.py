@@ -19,9 +19,9 @@ from benchmarks.chaos.judge import Mismatch, judge
 from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.oracle import Event
-from udo_protocol.connection import ReplyError
 from udo_protocol.errors import ProtocolError, SchemaError, StateLost, TwoProducers, UdoError
 from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.queue.connection import ReplyError
 
 START = dt.datetime(2020, 1, 1)
 # A task that fails so often fails its query, as in Spark.

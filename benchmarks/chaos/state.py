@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from udo_runtime.durable import load_session
-from udo_runtime.groups import TIMERS, unpack
-from udo_runtime.keyed import unpack_key
+from udo_runtime.execution.keyed import unpack_key
+from udo_runtime.state.durable import load_session
+from udo_runtime.state.groups import TIMERS, unpack
 
 from benchmarks.chaos.kinds import Kind
-from node_manager import access
+from node_manager.servers import access
 from udo_protocol.errors import ServerLost
-from udo_protocol.keys import prefix
+from udo_protocol.queue.keys import prefix
 
 _BACK_S = 30.0
 _EPOCH = dt.datetime(1970, 1, 1)

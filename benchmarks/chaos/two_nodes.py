@@ -25,8 +25,8 @@ from udo_interface.lane import exchange
 from udo_interface.opening import Keyed, Request, conversation
 from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
-from udo_protocol.connection import ReplyError
 from udo_protocol.errors import PeerError, ProtocolError, SchemaError, StateElsewhere, StateLost, TwoProducers, UdoError
+from udo_protocol.queue.connection import ReplyError
 
 AT_ONCE = 3
 LOST, KILLED, AGAIN, RESTARTED, MOVED = "node lost with its disk", "worker killed", "task failed after END", "driver killed", "epoch moved"

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bringup import server
-from node_manager.servers import find_server
-from udo_protocol.connection import Connection
+from node_manager.servers.binaries import find_server
+from udo_protocol.queue.connection import Connection
 
 SCHEMA = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("amount", pa.float64()), ("at", pa.int64())])
 _WAIT_S = "60"

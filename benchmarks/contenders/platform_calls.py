@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from udo_interface import udo
 from udo_interface.deployed import fetch
 from udo_interface.task import ROWS_PER_FRAME, Task
-from udo_protocol.schema import to_ipc
+from udo_protocol.formats.schema import to_ipc
 
 # The operator's deployment behind each function's name.
 DEPLOYMENTS = {"filter": "keep", "forward": "forward"}

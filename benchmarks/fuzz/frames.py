@@ -22,10 +22,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol import body
 from udo_protocol.errors import ProtocolError
-from udo_protocol.frame import DATA, Header, decode, encode
-from udo_protocol.schema import from_ipc, schema_id, to_ipc
+from udo_protocol.formats import body
+from udo_protocol.formats.schema import from_ipc, schema_id, to_ipc
+from udo_protocol.queue.frame import DATA, Header, decode, encode
 
 ROWS = 40
 # What lies around a frame in memory. Eight such bytes in a row in an answer were not in its frame.

@@ -25,8 +25,8 @@ from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.container import LOST, Watched, attach, bounds, over_memory, said, update, used
 from node_manager.drivers.docker_images import RUNTIME, Images
+from node_manager.servers.warden import DOCKER, HOME_LABEL
 from node_manager.settings import Settings
-from node_manager.warden import DOCKER, HOME_LABEL
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, Unavailable
 

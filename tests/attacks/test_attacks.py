@@ -15,7 +15,7 @@ import pytest
 from benchmarks import attacks, pushed
 from node_manager.drivers.base import Capabilities
 from node_manager.drivers.sandbox import PROGRAM
-from node_manager.servers import find_server
+from node_manager.servers.binaries import find_server
 from tests.conftest import require
 from tests.docker_daemon import Daemon
 from udo_cli.commands.node import CAPABILITIES

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.chaos.canaries import CANARY, COMPARED, SEEN, Canaries, Tried, wrong
 from benchmarks.chaos.changes import MIGRATE, UPDATE, Changes
 from benchmarks.chaos.kinds import HISTORY, OTHERWISE
-from udo_protocol.canary import Measured
+from udo_protocol.registry.canary import Measured
 
 
 @pytest.mark.parametrize(

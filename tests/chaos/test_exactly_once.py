@@ -15,7 +15,7 @@ from benchmarks.chaos.changes import CHANGES
 from benchmarks.chaos.faults import WEIGHTS
 from benchmarks.chaos.kinds import CHAIN
 from benchmarks.chaos.stops import INSTANCE, MANAGER, QUEUE, STATE, STOPPED
-from node_manager.servers import find_server
+from node_manager.servers.binaries import find_server
 from tests.conftest import require
 from tests.support.netns import Missing, network
 from udo_interface.java import java_home

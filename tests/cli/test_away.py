@@ -18,8 +18,8 @@ from tests.cli.conftest import Shell
 from tests.cli.test_platform import ask
 from tests.conftest import wait_until
 from udo_cli.main import cli
-from udo_protocol.node_api import connect_node
-from udo_protocol.registry_api import Registry
+from udo_protocol.node.api import connect_node
+from udo_protocol.registry.api import Registry
 
 Operators = Callable[..., Path]
 START_S = 60

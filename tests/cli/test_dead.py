@@ -13,7 +13,7 @@ from pyarrow import parquet
 from tests.cli.conftest import Shell
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Lane
-from udo_protocol.node_api import connect_node
+from udo_protocol.node.api import connect_node
 
 BODY = "if {13, 14} & set(batch.column('a').to_pylist()): raise ValueError('unlucky')"
 FIXED = "if 14 in batch.column('a').to_pylist(): raise ValueError('worse')"

@@ -12,7 +12,7 @@ from tests.cli.conftest import Shell
 from udo_cli.exits import MEANING
 from udo_cli.main import COMMANDS
 from udo_cli.settings import Settings
-from udo_protocol.manifest import Manifest, OperatorLimits, parse
+from udo_protocol.formats.manifest import Manifest, OperatorLimits, parse
 
 DOCS = Path(__file__).parents[2] / "docs"
 OPERATORS, CLI = ((DOCS / name).read_text("utf-8") for name in ("operators.md", "cli.md"))

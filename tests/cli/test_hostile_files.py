@@ -21,14 +21,14 @@ from tests.cli import images
 from udo_cli import state_file
 from udo_cli.packing import archive
 from udo_protocol.errors import UsageError
-from udo_protocol.recording_file import Recording
+from udo_protocol.formats.recording_file import Recording
 
 INDEX = file("index.json", b"{}")
 # In a process of its own, which may take this much memory and time: the point is that it ends.
 MEMORY_BYTES, WITHIN_S = 1 << 30, 60
 READ = {
     "archive": "from udo_cli.packing import archive; archive.read(sys.argv[1], pathlib.Path('.'))",
-    "recording": "from udo_protocol.recording_file import Recording; Recording(pathlib.Path(sys.argv[1]))",
+    "recording": "from udo_protocol.formats.recording_file import Recording; Recording(pathlib.Path(sys.argv[1]))",
     "state": "from udo_cli import state_file; state_file._GROUP_BYTES = 1 << 24; state_file.check(pathlib.Path(sys.argv[1]))",
 }
 

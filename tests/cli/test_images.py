@@ -18,7 +18,7 @@ from tests.cli import images
 from tests.cli.conftest import OPERATOR, Shell
 from tests.conftest import require
 from tests.docker_daemon import Daemon
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 Operators = Callable[..., Path]
 pytestmark = pytest.mark.skipif(host.machine() != "x86_64", reason="the images here are for amd64")

@@ -89,7 +89,7 @@ def test_a_throwing_operator_shows_its_traceback_and_the_event(udo: Shell, opera
     assert "AssertionError: two" in err
     assert "op.py" in err
     assert 'the event: {"a": 2}' in err
-    assert "udo_runtime/load.py" not in err
+    assert "udo_runtime/execution/load.py" not in err
 
 
 def test_an_operator_that_answers_other_columns_is_told_which(udo: Shell, operator: Callable[..., Path]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Shell
 from tests.cli.test_state import MANIFEST, ONE, TWO, run, sessions, show, visits, write  # noqa: F401 (visits is a fixture)
-from udo_protocol.node_api import Node
+from udo_protocol.node.api import Node
 
 NEXT = """
 from udo_runtime import Operator

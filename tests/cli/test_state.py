@@ -14,8 +14,8 @@ from tests.keyed import Attempt
 from udo_cli import state_file
 from udo_cli.state_text import entries
 from udo_protocol.errors import StateElsewhere, UsageError
-from udo_protocol.node_api import Node, connect_node
-from udo_protocol.registry_api import Registry
+from udo_protocol.node.api import Node, connect_node
+from udo_protocol.registry.api import Registry
 
 MANIFEST = """
 name = "visits"
@@ -192,7 +192,7 @@ def test_every_sub_command_has_help_with_examples(udo: Callable[..., object]) ->
 def test_times_bytes_and_composite_keys_have_a_text_form() -> None:
     import datetime as dt
 
-    from udo_runtime.groups import PACKED_TIMERS, pack
+    from udo_runtime.state.groups import PACKED_TIMERS, pack
 
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     values = {pack(["a", 7]): pack({"t": at, "b": b"\x01", "m": {1: 2}}), PACKED_TIMERS: pack({"t": {pack(["a", 7]): [1_000_000]}})}

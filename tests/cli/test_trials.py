@@ -19,7 +19,7 @@ from tests.cli.conftest import Shell
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from udo_interface import connect
-from udo_protocol.node_api import connect_node
+from udo_protocol.node.api import connect_node
 
 Operators = Callable[..., Path]
 

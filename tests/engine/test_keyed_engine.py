@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from udo_runtime.api import Operator
-from udo_runtime.groups import TIMERS, unpack
-from udo_runtime.keyed import Keyed
-from udo_runtime.keyed_bad_events import Policy
+from udo_runtime.execution.keyed import Keyed
+from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.sdk.api import Operator
+from udo_runtime.state.groups import TIMERS, unpack
 
 from tests.support.memory_slot import MemorySlot
-from udo_protocol.dead_letters import DEAD, PENDING, Letter
-from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Header, Kind, encode
+from udo_protocol.formats.schema import GROUP_COLUMN, schema_id, to_ipc
 from udo_protocol.proto.frame_pb2 import Label
-from udo_protocol.schema import GROUP_COLUMN, schema_id, to_ipc
+from udo_protocol.queue.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Header, Kind, encode
+from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
 
 EVENTS = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us"))])
 SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))

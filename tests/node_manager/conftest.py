@@ -21,16 +21,16 @@ import pyarrow as pa
 import pytest
 
 from node_manager.manager import Manager
-from node_manager.servers import find_server
+from node_manager.servers.binaries import find_server
 from node_manager.settings import Settings
 from tests.conftest import require, wait_until
-from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import UdoError, Unavailable
-from udo_protocol.frame import DATA, Frame, Header, encode
-from udo_protocol.lane_end import LaneEnd, Push
-from udo_protocol.manifest import Manifest
-from udo_protocol.node_api import Node, connect_node
-from udo_protocol.schema import from_ipc, schema_id
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.formats.schema import from_ipc, schema_id
+from udo_protocol.node.api import Node, connect_node
+from udo_protocol.queue.connection import Connection, Login
+from udo_protocol.queue.frame import DATA, Frame, Header, encode
+from udo_protocol.queue.lane_end import LaneEnd, Push
 
 ADD = """
 import os

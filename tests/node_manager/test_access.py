@@ -17,18 +17,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from node_manager import access
-from node_manager.embedded import Servers
+from node_manager.servers import access
+from node_manager.servers.embedded import Servers
 from node_manager.settings import Settings
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add
-from udo_protocol import access as rules
-from udo_protocol import checkpoints, keys, lane_end, slot, slot_reader
-from udo_protocol.connection import Connection, Login, ReplyError
 from udo_protocol.errors import Conflict, UdoError, Unauthorized
-from udo_protocol.frame import ANSWER, DATA, Header, encode
-from udo_protocol.schema import to_ipc
+from udo_protocol.formats.schema import to_ipc
+from udo_protocol.queue import access as rules
+from udo_protocol.queue import keys, lane_end, slot, slot_reader
+from udo_protocol.queue.connection import Connection, Login, ReplyError
+from udo_protocol.queue.frame import ANSWER, DATA, Header, encode
+from udo_protocol.state import checkpoints
 
 MINE, OTHER = "udo:mine:0:", "udo:other:0:"
 _attempts = itertools.count(10)

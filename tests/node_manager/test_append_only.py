@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node_manager import append_only
-from node_manager.embedded import Servers
+from node_manager.servers import append_only
+from node_manager.servers.embedded import Servers
 from node_manager.settings import Settings
 from udo_protocol.errors import Unavailable
 

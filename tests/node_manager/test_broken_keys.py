@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from node_manager import access
-from node_manager.comparing import _findings
-from node_manager.servers import Role
+from node_manager.servers import access
+from node_manager.servers.binaries import Role
+from node_manager.trials.comparing import _findings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
-from udo_protocol import keys
-from udo_protocol.connection import Connection, ReplyError
-from udo_protocol.dead_letters import DEAD
 from udo_protocol.errors import LaneExpired, OperatorError, SlotBroken, UdoError
+from udo_protocol.queue import keys
+from udo_protocol.queue.connection import Connection, ReplyError
+from udo_protocol.state.dead_letters import DEAD
 
 Open = Callable[..., Lane]
 MINE = keys.prefix("mine", 0)
@@ -54,7 +54,7 @@ def run(batch):
 BREAKS = """
 import sys, threading, time
 from udo_runtime import operator
-from udo_protocol.connection import Connection
+from udo_protocol.queue.connection import Connection
 def spoil():
     while True:
         frame = sys._current_frames()[threading.main_thread().ident]

@@ -18,7 +18,7 @@ from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
 from tests.registry.conftest import start
 from udo_interface import connect
 from udo_protocol.errors import Conflict
-from udo_protocol.frame import ANSWER, ERROR
+from udo_protocol.queue.frame import ANSWER, ERROR
 
 # Version 2 of the tests below: b = a + 100, fails on event -1, sleeps on event -2, dies of event -3.
 TWO = """

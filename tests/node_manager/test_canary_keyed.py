@@ -13,9 +13,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from node_manager import access
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
+from node_manager.servers import access
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, put_image
@@ -25,12 +25,12 @@ from tests.node_manager.test_diff_keyed import MIGRATED
 from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
 from tests.node_manager.test_state import COUNT, KEYED
 from tests.registry.conftest import start
-from udo_protocol import following
 from udo_protocol.errors import Conflict
-from udo_protocol.frame import ANSWER, Header, encode
-from udo_protocol.registry_api import Registry
-from udo_protocol.schema import schema_id, to_ipc
-from udo_protocol.slot_reader import SlotReader
+from udo_protocol.formats.schema import schema_id, to_ipc
+from udo_protocol.queue.frame import ANSWER, Header, encode
+from udo_protocol.queue.slot_reader import SlotReader
+from udo_protocol.registry.api import Registry
+from udo_protocol.state import following
 
 # The operator counts each key. Version 2: the same; it fails on key 13, sleeps on key 14, dies of key 15, hangs on key 16, and counts
 # key 3 twice; where it was processed stands in a file.

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from node_manager import access
+from node_manager.servers import access
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import Conflict, NotFound, OperatorError, SchemaError
-from udo_protocol.schema import parse_schema, to_ipc
+from udo_protocol.formats.schema import parse_schema, to_ipc
 
 Open = Callable[..., Lane]
 

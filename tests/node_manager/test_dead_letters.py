@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from node_manager import access
+from node_manager.servers import access
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, put_image
 from tests.node_manager.test_state import imported
-from udo_protocol import access as rules
 from udo_protocol.errors import Conflict, NotFound, UsageError
+from udo_protocol.queue import access as rules
 
 Open = Callable[..., Lane]
 PICKY = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node_manager.deaths import PER_FRAME, RESTART_MOST_S, Deaths, backoff_s
+from node_manager.slots.deaths import PER_FRAME, RESTART_MOST_S, Deaths, backoff_s
 
 
 def test_the_first_death_restarts_at_once_and_later_ones_ever_later_up_to_a_bound() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from node_manager import access
+from node_manager.servers import access
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
-from udo_protocol.connection import Connection
 from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.queue.connection import Connection
 
 Open = Callable[..., Lane]
 # b = a + 1, but not of every event: the new version of the tests below.

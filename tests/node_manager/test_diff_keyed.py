@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from node_manager import access
+from node_manager.servers import access
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, put_image

@@ -9,7 +9,7 @@ import docker as sdk
 import pytest
 from docker.models.containers import Container
 
-from node_manager.warden import HOME_LABEL
+from node_manager.servers.warden import HOME_LABEL
 from tests.conftest import wait_until
 from tests.docker_daemon import Daemon as Docker
 from tests.keyed import Attempt
@@ -17,7 +17,7 @@ from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.node_manager.test_canary import TWO, Watched
 from tests.node_manager.test_diff import Running
 from tests.node_manager.test_registry import running
-from udo_protocol.frame import ERROR
+from udo_protocol.queue.frame import ERROR
 
 Open = Callable[..., Lane]
 COUNT = """

@@ -13,12 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
-from node_manager import proc, runtime_base
+from node_manager import proc
 from node_manager.drivers import container, logfile, sandbox
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Spec
 from node_manager.drivers.docker import DockerDriver
 from node_manager.drivers.fake import FakeDriver
 from node_manager.drivers.process import ProcessDriver
+from node_manager.instances import runtime_base
 from node_manager.settings import Settings
 from tests.conftest import require, wait_until
 from tests.docker_daemon import Daemon

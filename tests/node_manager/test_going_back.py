@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from node_manager import going_back
 from node_manager.drivers.base import Exit
-from node_manager.instances import Instance
+from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
-from node_manager.service import Server
+from node_manager.rpc.service import Server
+from node_manager.slots import going_back
 from tests.conftest import Servers, wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import put_image
 from tests.node_manager.test_diff_keyed import MIGRATED
 from tests.node_manager.test_state import COUNT, KEYED
-from udo_protocol import rewinding
 from udo_protocol.errors import Conflict
-from udo_protocol.node_api import Node, connect_node
+from udo_protocol.node.api import Node, connect_node
+from udo_protocol.state import rewinding
 
 PREFIX = "udo:d:0:"
 

@@ -17,17 +17,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node_manager import warden
-from node_manager.embedded import ROLES, Servers
+from node_manager.servers import warden
+from node_manager.servers.embedded import ROLES, Servers
 from node_manager.settings import Settings
-from node_manager.watching import LOOK_MOST_S, Watch
+from node_manager.slots.watching import LOOK_MOST_S, Watch
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from udo_cli.commands import status
 from udo_protocol import clock
-from udo_protocol.connection import Connection
 from udo_protocol.errors import ServerLost, Unavailable
-from udo_protocol.slot import SlotStats
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.slot import SlotStats
 
 Open = Callable[..., Lane]
 SHORT = ("--heartbeat-grace-ms", "8000")
@@ -155,7 +155,7 @@ def test_a_manager_that_meets_a_server_it_cannot_reach_ends_it_before_it_starts_
 
 
 def test_no_two_servers_run_on_one_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from node_manager import embedded
+    from node_manager.servers import embedded
 
     monkeypatch.setattr(embedded, "_FREE_S", 0.1)
     settings = Settings(home, "n")

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from node_manager import access
 from node_manager.homes import Asked, Homes
-from node_manager.servers import find_server
+from node_manager.servers import access
+from node_manager.servers.binaries import find_server
 from tests.conftest import Servers, require, wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon
@@ -24,7 +24,7 @@ from tests.node_manager.test_state import COUNT, KEYED
 from tests.registry.conftest import Running, image, start
 from udo_protocol.errors import Conflict, NotFound, StateElsewhere, Unavailable
 from udo_protocol.proto import node_manager_pb2 as pb
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 _sessions = itertools.count()
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from node_manager import runtime_base
-from node_manager.images import Images
-from node_manager.instances import Config
+from node_manager.images.images import Images
+from node_manager.instances import runtime_base
+from node_manager.instances.instances import Config
 from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
-from udo_protocol.manifest import Manifest
+from udo_protocol.formats.manifest import Manifest
 
 MANIFEST = Manifest(name="t", version="1", entry="op:run", input={"a": "int64"}, output={"b": "int64"})
 

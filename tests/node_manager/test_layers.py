@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.hostile_layers import CODE, HOSTILE, OPERATOR, file, header, link, packed
-from node_manager.layers.unpack import Limits, require_space, unpack
+from node_manager.images.unpack import Limits, require_space, unpack
 from tests.conftest import wait_until
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack
 from udo_protocol.errors import Refused, Unavailable
@@ -161,7 +161,7 @@ def test_a_disk_that_would_be_full_is_the_nodes_fault_and_does_not_become_full(t
 def test_unpacking_ends_with_the_node_manager_that_asked_for_it(tmp_path: Path) -> None:
     (tmp_path / "layer").write_bytes(packed(file(f"{CODE}/{n}") for n in range(19_000)))
     (tmp_path / "into").mkdir()
-    asks = "import sys, pathlib; from node_manager.layers.unpack import unpack; p = pathlib.Path(sys.argv[1])\n"
+    asks = "import sys, pathlib; from node_manager.images.unpack import unpack; p = pathlib.Path(sys.argv[1])\n"
     asks += "unpack(p / 'layer', 'code', p / 'into')"
     parent = subprocess.Popen([sys.executable, "-c", asks, str(tmp_path)])
     wait_until(lambda: any((tmp_path / "into").iterdir()), 30, "the first file")

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import OperatorError, SchemaError
-from udo_protocol.frame import ANSWER, ERROR
+from udo_protocol.queue.frame import ANSWER, ERROR
 
 Open = Callable[..., Lane]
 # Answers a + 1; does something bad on the event that is asked for.

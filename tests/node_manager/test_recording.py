@@ -19,18 +19,18 @@ from typing import Any
 
 import pytest
 
-from node_manager import access
+from node_manager.servers import access
 from tests.cli.conftest import Done, Shell
 from tests.conftest import wait_until
 from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.recording import Recorder, folder, replayed
 from udo_cli import recorder
-from udo_protocol import slot
-from udo_protocol.connection import Connection
 from udo_protocol.errors import NotFound, UsageError
-from udo_protocol.frame import ANSWER, ERROR
-from udo_protocol.recording_file import Recording
+from udo_protocol.formats.recording_file import Recording
+from udo_protocol.queue import slot
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.frame import ANSWER, ERROR
 
 P = "udo:d:0:"
 # Counts per key, and says so again a minute later.

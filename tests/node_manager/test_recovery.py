@@ -18,19 +18,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node_manager import access, warden
-from node_manager.access import Users
-from node_manager.embedded import Servers
 from node_manager.manager import Manager
-from node_manager.servers import Role, find_server, server_args
-from node_manager.service import asked
+from node_manager.rpc.service import asked
+from node_manager.servers import access, warden
+from node_manager.servers.access import Users
+from node_manager.servers.binaries import Role, find_server, server_args
+from node_manager.servers.embedded import Servers
 from node_manager.settings import Settings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
-from udo_protocol import slot
-from udo_protocol.dead_letters import DEAD, count
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
-from udo_protocol.keys import HEARTBEAT
+from udo_protocol.queue import slot
+from udo_protocol.queue.keys import HEARTBEAT
+from udo_protocol.state.dead_letters import DEAD, count
 
 Open = Callable[..., Lane]
 HANGS = "import time\ntime.sleep(600)\n"
@@ -205,8 +205,8 @@ def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:
     source = f"""
 import time
 from pathlib import Path
-from node_manager.embedded import Servers
-from node_manager.service import asked
+from node_manager.servers.embedded import Servers
+from node_manager.rpc.service import asked
 from node_manager.settings import Settings
 from node_manager.drivers.process import ProcessDriver
 from node_manager.drivers.base import Spec

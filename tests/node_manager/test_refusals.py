@@ -16,7 +16,7 @@ import pytest
 from benchmarks.hostile_layers import HOSTILE, OPERATOR, packed
 from node_manager import reconcile
 from node_manager.drivers.fake import FakeDriver
-from node_manager.images import Images
+from node_manager.images.images import Images
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.settings import Settings
@@ -26,7 +26,7 @@ from tests.node_manager.test_registry import SCHEMAS, Cluster, cluster  # noqa: 
 from tests.registry.conftest import Image, image, sha
 from udo_cli import remote
 from udo_protocol.errors import Refused, Unavailable
-from udo_protocol.manifest import Manifest
+from udo_protocol.formats.manifest import Manifest
 
 NEGATIVE = HOSTILE["negative_size"][1]()
 

@@ -18,7 +18,7 @@ from tests.node_manager.test_diff_keyed import MIGRATED
 from tests.node_manager.test_state import COUNT, KEYED
 from tests.registry.conftest import FakeNode, Running, image, start
 from udo_protocol.errors import Conflict, NotFound, SchemaError
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 SCHEMAS = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node_manager import runtime_base
 from node_manager.drivers import sandbox
 from node_manager.drivers.base import Capabilities
+from node_manager.instances import runtime_base
 
 ISOLATION = [f.name for f in fields(Capabilities) if f.name.startswith("isolates_") or f.name in ("disk_limit", "process_limit")]
 

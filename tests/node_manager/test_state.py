@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from udo_runtime.groups import Group, pack, unpack
+from udo_runtime.state.groups import Group, pack, unpack
 
 from tests.conftest import wait_until
 from tests.keyed import GROUPS, Attempt

@@ -16,13 +16,13 @@ import pytest
 from node_manager import proc
 from node_manager.drivers.base import Exit, Spec
 from node_manager.drivers.process import ProcessDriver
-from node_manager.embedded import Servers
-from node_manager.instances import Instances
-from node_manager.keyed_canaries import KeyedCanary
+from node_manager.instances.instances import Instances
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
-from node_manager.slots import Slot
-from node_manager.worker import Worker
+from node_manager.servers.embedded import Servers
+from node_manager.slots.slot import Slot
+from node_manager.slots.worker import Worker
+from node_manager.trials.keyed_canaries import KeyedCanary
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, add, put_image
 from udo_protocol import supervised

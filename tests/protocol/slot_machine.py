@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.conftest import Servers
-from udo_protocol import checkpoints, lane_end, slot, slot_reader
-from udo_protocol.connection import Connection
 from udo_protocol.errors import Fenced
-from udo_protocol.frame import ANSWER, DATA, Bytes, Header, decode, encode
 from udo_protocol.limits import Limits
+from udo_protocol.queue import lane_end, slot, slot_reader
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.frame import ANSWER, DATA, Bytes, Header, decode, encode
+from udo_protocol.state import checkpoints
 
 P = "udo:m:0:"
 LANES = ("a", "b")

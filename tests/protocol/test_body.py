@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fuzz.frames import NOTE, framed, samples
-from udo_protocol import body, schema
 from udo_protocol.errors import ProtocolError, SchemaError
-from udo_protocol.frame import ANSWER, DATA, Header, decode, encode
+from udo_protocol.formats import body, schema
 from udo_protocol.limits import HEADER_BYTES, SCHEMA_BYTES
+from udo_protocol.queue.frame import ANSWER, DATA, Header, decode, encode
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("udo_protocol", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes/python")
@@ -205,10 +205,10 @@ def stream_of(batch: pa.RecordBatch) -> bytes:
 
 
 def test_nothing_else_of_the_product_makes_arrow_objects_of_bytes() -> None:
-    found = {(path, name) for path in python_files() if path != "udo_protocol/body.py" for name in decoders_in(path)}
+    found = {(path, name) for path in python_files() if path != "udo_protocol/formats/body.py" for name in decoders_in(path)}
 
     assert found == set()
-    assert decoders_in("udo_protocol/body.py") >= {"read_record_batch", "read_schema"}  # else this test looks for nothing
+    assert decoders_in("udo_protocol/formats/body.py") >= {"read_record_batch", "read_schema"}  # else this test looks for nothing
 
 
 def python_files() -> Iterator[str]:

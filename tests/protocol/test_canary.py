@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from udo_protocol.canary import Condition, Measured, share_of_groups, verdict
 from udo_protocol.errors import UsageError
+from udo_protocol.registry.canary import Condition, Measured, share_of_groups, verdict
 
 GOOD = Measured(events=100, frames=10, errors=0, p50_ms=1, p99_ms=2)
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.conftest import Servers
 from tests.protocol.test_slot import P, a_lane, answer, data, owner
-from udo_protocol import access, slot, slot_reader
-from udo_protocol.connection import Connection, Login, ReplyError
 from udo_protocol.errors import Fenced
-from udo_protocol.frame import decode
+from udo_protocol.queue import access, slot, slot_reader
+from udo_protocol.queue.connection import Connection, Login, ReplyError
+from udo_protocol.queue.frame import decode
 
 BIG = pa.record_batch({"a": list(range(20_000))})
 

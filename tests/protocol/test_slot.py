@@ -6,12 +6,13 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import Servers
-from udo_protocol import checkpoints, lane_end, slot, slot_reader
-from udo_protocol.connection import Connection
 from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, Stale, TwoProducers
-from udo_protocol.frame import ANSWER, DATA, Failure, Header, decode, encode
+from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import Limits
-from udo_protocol.schema import to_ipc
+from udo_protocol.queue import lane_end, slot, slot_reader
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.frame import ANSWER, DATA, Failure, Header, decode, encode
+from udo_protocol.state import checkpoints
 
 P = "udo:t:0:"
 SCHEMA = to_ipc(pa.schema([("a", pa.int64())]))

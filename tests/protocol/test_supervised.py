@@ -20,7 +20,7 @@ STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "start
 OTHERWISE = {
     "udo_protocol/supervised.py": "the mechanism itself",
     "node_manager/reconcile.py": "bounds how many deployments are worked on at once; what it runs is supervised.run",
-    "node_manager/service.py": "of gRPC: what a call raises goes to its caller (wire.py)",
+    "node_manager/rpc/service.py": "of gRPC: what a call raises goes to its caller (wire.py)",
     "udo_interface/store.py": "its owner waits for the result of each piece of work",
     "udo_protocol/pouring.py": "its owner waits for the result of each piece of work",
     "udo_cli/demo/stream.py": "its owner waits for the result",

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udo_protocol import errors, lifecycle, manifest, schema
-from udo_protocol.backoff import LinearBackoff
+from udo_protocol import errors, lifecycle
 from udo_protocol.clock import FakeClock
-from udo_protocol.connection import Connection
-from udo_protocol.frame import DATA, Header, decode, encode
+from udo_protocol.formats import manifest, schema
+from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.frame import DATA, Header, decode, encode
 
 TYPES = [
     "int8",

@@ -22,7 +22,7 @@ import pytest
 
 from tests.conftest import wait_until
 from udo_protocol.errors import Unavailable
-from udo_protocol.registry_api import OCI_MANIFEST, Registry
+from udo_protocol.registry.api import OCI_MANIFEST, Registry
 
 INPUT = {"amount": "double", "card": "int64"}
 OUTPUT = {"amount": "double", "flag": "bool"}

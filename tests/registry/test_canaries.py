@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 GOOD = {"events": 50.0, "frames": 10.0, "errors": 0.0, "p50_ms": 1.0, "p99_ms": 2.0}
 

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 SECRET, CONTENT = "s3cr3t-value-xyz", b"file-content-xyz"
 

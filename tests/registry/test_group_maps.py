@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from registry import group_maps
-from registry.audit import Caller
-from registry.group_maps import ClaimBody, ReleaseBody
-from registry.hub import Hub
-from registry.models import Deployment, Version
-from registry.store import Store
+from registry.domain import group_maps
+from registry.domain.audit import Caller
+from registry.domain.group_maps import ClaimBody, ReleaseBody
+from registry.store.hub import Hub
+from registry.store.models import Deployment, Version
+from registry.store.store import Store
 from udo_protocol.errors import Conflict
 
 BY = Caller("ada", "here", 100.0)

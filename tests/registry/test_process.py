@@ -18,13 +18,13 @@ import psutil
 import pytest
 from sqlalchemy import create_engine
 
-from registry.listening import bindable
-from registry.models import Base
-from registry.store import migrate, open_engine
+from registry.http.listening import bindable
+from registry.store.models import Base
+from registry.store.store import migrate, open_engine
 from tests.conftest import wait_until
 from tests.registry.conftest import FakeNode, Running, image
 from udo_protocol import errors
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 Start = Callable[..., Running]
 
@@ -186,7 +186,7 @@ def test_another_database_url_is_used_instead_of_the_default(start_registry: Sta
 
 def test_the_client_needs_neither_the_server_nor_its_libraries() -> None:
     unwanted = ("flask", "sqlalchemy", "httpx", "pyarrow", "registry")
-    code = f"import sys, udo_protocol.registry_api; print([m for m in {unwanted} if m in sys.modules])"
+    code = f"import sys, udo_protocol.registry.api; print([m for m in {unwanted} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout.strip() == "[]"
 
 

@@ -21,11 +21,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-import registry.blobs
-import registry.stream
+import registry.content.blobs
+import registry.http.stream
 from registry.app import create_app
 from registry.config import Config
-from registry.web import Services
+from registry.http.web import Services
 from tests.conftest import wait_until
 from tests.registry.conftest import Image, Running, image, sha
 from udo_protocol import supervised
@@ -100,7 +100,7 @@ def test_a_blob_that_a_push_was_told_is_there_stays_until_its_manifest_comes(app
 
 
 def test_deadlines_are_kept_after_looking_after_them_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, calls = registry.stream.updates.overdue, []
+    original, calls = registry.http.stream.updates.overdue, []
 
     def overdue(*args: Any) -> bool:
         calls.append(args)
@@ -109,7 +109,7 @@ def test_deadlines_are_kept_after_looking_after_them_raised(tmp_path: Path, monk
         return original(*args)
 
     before = supervised.errors().get("update-deadlines", 0)
-    monkeypatch.setattr(registry.stream.updates, "overdue", overdue)
+    monkeypatch.setattr(registry.http.stream.updates, "overdue", overdue)
     with serving(Config(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")) as app:
         wait_until(lambda: len(calls) > 2, 20, "it to look again")
         assert app.test_client().get("/healthz").json["background_errors"] >= 1  # type: ignore[index]
@@ -119,8 +119,8 @@ def test_deadlines_are_kept_after_looking_after_them_raised(tmp_path: Path, monk
 def test_a_registry_that_stood_still_hears_the_nodes_before_it_judges_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGSTOP for a minute: what nodes sent meanwhile is still to be read when it goes on."""
     slept, judged = [0.0], []
-    monkeypatch.setattr(registry.stream, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0]))
-    monkeypatch.setattr(registry.stream.updates, "overdue", lambda *_: judged.append(slept[0]) and False)
+    monkeypatch.setattr(registry.http.stream, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0]))
+    monkeypatch.setattr(registry.http.stream.updates, "overdue", lambda *_: judged.append(slept[0]) and False)
     config = Config(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")
     with serving(dataclasses.replace(config, node_live_s=1.0)):
         wait_until(lambda: len(judged) > 1, 20, "it to judge")
@@ -247,8 +247,8 @@ def test_before_a_manifest_is_acknowledged_all_of_it_is_on_the_disk_and_files_go
         unlink(path, missing_ok=missing_ok)
         steps.append("remove")
 
-    monkeypatch.setattr(registry.blobs.os, "fsync", watch_fsync)
-    monkeypatch.setattr(registry.blobs.os, "replace", watch_replace)
+    monkeypatch.setattr(registry.content.blobs.os, "fsync", watch_fsync)
+    monkeypatch.setattr(registry.content.blobs.os, "replace", watch_replace)
     monkeypatch.setattr(Path, "unlink", watch_unlink)
     durable = parts.store._durable.kw["bind"]
     event.listen(durable, "commit", lambda connection: steps.append("commit"))
@@ -277,7 +277,7 @@ def test_versions_of_a_registry_from_before_repositories_are_pulled_and_kept(tmp
 
     one = image("old", "1")
     config = Config(tmp_path / "data", tmp_path / "token")
-    blobs = registry.blobs.Blobs(tmp_path / "data" / "blobs")
+    blobs = registry.content.blobs.Blobs(tmp_path / "data" / "blobs")
     for blob in (one.manifest, *one.blobs):
         blobs.write(sha(blob), blob)
     engine = create_engine(config.database)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.registry.conftest import Image, Running, image, sha
-from udo_protocol import errors, signing
-from udo_protocol.registry_api import Registry
+from udo_protocol import errors
+from udo_protocol.registry import signing
+from udo_protocol.registry.api import Registry
 
 Start = Callable[..., Running]
 

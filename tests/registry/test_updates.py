@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 
 def _phases(events: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> list[tuple[str, str]]:

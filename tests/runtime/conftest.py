@@ -18,8 +18,8 @@ import udo_runtime
 
 import udo_protocol
 from tests.conftest import Servers
-from udo_protocol import keys, slot
-from udo_protocol.schema import to_ipc
+from udo_protocol.formats.schema import to_ipc
+from udo_protocol.queue import keys, slot
 
 P = "udo:t:0:"
 IN = pa.schema([("a", pa.int64())])

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from udo_runtime import Operator
-from udo_runtime.api import Context
-from udo_runtime.bad_events import Bad, again, bisect, joined
-from udo_runtime.failure import ProcessingError
-from udo_runtime.keyed import Keyed, KeyedProcessor
-from udo_runtime.keyed_bad_events import Policy
-from udo_runtime.load import Processor
-from udo_runtime.session import Session
+from udo_runtime.execution.bad_events import Bad, again, bisect, joined
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.load import Processor
+from udo_runtime.sdk.api import Context
+from udo_runtime.state.session import Session
 
-from udo_protocol.frame import DATA, END, Header
 from udo_protocol.proto.frame_pb2 import Label as WireLabel
+from udo_protocol.queue.frame import DATA, END, Header
 
 IN = pa.schema([("a", pa.int64())])
 OUT = pa.schema([("b", pa.int64())])
@@ -73,7 +73,7 @@ def test_an_operator_that_is_always_wrong_makes_each_event_a_bad_one() -> None:
 
 def test_retries_end_with_the_first_success_or_with_the_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("udo_runtime.bad_events.time.sleep", pauses.append)
+    monkeypatch.setattr("udo_runtime.execution.bad_events.time.sleep", pauses.append)
     outcomes = iter([ProcessingError("second"), "answer"])
     tried: list[int] = []
 
@@ -212,7 +212,7 @@ def test_state_timers_watermark_and_answers_are_those_of_a_run_without_the_bad_e
 
 
 def test_a_frame_that_fails_under_retries_alone_is_taken_back_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("udo_runtime.bad_events.time.sleep", lambda s: None)
+    monkeypatch.setattr("udo_runtime.execution.bad_events.time.sleep", lambda s: None)
     run = Run(Counts(), Policy(retries=2))
     assert run.frame([(1.0, 1, 0)], 0) == [{"k": 1.0, "seen": 1}]
     with pytest.raises(ProcessingError, match="eleven"):
@@ -232,7 +232,7 @@ class Flaky(Operator):
 
 
 def test_a_retried_frame_counts_its_events_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("udo_runtime.bad_events.time.sleep", lambda s: None)
+    monkeypatch.setattr("udo_runtime.execution.bad_events.time.sleep", lambda s: None)
     retried: list[int] = []
     run = Run(Flaky(), Policy(retries=1, note=lambda: retried.append(1)))
     assert [a["seen"] for a in run.frame([(1.0, n, 0) for n in range(4)], 0)] == [1, 2, 3, 4]

@@ -13,7 +13,8 @@ import pytest
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_keyed import COUNTS, EVENTS, Attempt
-from udo_protocol import checkpoints, slot
+from udo_protocol.queue import slot
+from udo_protocol.state import checkpoints
 
 Start = Callable[..., Process]
 # Answers the last value drawn for the key and draws the next: the chain of answers breaks if a frame is processed again.

@@ -15,10 +15,11 @@ from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_instance import collect, lane, send
 from tests.runtime.test_keyed import COUNT, COUNTS, EVENTS, GROUPS, Attempt, group_of
-from udo_protocol import checkpoints, slot
-from udo_protocol.dead_letters import DEAD, PENDING, REPLAY, KeyedName, LaneName, Letter, parse_name
-from udo_protocol.frame import ANSWER, DATA, ERROR, SKIPPED, Header, encode
-from udo_protocol.schema import schema_id, to_ipc
+from udo_protocol.formats.schema import schema_id, to_ipc
+from udo_protocol.queue import slot
+from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, Header, encode
+from udo_protocol.state import checkpoints
+from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY, KeyedName, LaneName, Letter, parse_name
 
 Start = Callable[..., Process]
 VECTORISED = """
@@ -328,8 +329,8 @@ def test_unfinished_dead_letters_of_an_epoch_that_is_over_go(start: Start, serve
 @pytest.mark.parametrize(
     ("module_import", "target", "before"),
     [
-        ("from udo_runtime.durable import Durable", "Durable.save", True),  # the letters are in memory only
-        ("from udo_runtime.durable import Durable", "Durable.save", False),  # durable, END not answered
+        ("from udo_runtime.state.durable import Durable", "Durable.save", True),  # the letters are in memory only
+        ("from udo_runtime.state.durable import Durable", "Durable.save", False),  # durable, END not answered
         ("from udo_runtime.drivers.keyed import KeyedOwner", "KeyedOwner.send", True),  # no frame answered
         ("from udo_runtime.drivers.keyed import KeyedOwner", "KeyedOwner.send", False),  # frames answered, no checkpoint
     ],
@@ -510,7 +511,7 @@ def test_a_process_killed_around_the_checkpoint_of_a_replay_sends_each_letter_on
 ) -> None:
     counter(start)
     assert Attempt(servers, 0, 1).run(["boom"]) == []
-    patch = kills(tmp_path / "died", "from udo_runtime.durable import Durable", "Durable.save", before=before)
+    patch = kills(tmp_path / "died", "from udo_runtime.state.durable import Durable", "Durable.save", before=before)
     dies = counter(start, patch + MENDED)
     mark(servers)
     attempt = Attempt(servers, 1, 2)

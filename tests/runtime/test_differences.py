@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from udo_runtime.differences import row, unequal, unequal_columns
+from udo_runtime.engine.differences import row, unequal, unequal_columns
 
 NAN = math.nan
 

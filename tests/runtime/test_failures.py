@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
+from udo_runtime.execution.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
 
 from udo_protocol.cut import cut
-from udo_protocol.frame import Failure, Header, bounded, decode, encode
 from udo_protocol.limits import EVENT_CHARS, HEADER_BYTES, MESSAGE_CHARS, SHOWN_CAUSES, TRACEBACK_CHARS
+from udo_protocol.queue.frame import Failure, Header, bounded, decode, encode
 
 GIANT = 200_000_000
 

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from threading import Thread
 
 import pytest
-from udo_runtime.following import Follower
+from udo_runtime.state.following import Follower
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_keyed import COUNTS, EVENTS, TIMERS, Attempt
-from udo_protocol import checkpoints, following, slot
-from udo_protocol.connection import Connection
 from udo_protocol.errors import Fenced, SchemaError
+from udo_protocol.queue import slot
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import checkpoints, following
 
 Start = Callable[..., Process]
 STEP = """

@@ -9,17 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from udo_runtime.durable import load_session
-from udo_runtime.following import Follower
-from udo_runtime.groups import unpack
-from udo_runtime.session import Session
+from udo_runtime.state.durable import load_session
+from udo_runtime.state.following import Follower
+from udo_runtime.state.groups import unpack
+from udo_runtime.state.session import Session
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_following import cents, counter
 from tests.runtime.test_keyed import Attempt
-from udo_protocol import rewinding, slot
 from udo_protocol.errors import Conflict
+from udo_protocol.queue import slot
+from udo_protocol.state import rewinding
 
 Start = Callable[..., Process]
 

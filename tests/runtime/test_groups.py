@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from udo_runtime.groups import Group, Label, pack, unpack
-from udo_runtime.session import Session, time_group
+from udo_runtime.state.groups import Group, Label, pack, unpack
+from udo_runtime.state.session import Session, time_group
 
 from udo_protocol.errors import StateLost, TwoProducers
 
@@ -187,7 +187,7 @@ def test_a_time_with_zone_reads_back_in_utc_and_an_unknown_type_is_refused() -> 
 
 
 def test_keys_are_closed_when_more_than_the_bound_are_open_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("udo_runtime.session._OPEN_KEYS", 3)
+    monkeypatch.setattr("udo_runtime.state.session._OPEN_KEYS", 3)
     s, expected = Session("s"), dict.fromkeys(range(10), 0)
     for epoch in range(3):
         label = Label(1, epoch, epoch)

@@ -13,9 +13,9 @@ import pytest
 from benchmarks.fuzz.frames import framed
 from tests.conftest import Servers, require, wait_until
 from tests.runtime.conftest import IN, OUT, P, Process
-from udo_protocol import keys, lane_end, slot
-from udo_protocol.frame import ANSWER, DATA, ERROR, SKIPPED, Frame, Header, encode
-from udo_protocol.schema import schema_id, to_ipc
+from udo_protocol.formats.schema import schema_id, to_ipc
+from udo_protocol.queue import keys, lane_end, slot
+from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, Frame, Header, encode
 
 Start = Callable[..., Process]
 DOUBLE = "import pyarrow.compute as pc\ndef flag(batch): return {'b': pc.multiply(batch['a'], 2)}\n"

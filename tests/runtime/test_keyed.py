@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
-from udo_protocol import checkpoints, lane_end, slot
-from udo_protocol.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Bytes, Frame, Header, encode
+from udo_protocol.formats.schema import GROUP_COLUMN, schema_id, to_ipc
 from udo_protocol.proto.frame_pb2 import Label
-from udo_protocol.schema import GROUP_COLUMN, schema_id, to_ipc
+from udo_protocol.queue import lane_end, slot
+from udo_protocol.queue.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Bytes, Frame, Header, encode
+from udo_protocol.state import checkpoints
 
 Start = Callable[..., Process]
 EVENTS = pa.schema([("k", pa.string()), ("t", pa.timestamp("us"))])

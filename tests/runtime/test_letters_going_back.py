@@ -18,9 +18,10 @@ from tests.runtime.conftest import P, Process
 from tests.runtime.test_dead_letters import events, letters, mark, marks
 from tests.runtime.test_going_back import kept_keys, update
 from tests.runtime.test_keyed import COUNTS, EVENTS, GROUPS, Attempt, group_of
-from udo_protocol import rewinding, slot
-from udo_protocol.dead_letters import DEAD, KEPT, PENDING, REPLAY
-from udo_protocol.frame import ERROR, SKIPPED
+from udo_protocol.queue import slot
+from udo_protocol.queue.frame import ERROR, SKIPPED
+from udo_protocol.state import rewinding
+from udo_protocol.state.dead_letters import DEAD, KEPT, PENDING, REPLAY
 
 Start = Callable[..., Process]
 # Version 1 cannot bear "one", version 2 not "two".

@@ -13,8 +13,9 @@ from tests.runtime.conftest import P, Process
 from tests.runtime.test_dead_letters import counter, kills, letters
 from tests.runtime.test_keyed import Attempt
 from tests.runtime.test_letters_going_back import crash, former, keys, newer
-from udo_protocol import checkpoints, slot
-from udo_protocol.dead_letters import PENDING
+from udo_protocol.queue import slot
+from udo_protocol.state import checkpoints
+from udo_protocol.state.dead_letters import PENDING
 
 Start = Callable[..., Process]
 # Fails on "odd" in the first process that sees one.
@@ -103,7 +104,7 @@ def test_with_a_checkpoint_for_each_frame_an_event_that_failed_by_chance_is_answ
 ) -> None:
     """The process dies before the frame is durable: it is processed anew. Or behind that: the letter stays."""
     source = ONCE.format(failed=str(tmp_path / "failed"))
-    patch = kills(tmp_path / "died", "from udo_runtime.durable import Durable", "Durable.save", before=before)
+    patch = kills(tmp_path / "died", "from udo_runtime.state.durable import Durable", "Durable.save", before=before)
     first = counter(start, patch + source, commit="frame")
     attempt = Attempt(servers, 0, 0)
     attempt.send(["odd", "a"])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from udo_runtime.groups import Group
-from udo_runtime.restoring import answer
-from udo_runtime.session import Session
+from udo_runtime.state.groups import Group
+from udo_runtime.state.restoring import answer
+from udo_runtime.state.session import Session
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
 from tests.runtime.test_keyed import COUNT, COUNTS, EVENTS, GROUPS, TIMERS, Attempt, counter, group_of
-from udo_protocol.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label, encode
-from udo_protocol.stored import ROWS, Row, rows
+from udo_protocol.queue.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label, encode
+from udo_protocol.state.stored import ROWS, Row, rows
 
 Start = Callable[..., Process]
 ALL = range(GROUPS)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from udo_runtime.api import Context, Operator
-from udo_runtime.durable import restored
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import (
     Checkpoint,
@@ -29,13 +27,15 @@ from udo_runtime.engine.effects import (
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import Letters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.keyed import Keyed, KeyedProcessor
-from udo_runtime.keyed_bad_events import Policy
-from udo_runtime.session import Session
+from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.sdk.api import Context, Operator
+from udo_runtime.state.durable import restored
+from udo_runtime.state.session import Session
 
-from udo_protocol.dead_letters import DEAD, PENDING
-from udo_protocol.frame import Bytes, Frame, decode
 from udo_protocol.limits import DEFAULT
+from udo_protocol.queue.frame import Bytes, Frame, decode
+from udo_protocol.state.dead_letters import DEAD, PENDING
 
 
 class Died(BaseException):

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from node_manager import access
-from node_manager.servers import find_server
+from node_manager.servers import access
+from node_manager.servers.binaries import find_server
 from tests.conftest import require, wait_until
 from udo_cli.packing.image import assemble
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack
 from udo_cli.packing.upload import upload
 from udo_interface.java import java_home, spark_session
-from udo_protocol.connection import Connection
 from udo_protocol.errors import Unavailable
-from udo_protocol.manifest import parse
-from udo_protocol.node_api import connect_node
-from udo_protocol.registry_api import Registry
+from udo_protocol.formats.manifest import parse
+from udo_protocol.node.api import connect_node
+from udo_protocol.queue.connection import Connection
+from udo_protocol.registry.api import Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

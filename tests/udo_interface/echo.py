@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol import frame, slot, slot_reader
-from udo_protocol.connection import Connection
 from udo_protocol.errors import UdoError
-from udo_protocol.schema import schema_id, to_ipc
+from udo_protocol.formats.schema import schema_id, to_ipc
+from udo_protocol.queue import frame, slot, slot_reader
+from udo_protocol.queue.connection import Connection
 
 Answer = Callable[[pa.RecordBatch], Any]
 

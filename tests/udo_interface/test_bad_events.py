@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from tests.udo_interface.test_keyed import MANIFEST, Stream, key_of
 from udo_interface import udo
-from udo_protocol.node_api import connect_node
+from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tests.conftest import wait_until
 from udo_interface import udo
 from udo_protocol.errors import NotFound, SchemaError, Unavailable, UsageError
-from udo_protocol.slot import slot_stats
+from udo_protocol.queue.slot import slot_stats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

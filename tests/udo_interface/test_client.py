@@ -18,8 +18,8 @@ from udo_interface import connect
 from udo_interface.channel import Channel
 from udo_interface.client import Client, EventsLost
 from udo_protocol.errors import NotFound, OperatorError, SchemaError, UdoError, Unavailable, UsageError, WaitTimeout
-from udo_protocol.keys import prefix
-from udo_protocol.node_api import connect_node
+from udo_protocol.node.api import connect_node
+from udo_protocol.queue.keys import prefix
 
 if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform

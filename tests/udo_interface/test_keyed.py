@@ -19,7 +19,7 @@ from udo_interface import settings, udo
 from udo_interface.key_groups import groups_of
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.node_api import connect_node
+from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ from tests.udo_interface.test_keyed import COUNT, MANIFEST, Rows, Stream, key_of
 from udo_interface.lane import Collector, Sender, exchange
 from udo_interface.opening import Keyed, Request, conversation
 from udo_protocol.errors import Stale
-from udo_protocol.schema import GROUP_COLUMN
+from udo_protocol.formats.schema import GROUP_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,11 +17,11 @@ from tests.udo_interface.echo import EchoOperator, identity
 from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, Stamp, exchange
 from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
-from udo_protocol import frame, lane_end, slot
 from udo_protocol.clock import FakeClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout
+from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS, Limits
-from udo_protocol.schema import to_ipc
+from udo_protocol.queue import frame, lane_end, slot
 
 PREFIX = "udo:fraud:0:"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from tests.cli.conftest import Shell
 from tests.recording import Recorder, folder, replayed
 from tests.udo_interface.test_keyed import COUNT, MANIFEST, Stream
-from udo_protocol.node_api import connect_node
+from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

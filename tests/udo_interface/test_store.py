@@ -17,7 +17,7 @@ from udo_interface.store import File, Store, Stored, chains, newest_at, parsed, 
 from udo_interface.store_place import located, require_writable
 from udo_protocol.errors import StateLost, UsageError
 from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.stored import Row, rows
+from udo_protocol.state.stored import Row, rows
 
 KEY = (("k", "string"),)
 State = dict[int, dict[bytes, bytes]]

@@ -18,9 +18,9 @@ from udo_interface.opening import Keyed, Request, conversation
 from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import Stale, StateElsewhere, StateLost
+from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.node_api import connect_node
-from udo_protocol.schema import GROUP_COLUMN
+from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from tests.conftest import wait_until
 from udo_interface import settings, udo
-from udo_protocol.keys import prefix
+from udo_protocol.queue.keys import prefix
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ from tests.registry.conftest import image, start
 from tests.support.netns import Missing, Network, direct, network
 from tests.udo_interface.two_node_query import EPOCHS, JVM, KEYS
 from udo_interface.java import prepare
-from udo_protocol.node_api import connect_node
+from udo_protocol.node.api import connect_node
 
 COUNT = """
 from udo_runtime import Operator

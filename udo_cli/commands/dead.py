@@ -16,7 +16,7 @@ from udo_cli import base
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from udo_protocol.node_api import Node
+    from udo_protocol.node.api import Node
     from udo_protocol.proto import node_manager_pb2 as pb
 
 EXAMPLES = """

@@ -9,7 +9,7 @@ import click
 from udo_cli import base
 
 if TYPE_CHECKING:
-    from udo_protocol.registry_api import Registry
+    from udo_protocol.registry.api import Registry
 
 EXAMPLES = """
 udo inspect fraud            the deployment of that name, else the operator's latest version
@@ -44,8 +44,8 @@ def _version(api: Registry, name: str, ref: str) -> dict[str, Any]:
     """The version, with what is attached to its image and who uses it."""
     from udo_cli import usage
     from udo_cli.packing.provenance import PROVENANCE_TYPE
-    from udo_protocol import signing
-    from udo_protocol.registry_content import parse_json
+    from udo_protocol.registry import signing
+    from udo_protocol.registry.content import parse_json
 
     found = api.version(name, ref)
     provenance, signatures = (

@@ -13,7 +13,7 @@ from udo_cli import base
 
 if TYPE_CHECKING:
     from udo_cli.settings import Settings
-    from udo_protocol.registry_api import Registry
+    from udo_protocol.registry.api import Registry
 
 EXAMPLES = """
 udo push fraud
@@ -61,8 +61,8 @@ def command(
     from udo_cli.packing import archive, bases, build, image, migration, provenance
     from udo_cli.packing.upload import upload
     from udo_cli.settings import Settings
-    from udo_protocol import signing
     from udo_protocol.errors import UsageError
+    from udo_protocol.registry import signing
 
     if source and (python or platform or wish or deployment):
         raise UsageError("--image is pushed as it is: --python, --platform, --base and --check have no meaning for it")

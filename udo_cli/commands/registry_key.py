@@ -25,7 +25,7 @@ def command() -> None:
 def new(path: Path, as_json: bool) -> None:
     """Write a new private key to PATH, readable by you alone, and the public one to PATH.pub."""
     from udo_cli import output
-    from udo_protocol import signing
+    from udo_protocol.registry import signing
 
     made = {"key": signing.new_key(path), "private": str(path), "public": str(signing.public_path(path))}
     if as_json:

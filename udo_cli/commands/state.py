@@ -14,7 +14,7 @@ from udo_cli import base
 from udo_protocol.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from udo_protocol.node_api import Node
+    from udo_protocol.node.api import Node
     from udo_protocol.proto import node_manager_pb2 as pb
 
 EXAMPLES = """

@@ -9,7 +9,7 @@ import click
 from udo_cli import base
 
 if TYPE_CHECKING:
-    from udo_protocol.registry_api import Registry
+    from udo_protocol.registry.api import Registry
 
 EXAMPLES = """
 udo undeploy fraud
@@ -42,8 +42,8 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
 def _held(api: Registry, name: str) -> list[str]:
     """What is known of its state and dead letters on live nodes; a node that cannot be asked from here counts as holding some."""
     from udo_cli import usage
-    from udo_protocol.dead_letters import FAIL
     from udo_protocol.errors import NotFound, SlotBroken, Unavailable
+    from udo_protocol.state.dead_letters import FAIL
 
     found = api.deployment(name)
     if not found["manifest"].get("key") and found["policy"] == FAIL:

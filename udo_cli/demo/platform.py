@@ -10,7 +10,7 @@ from udo_cli import remote
 from udo_cli.packing import bases, build
 from udo_cli.packing.upload import upload
 from udo_protocol.errors import NotFound
-from udo_protocol.registry_api import Registry
+from udo_protocol.registry.api import Registry
 
 ANSWERING_TIMEOUT_S = 60.0
 

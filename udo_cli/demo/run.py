@@ -21,8 +21,8 @@ from udo_cli.demo.stream import Stream, Watched, stopping
 from udo_cli.demo.verify import verify
 from udo_cli.home import Home
 from udo_interface import udo
-from udo_protocol.node_api import connect_node
-from udo_protocol.registry_api import Registry
+from udo_protocol.node.api import connect_node
+from udo_protocol.registry.api import Registry
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from udo_protocol.errors import NotFound, SchemaError, UsageError
-from udo_protocol.schema import type_text
+from udo_protocol.formats.schema import type_text
 
 SCHEMA = pa.schema(
     [

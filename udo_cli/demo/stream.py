@@ -14,8 +14,8 @@ from udo_cli.demo.probe import Probe
 from udo_cli.demo.source import Feeder
 from udo_cli.rates import Rates
 from udo_protocol.errors import OperatorError, UdoError, WaitTimeout
-from udo_protocol.node_api import Node
-from udo_protocol.registry_api import Registry
+from udo_protocol.node.api import Node
+from udo_protocol.registry.api import Registry
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from udo_cli.packing.layers import MEDIA_TYPE, Layer, compress, copy
 from udo_protocol.errors import NotFound, ProtocolError, Unavailable, UsageError
-from udo_protocol.registry_content import parse_json
-from udo_protocol.strict_tar import FILE, HARD_LINK, LINK, Reader, TarRefused
+from udo_protocol.formats.strict_tar import FILE, HARD_LINK, LINK, Reader, TarRefused
+from udo_protocol.registry.content import parse_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -14,8 +14,8 @@ from udo_cli.packing.archive import Archive
 from udo_cli.packing.build import Target
 from udo_cli.packing.image import Base
 from udo_protocol.errors import NotFound, Unavailable, UsageError
-from udo_protocol.registry_api import Registry
-from udo_protocol.registry_content import digest_of, parse_json
+from udo_protocol.registry.api import Registry
+from udo_protocol.registry.content import digest_of, parse_json
 
 # Labels of a base image, so that nobody has to say again what it is.
 RUNTIME_LABEL, PYTHON_LABEL = "dev.udo.runtime", "dev.udo.python_tag"

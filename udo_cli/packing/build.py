@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from node_manager.layers.unpack import unpack
+from node_manager.images.unpack import unpack
 from udo_cli.packing import image, isolated
 from udo_cli.packing.archive import Archive
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
 from udo_cli.packing.requirements import current_target, dependencies_layer
-from udo_protocol import manifest as manifests
 from udo_protocol.errors import ManifestError, UsageError
-from udo_protocol.manifest import Manifest
+from udo_protocol.formats import manifest as manifests
+from udo_protocol.formats.manifest import Manifest
 
 # Unpacked dependencies that are kept for the next check: as many operators as somebody works on at a time.
 UNPACKED_KEPT = 5

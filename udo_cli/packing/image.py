@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from udo_cli.packing.layers import Layer
-from udo_protocol.manifest import Manifest
-from udo_protocol.registry_content import OCI_MANIFEST, digest_of
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.registry.content import OCI_MANIFEST, digest_of
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 MANIFEST_LABEL = "dev.udo.manifest"

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node_manager import runtime_base
+from node_manager.instances import runtime_base
 from udo_protocol.errors import OperatorError, SchemaError
-from udo_protocol.manifest import Manifest
+from udo_protocol.formats.manifest import Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,7 +178,7 @@ def _stderr() -> int:
 def _outcome(work: Path, manifest: Manifest, with_answers: bool) -> Trial | None:
     import pyarrow as pa
 
-    from udo_protocol.body import read_stream
+    from udo_protocol.formats.body import read_stream
 
     said = outcome(work, manifest)
     if not with_answers:

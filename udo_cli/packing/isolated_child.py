@@ -18,11 +18,11 @@ from typing import Any
 def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batches: Any) -> Iterator[Any]:
     """All events as epoch 0 of one session, then its END, then an epoch without events, whose END fires the timers due by then."""
     import pyarrow as pa
-    from udo_runtime.keyed import Keyed, KeyedProcessor
-    from udo_runtime.session import Session
+    from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+    from udo_runtime.state.session import Session
 
-    from udo_protocol.frame import Header
     from udo_protocol.proto.frame_pb2 import Label
+    from udo_protocol.queue.frame import Header
 
     keyed = KeyedProcessor(processor.per_event, Keyed(**{**request["keyed"], "columns": tuple(request["keyed"]["columns"])}), output, ctx)
     session = Session("udo test")
@@ -42,9 +42,9 @@ def _answer(done: Any) -> Any:
 def _migrate(processor: Any, request: dict[str, Any]) -> None:
     """The operator's migrate() over every key in the file."""
     import msgpack
-    from udo_runtime.groups import PACKED_TIMERS, migrated
-    from udo_runtime.keyed import unpack_key
-    from udo_runtime.versions import Versions
+    from udo_runtime.execution.keyed import unpack_key
+    from udo_runtime.state.groups import PACKED_TIMERS, migrated
+    from udo_runtime.state.versions import Versions
 
     keyed = request["keyed"]
     versions = Versions(keyed["state_version"], keyed["migrates_from"], processor.per_event.migrate)
@@ -57,11 +57,11 @@ def _migrate(processor: Any, request: dict[str, Any]) -> None:
 
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
-    from udo_runtime.api import Context
-    from udo_runtime.load import load
+    from udo_runtime.execution.load import load
+    from udo_runtime.sdk.api import Context
 
-    from udo_protocol.body import read_stream
-    from udo_protocol.schema import parse_schema
+    from udo_protocol.formats.body import read_stream
+    from udo_protocol.formats.schema import parse_schema
 
     output = parse_schema(request["output"])
     ctx = Context(request["operator"], request["version"])
@@ -71,7 +71,7 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
         _migrate(processor, request)
         processor.close()
     if "replay" in request:
-        from udo_runtime.replay_report import run
+        from udo_runtime.drivers.replay_report import run
 
         return run(Path(request["replay"]), request, processor, output, ctx, work / "answers.arrow")
     if not request["events"]:

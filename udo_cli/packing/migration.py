@@ -11,8 +11,8 @@ import msgpack
 from udo_cli import state_file
 from udo_cli.packing import isolated
 from udo_protocol.errors import SchemaError, UsageError
-from udo_protocol.manifest import Manifest
-from udo_protocol.node_api import Node
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.node.api import Node
 
 
 def check(manifest: Manifest, code: Path, dependencies: Path | None, node: Node, deployment: str, say: Callable[[str], None]) -> int:

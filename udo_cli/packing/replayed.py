@@ -9,9 +9,9 @@ from typing import Any
 
 from udo_cli.packing import isolated
 from udo_protocol.errors import NotFound, SchemaError, UsageError
-from udo_protocol.manifest import Manifest
-from udo_protocol.recording_file import Recording
-from udo_protocol.schema import from_ipc, misfits
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.formats.recording_file import Recording
+from udo_protocol.formats.schema import from_ipc, misfits
 
 
 def require_fit(recording: Recording, manifest: Manifest, epoch: int | None) -> None:
@@ -67,7 +67,7 @@ def _to_parquet(source: Path, target: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from udo_protocol.body import read_stream
+    from udo_protocol.formats.body import read_stream
 
     partial = target.with_name(f".{target.name}.partial")
     try:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from udo_cli.output import short, size
 from udo_cli.packing.image import Image
 from udo_cli.packing.provenance import PROVENANCE_TYPE
-from udo_protocol import signing
 from udo_protocol.errors import NotFound, ProtocolError
-from udo_protocol.manifest import Manifest
-from udo_protocol.registry_api import Registry
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.registry import signing
+from udo_protocol.registry.api import Registry
 
 if TYPE_CHECKING:
-    from udo_protocol.signing import PrivateKey
+    from udo_protocol.registry.signing import PrivateKey
 
 Say = Callable[[str], None]
 

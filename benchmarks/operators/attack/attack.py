@@ -20,9 +20,9 @@ import pyarrow as pa
 from udo_runtime import Context, Operator
 from udo_runtime.engine import replies
 
-from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import UdoError
-from udo_protocol.frame import ERROR
+from udo_protocol.queue.connection import Connection, Login
+from udo_protocol.queue.frame import ERROR
 
 Arguments = dict[str, Any]
 _MIB = 1 << 20

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from udo_runtime import Context, Operator
 
-from udo_protocol import body
+from udo_protocol.formats import body
 
 
 def unchecked(data: pa.Buffer, schema: pa.Schema, rows: int, *, text: bool = True) -> pa.RecordBatch:

@@ -3,6 +3,6 @@
 Needs neither PySpark nor gRPC nor Flask; runs in its own process with the operator's own dependencies.
 """
 
-from udo_runtime.api import Context, Operator, operator
+from udo_runtime.sdk.api import Context, Operator, operator
 
 __all__ = ["Context", "Operator", "operator"]

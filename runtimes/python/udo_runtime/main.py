@@ -16,18 +16,18 @@ from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any, Protocol
 
-from udo_protocol.connection import Connection, Login
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
-from udo_protocol.keys import HEARTBEAT, warm
+from udo_protocol.formats.schema import from_ipc
 from udo_protocol.limits import DEFAULT, Limits
-from udo_protocol.schema import from_ipc
-from udo_protocol.slot import report_ready
-from udo_protocol.slot_reader import SlotReader
-from udo_runtime.api import Context
+from udo_protocol.queue.connection import Connection, Login
+from udo_protocol.queue.keys import HEARTBEAT, warm
+from udo_protocol.queue.slot import report_ready
+from udo_protocol.queue.slot_reader import SlotReader
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
-from udo_runtime.failure import ProcessingError, own_traceback, said
-from udo_runtime.load import Processor, load
+from udo_runtime.execution.failure import ProcessingError, own_traceback, said
+from udo_runtime.execution.load import Processor, load
+from udo_runtime.sdk.api import Context
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
 # Whoever is replaced leaves so much later, at the lowest priority: its successor has the processor to itself until then.

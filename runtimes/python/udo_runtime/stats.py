@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from udo_protocol.connection import Connection
+from udo_protocol.queue.connection import Connection
 from udo_runtime.engine.counters import Counters
 
 _EVERY_S = 1.0

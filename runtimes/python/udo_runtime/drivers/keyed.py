@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from udo_protocol import following
-from udo_protocol.connection import Arg
 from udo_protocol.errors import ProtocolError
-from udo_protocol.slot import failed_lanes
-from udo_protocol.slot_reader import Emit, Read
+from udo_protocol.queue.connection import Arg
+from udo_protocol.queue.slot import failed_lanes
+from udo_protocol.queue.slot_reader import Emit, Read
+from udo_protocol.state import following
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
-from udo_runtime.durable import Durable
 from udo_runtime.engine.effects import Checkpoint, LetterSizes, LoadSession, ReadLetters, ReadReplays, Send, Trim, run
 from udo_runtime.engine.keyed import Engine, Start
-from udo_runtime.ledger import Ledger
-from udo_runtime.session import Session
+from udo_runtime.state.durable import Durable
+from udo_runtime.state.ledger import Ledger
+from udo_runtime.state.session import Session
 
 # Behind the frame that ends later than this, what is answered leaves: a promotion throws away what waits.
 _EMIT_S = 0.002

@@ -6,10 +6,9 @@ import time
 from functools import partial
 from typing import Any
 
-from udo_protocol.connection import Connection
-from udo_protocol.dead_letters import DEAD_LETTER
-from udo_protocol.slot import report_ready
-from udo_runtime.api import Context
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.slot import report_ready
+from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.keyed_mirror import KeyedJudge
 from udo_runtime.drivers.link import Link
@@ -18,15 +17,16 @@ from udo_runtime.drivers.owner import serve
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.drivers.standby import Standby
 from udo_runtime.drivers.stateless_instance import Schemas, replies_of
-from udo_runtime.durable import Durable
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.keyed import Engine
 from udo_runtime.engine.letters import Letters
-from udo_runtime.keyed import Keyed, KeyedProcessor
-from udo_runtime.keyed_bad_events import Policy
-from udo_runtime.ledger import Ledger
-from udo_runtime.load import Processor
-from udo_runtime.versions import Versions
+from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.load import Processor
+from udo_runtime.sdk.api import Context
+from udo_runtime.state.durable import Durable
+from udo_runtime.state.ledger import Ledger
+from udo_runtime.state.versions import Versions
 
 
 class KeyedInstance:

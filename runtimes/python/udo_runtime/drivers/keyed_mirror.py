@@ -14,9 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.errors import Fenced, ProtocolError, StateLost
-from udo_protocol.frame import ANSWER, DATA, END, ERROR, Frame, decode
-from udo_protocol.schema import conform
-from udo_runtime.bad_events import empty
+from udo_protocol.formats.schema import conform
+from udo_protocol.queue.frame import ANSWER, DATA, END, ERROR, Frame, decode
 from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Served
@@ -25,8 +24,9 @@ from udo_runtime.drivers.standby import Report, unreadable
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.effects import LoadSession, run
 from udo_runtime.engine.keyed import in_groups
-from udo_runtime.failure import ProcessingError
-from udo_runtime.following import Follower
+from udo_runtime.execution.bad_events import empty
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.state.following import Follower
 
 
 class KeyedJudge:

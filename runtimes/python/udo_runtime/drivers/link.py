@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
-from udo_protocol.connection import Connection
 from udo_protocol.errors import Fenced, UdoError, Unavailable
-from udo_protocol.keys import HEARTBEAT
 from udo_protocol.limits import Limits
-from udo_protocol.slot_reader import Read, SlotReader
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import HEARTBEAT
+from udo_protocol.queue.slot_reader import Read, SlotReader
 from udo_runtime.engine.counters import Counters
 from udo_runtime.stats import Stats
 

@@ -13,16 +13,16 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
-from udo_protocol.connection import Connection
 from udo_protocol.errors import Fenced, ProtocolError, Unavailable
-from udo_protocol.frame import DATA, ERROR, SKIPPED, Frame, decode
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.frame import DATA, ERROR, SKIPPED, Frame, decode
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.effects import Execute, run
 from udo_runtime.engine.stateless import fitting
-from udo_runtime.failure import ProcessingError
-from udo_runtime.load import Processor
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.load import Processor
 
 # How soon the end of the diff is noticed, and a report is renewed.
 _LOOK_S = 0.25

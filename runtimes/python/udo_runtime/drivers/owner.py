@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from udo_protocol.backoff import LinearBackoff
 from udo_protocol.errors import Fenced
+from udo_protocol.queue.backoff import LinearBackoff
 from udo_runtime.drivers.link import Link
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.schema import schema_id, to_ipc
-from udo_protocol.slot import stored_schema
+from udo_protocol.formats.schema import schema_id, to_ipc
+from udo_protocol.queue.slot import stored_schema
 from udo_runtime.drivers.link import Link
 from udo_runtime.engine.effects import Effect, Execute, FindSchema, FindSender
 

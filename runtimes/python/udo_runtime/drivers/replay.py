@@ -11,18 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.dead_letters import FAIL
 from udo_protocol.errors import ProtocolError
-from udo_protocol.frame import Header, decode
+from udo_protocol.formats.recording_file import Recording
+from udo_protocol.formats.schema import from_ipc, schema_id, to_ipc
 from udo_protocol.limits import DEFAULT
-from udo_protocol.recording_file import Recording
-from udo_protocol.schema import from_ipc, schema_id, to_ipc
-from udo_runtime.api import Context
+from udo_protocol.queue.frame import Header, decode
+from udo_protocol.state.dead_letters import FAIL
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Answer, Effect, Execute, FindSchema, FindSender, Send, Steps, run
 from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine
-from udo_runtime.load import Processor
+from udo_runtime.execution.load import Processor
+from udo_runtime.sdk.api import Context
 
 _NAME = "replay"
 Watch = Callable[[Callable[..., Any]], Callable[..., Any]]

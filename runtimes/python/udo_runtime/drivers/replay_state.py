@@ -7,19 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from udo_protocol.formats.recording_file import Recording
 from udo_protocol.limits import DEFAULT
-from udo_protocol.recording_file import Recording
-from udo_runtime.api import Context
-from udo_runtime.durable import restored
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Checkpoint, LoadSession, Trim
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import Letters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.keyed import Keyed, KeyedProcessor
-from udo_runtime.load import Processor
-from udo_runtime.session import Session
-from udo_runtime.versions import Versions
+from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.load import Processor
+from udo_runtime.sdk.api import Context
+from udo_runtime.state.durable import restored
+from udo_runtime.state.session import Session
+from udo_runtime.state.versions import Versions
 
 
 def engine(

@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from udo_protocol.errors import Fenced, StateLost
-from udo_protocol.rewinding import release
-from udo_protocol.slot import failed_lanes
-from udo_protocol.slot_reader import Read
+from udo_protocol.queue.slot import failed_lanes
+from udo_protocol.queue.slot_reader import Read
+from udo_protocol.state.rewinding import release
 from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.engine.effects import LoadSession, run
-from udo_runtime.failure import ProcessingError
-from udo_runtime.following import Follower, Readiness
-from udo_runtime.missed import Missed
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.state.following import Follower, Readiness
+from udo_runtime.state.missed import Missed
 
 Report = Callable[[Mapping[str, Any]], None]
 # How often a standby looks for new frames and checkpoints; a promotion wakes it at once.

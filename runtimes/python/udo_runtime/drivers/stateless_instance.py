@@ -6,11 +6,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from udo_protocol.connection import Connection
-from udo_protocol.dead_letters import DEAD_LETTER, FAIL
-from udo_protocol.schema import to_ipc
-from udo_protocol.slot import store_schema
-from udo_runtime.api import Context
+from udo_protocol.formats.schema import to_ipc
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.slot import store_schema
+from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Mirror, StatelessJudge
 from udo_runtime.drivers.owner import serve
@@ -19,8 +18,9 @@ from udo_runtime.drivers.stateless import StatelessOwner
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine
-from udo_runtime.letters import Letters
-from udo_runtime.load import Processor
+from udo_runtime.execution.load import Processor
+from udo_runtime.sdk.api import Context
+from udo_runtime.state.letters import Letters
 
 # Input, output.
 Schemas: TypeAlias = "tuple[pa.Schema, pa.Schema]"

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError
-from udo_protocol.frame import Frame
-from udo_protocol.schema import conform, misfits
-from udo_runtime.differences import row, unequal_columns
-from udo_runtime.failure import ProcessingError
+from udo_protocol.formats.schema import conform, misfits
+from udo_protocol.queue.frame import Frame
+from udo_runtime.engine.differences import row, unequal_columns
+from udo_runtime.execution.failure import ProcessingError
 
 _log = logging.getLogger("udo_runtime")
 

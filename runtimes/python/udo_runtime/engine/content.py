@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from udo_protocol.dead_letters import KeyedName
-from udo_runtime.groups import Group
-from udo_runtime.session import Session
+from udo_protocol.state.dead_letters import KeyedName
+from udo_runtime.state.groups import Group
+from udo_runtime.state.session import Session
 
 # Changes below this are not worth folding, however small the base.
 FOLD_BYTES = 8 << 10

@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from udo_protocol.dead_letters import KeyedName
 from udo_protocol.errors import UdoError
-from udo_protocol.frame import Bytes, Header
-from udo_runtime.bad_events import Bad
+from udo_protocol.queue.frame import Bytes, Header
+from udo_protocol.state.dead_letters import KeyedName
 from udo_runtime.engine.content import Content
+from udo_runtime.execution.bad_events import Bad
 
 # A lane and the pieces of the frame it is answered with.
 Answer: TypeAlias = tuple[str, list[Bytes]]

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udo_protocol.body import read_event
-from udo_protocol.dead_letters import KeyedName, Letter
 from udo_protocol.errors import ProtocolError, Stale, StateLost, TwoProducers, UdoError
-from udo_protocol.frame import ANSWER, DATA, END, RESTORE, STATE, Frame, Header, decode, encode
+from udo_protocol.formats.body import read_event
+from udo_protocol.formats.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.limits import Limits
-from udo_protocol.schema import GROUP_COLUMN, conform, misfits
-from udo_runtime import restoring
-from udo_runtime.bad_events import Bad, empty, joined
+from udo_protocol.queue.frame import ANSWER, DATA, END, RESTORE, STATE, Frame, Header, decode, encode
+from udo_protocol.state.dead_letters import KeyedName, Letter
 from udo_runtime.engine.content import Content, changed, stored
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Answer, Checkpoint, Execute, FindSchema, FindSender, LoadSession, Send, Steps, Trim
@@ -28,11 +26,13 @@ from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import Letters, Sizes
 from udo_runtime.engine.replies import Replies, failure, require_bounded
-from udo_runtime.failure import ProcessingError
-from udo_runtime.keyed import KeyedProcessor, label_of
-from udo_runtime.keyed_bad_events import Again
-from udo_runtime.missed import Missed
-from udo_runtime.session import Session
+from udo_runtime.execution.bad_events import Bad, empty, joined
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.keyed import KeyedProcessor, label_of
+from udo_runtime.execution.keyed_bad_events import Again
+from udo_runtime.state import restoring
+from udo_runtime.state.missed import Missed
+from udo_runtime.state.session import Session
 
 # A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
 _CHECKPOINT_SHARE = 4

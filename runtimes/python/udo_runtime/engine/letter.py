@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from udo_protocol.dead_letters import Letter
-from udo_protocol.frame import Header
 from udo_protocol.limits import Limits
-from udo_runtime.bad_events import Bad
-from udo_runtime.failure import ProcessingError
+from udo_protocol.queue.frame import Header
+from udo_protocol.state.dead_letters import Letter
+from udo_runtime.execution.bad_events import Bad
+from udo_runtime.execution.failure import ProcessingError
 
 
 def letter(bad: Bad, header: Header, reference: str, instance: str, at: float) -> Letter:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from udo_protocol.dead_letters import DEAD, PENDING, KeyedName, Letter, parse_name
 from udo_protocol.limits import Limits
+from udo_protocol.state.dead_letters import DEAD, PENDING, KeyedName, Letter, parse_name
 from udo_runtime.engine.content import LetterChanges
 from udo_runtime.engine.effects import LetterSizes, ReadLetters, ReadReplays, Steps
 from udo_runtime.engine.letter import full
-from udo_runtime.failure import ProcessingError
-from udo_runtime.groups import Label
-from udo_runtime.session import Session
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.state.groups import Label
+from udo_runtime.state.session import Session
 
 # Bytes of each letter, by hash (`pending`, `dead`) and name.
 Sizes = Mapping[str, Mapping[str, int]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from udo_protocol.errors import UdoError
-from udo_protocol.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
 from udo_protocol.limits import Limits
+from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
 from udo_runtime.engine.effects import Answer
-from udo_runtime.failure import ProcessingError
+from udo_runtime.execution.failure import ProcessingError
 
 
 class Replies:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from udo_protocol.dead_letters import DEAD_LETTER
 from udo_protocol.errors import ProtocolError
-from udo_protocol.frame import DATA, END, Frame, Header, decode
+from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.limits import Limits
-from udo_protocol.schema import conform, misfits
-from udo_runtime.bad_events import again
+from udo_protocol.queue.frame import DATA, END, Frame, Header, decode
+from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, KeepLetters, LetterRoom, Steps
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import full
 from udo_runtime.engine.replies import Replies, failure, require_bounded
-from udo_runtime.failure import ProcessingError
-from udo_runtime.load import Processor
+from udo_runtime.execution.bad_events import again
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.load import Processor
 
 
 class StatelessEngine:
-    """One slot's frames. `policy`: what becomes of events that user code fails on (udo_protocol/dead_letters.py)."""
+    """One slot's frames. `policy`: what becomes of events that user code fails on (udo_protocol/state/dead_letters.py)."""
 
     def __init__(
         self, processor: Processor, schema: pa.Schema, replies: Replies, policy: str, deployment: str, limits: Limits, counters: Counters

@@ -1,0 +1,1 @@
+"""What people look at and change: sessions, dead letters, logs, recordings."""

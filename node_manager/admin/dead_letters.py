@@ -1,0 +1,157 @@
+"""Dead letters of this node: listed, found by the beginning of an id, dropped, and kept when the slot they lie in goes.
+
+Instances write them (udo_runtime), nobody here does, except for the reason of one that was sent again in vain. What is
+`pending` belongs to attempts that have not ended, and is not touched unless asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from node_manager.manager import Deployment, Manager
+from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import rewinding, untrusted
+from udo_protocol.state.dead_letters import DEAD, KEPT, PENDING, REPLAY, KeyedName, Letter, letter_id, parse_name
+
+# Letters read at a time; each may be as large as an event.
+_SCAN = 100
+_ANSWERED = "answered in epoch"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A letter and where it lies."""
+
+    id: str
+    deployment: str
+    slot: int
+    key: str
+    name: str
+    keyed: bool
+    unfinished: bool
+    bytes: int
+    replay: str  # '', 'waiting' or 'answered in epoch N'
+    letter: Letter
+
+    @property
+    def marks(self) -> str:
+        """The hash that says which letters of its slot are to be sent again."""
+        return f"udo:{self.deployment}:{self.slot}:{REPLAY}"
+
+    @property
+    def places(self) -> list[str]:
+        """All that is to be rid of it, where it lies first. What has been answered stays with what was kept for a rollback: a
+        version that goes back has to process it again."""
+        kept = [] if self.replay.startswith(_ANSWERED) else [DEAD, PENDING, REPLAY]
+        return [self.key, self.marks, *(f"udo:{self.deployment}:{self.slot}:{KEPT}{kind}" for kind in kept)]
+
+
+class DeadLetters:
+    """What a node offers to `udo dead`. Methods may be called from any thread."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def letters(self, deployment: str = "", ids: Sequence[str] = (), *, unfinished: bool = False) -> Iterator[Kept]:
+        """Of one deployment, or of all; by `ids` those that begin so. In no particular order."""
+        deployments = [self._manager.find(deployment)] if deployment else self._manager.deployments()
+        with self._state() as state:
+            for d in deployments:
+                for number in _slots(d):
+                    try:
+                        yield from self._of_slot(state, d.name, number, ids, unfinished)
+                    except SlotBroken as e:
+                        if deployment:
+                            raise
+                        prefix = f"udo:{d.name}:{number}:"  # listed among those of all: it hides no others
+                        yield Kept("", d.name, number, prefix + DEAD, "", False, unfinished, 0, "", Letter.unreadable(e))
+
+    def drop(self, deployment: str, ids: Sequence[str], *, everything: bool = False, unfinished: bool = False) -> int:
+        """Remove letters for good; how many. Each id must begin exactly one; all of the deployment with `everything`."""
+        if everything == bool(ids):
+            raise UsageError("name the dead letters by their ids, or say that all are meant, not both")
+        with self._state() as state:
+            found = self._each(deployment, ids, unfinished) if ids else self.letters(deployment, unfinished=unfinished)
+            return sum(state.transaction([("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
+
+    def replay(self, deployment: str, ids: Sequence[str], *, everything: bool = False) -> tuple[int, int]:
+        """Mark keyed letters for the next epoch of their session: (how many wait now, timers left out).
+
+        Conflict if a session has no next epoch, or if a timer is named: it was due, and is not again.
+        """
+        if everything == bool(ids):
+            raise UsageError("name the dead letters by their ids, or say that all are meant, not both")
+        found = self._each(deployment, ids, False) if ids else list(self.letters(deployment))
+        timers = [k for k in found if k.letter.timer]
+        if timers and ids:
+            raise Conflict(f"{timers[0].id} is a timer's: its time has come and gone, so it cannot be sent again. Drop it: udo dead drop")
+        wanted = [k for k in found if not k.letter.timer]
+        with self._state() as state:
+            if any(rewinding.kept(state, f"udo:{deployment}:{number}:") for number in {k.slot for k in wanted}):
+                raise Conflict(
+                    f"{deployment} can still go back to what it kept before its last update, and that version would not see what is sent "
+                    "again now: wait until the rollback window is over"
+                )
+            for k in wanted:
+                if not state.call("HEXISTS", f"udo:{deployment}:{k.slot}:sessions", k.letter.session):
+                    raise Conflict(
+                        f"{k.id} belongs to session {k.letter.session}, which is over (a batch job, or its state was dropped): nothing "
+                        "will process it again. Let the source send the event once more (udo dead show), then drop it"
+                    )
+            for k in wanted:
+                state.call("HSETNX", k.marks, k.name, "")
+        return len(wanted), len(timers)
+
+    def amend(self, deployment: str, id_: str, code: str, reason: str, traceback: str) -> None:
+        """It was sent again and failed again: with this."""
+        (kept,) = self._each(deployment, [id_], False)
+        changed = replace(kept.letter, code=code, reason=reason, traceback=traceback, replays=kept.letter.replays + 1)
+        with self._state() as state:
+            state.call("HSET", kept.key, kept.name, changed.encode())
+
+    def _each(self, deployment: str, ids: Iterable[str], unfinished: bool) -> list[Kept]:
+        there = list(self.letters(deployment, unfinished=unfinished))
+        found = []
+        for text in dict.fromkeys(ids):
+            near = [k for k in there if k.id.startswith(text)]
+            if not near:
+                some = ", ".join(k.id for k in there[:5]) or "none"
+                raise NotFound(f"deployment {deployment!r} has no dead letter {text!r}; there are: {some}. List them with: udo dead ls")
+            if len(near) > 1:
+                raise UsageError(f"{text!r} begins several dead letters of {deployment!r}: {', '.join(k.id for k in near[:5])}")
+            found += near
+        return found
+
+    @contextlib.contextmanager
+    def _state(self) -> Iterator[Connection]:
+        with contextlib.closing(self._manager.servers.connect("state")) as state:
+            yield state
+
+    def _of_slot(self, state: Connection, deployment: str, number: int, ids: Sequence[str], unfinished: bool) -> Iterator[Kept]:
+        prefix = f"udo:{deployment}:{number}:"
+        key = prefix + (PENDING if unfinished else DEAD)
+        found, flat = untrusted.read(state, ("HKEYS", key), ("HGETALL", f"{prefix}{REPLAY}"))
+        with untrusted.reading(key, "names of dead letters"):
+            names = [bytes(n).decode() for n in found]
+        with untrusted.reading(f"{prefix}{REPLAY}", "names of dead letters, with nothing or an epoch"):
+            marks = {bytes(n).decode(): bytes(m).decode() for n, m in zip(flat[::2], flat[1::2], strict=True)}
+        wanted = [(n, id_) for n in names if (id_ := letter_id(prefix, n)).startswith(tuple(ids)) or not ids]
+        for at in range(0, len(wanted), _SCAN):
+            some = wanted[at : at + _SCAN]
+            for (name, id_), data in zip(some, state.call("HMGET", key, *(n for n, _ in some)), strict=True):
+                if data is not None:
+                    mark = marks.get(name)
+                    replay = "" if mark is None else f"{_ANSWERED} {mark}" if mark else "waiting"
+                    try:
+                        with untrusted.reading(key, f"a dead letter named {name!r:.60}"):
+                            keyed, letter = isinstance(parse_name(name), KeyedName), Letter.decode(data)
+                    except SlotBroken as e:
+                        keyed, letter = False, Letter.unreadable(e)
+                    yield Kept(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, letter)
+
+
+def _slots(deployment: Deployment) -> list[int]:
+    return [s.number for s in (deployment.slot, *deployment.pinned.values()) if s is not None]

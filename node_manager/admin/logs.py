@@ -1,0 +1,74 @@
+"""The log of a deployment: what its instances wrote, the former ones' first, then the living one's as it comes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from node_manager.drivers import logfile
+from node_manager.manager import Deployment, Manager
+from node_manager.slots.slot import Slot
+
+# As udo_runtime writes it: "2026-01-31 12:00:00,123 INFO name text".
+_STAMP = re.compile(r"^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})\s")
+# A follower learns of a new instance this often.
+_NEXT_S = 0.25
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line; `at` is the time it carries or that of the last line before it that carried one."""
+
+    at: str
+    instance: str
+    version: str
+    text: str
+
+
+class _Stamp:
+    def __init__(self) -> None:
+        self.at = ""
+
+    def line(self, instance: str, version: str, text: str) -> Line:
+        if m := _STAMP.match(text):
+            self.at = f"{m[1]}T{m[2]}.{m[3]}"
+        return Line(self.at, instance, version, text)
+
+
+def _former(manager: Manager, slot: Slot) -> Iterator[Line]:
+    directory = manager.settings.logs / f"{slot.deployment}-{slot.number}"
+    for path in sorted(directory.glob("*.log")):
+        _, instance, version = path.stem.split("-", 2)
+        stamp = _Stamp()
+        for text in logfile.tail(path, 0):
+            yield stamp.line(instance, version, text)
+
+
+def read(manager: Manager, deployment: Deployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
+    """The last lines (0 = all that is kept) of all its slots, then with `follow` new ones until `stop` is set."""
+    lines: list[Line] = []
+    for each in [s for s in (deployment.slot, *deployment.pinned.values(), *deployment.beside.values()) if s is not None]:
+        lines += _former(manager, each)
+        owner = each.view().owner
+        if owner is not None:
+            stamp = _Stamp()
+            lines += [stamp.line(owner.name, owner.record["version"], text) for text in logfile.tail(Path(owner.directory) / "log", 0)]
+    yield from lines[-tail_lines:] if tail_lines else lines
+    slot = deployment.slot
+    owner = slot.view().owner if slot else None
+    seen = owner.name if owner else ""
+    first = True
+    while follow and slot is not None and not stop.is_set():
+        owner = slot.view().owner
+        if owner is None or owner.handle is None or (owner.name == seen and not first):
+            stop.wait(_NEXT_S)
+            continue
+        # What the tail above has shown is not shown again; of a new instance everything is.
+        tail = 0 if owner.name != seen else -1
+        seen, first = owner.name, False
+        stamp = _Stamp()
+        for text in manager.driver.logs(owner.handle, tail_lines=tail, follow=True, stop=stop):
+            yield stamp.line(owner.name, owner.record["version"], text)

@@ -1,0 +1,260 @@
+"""Records what a deployment is sent, frame by frame as it is answered, for `udo record`. Reads only; serving never waits for it.
+
+A leased pin holds the log in front of the recorder's cursor. Who takes what is yielded too slowly loses the pin, by its lease or
+because the log fills: then the log is trimmed past the cursor, and the recording says what it lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+from node_manager.admin.state import Group, Sessions, snapshot
+from node_manager.instances.instances import Config
+from node_manager.manager import Manager
+from node_manager.slots.slot import Slot
+from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.queue import slot
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.frame import decode
+from udo_protocol.queue.slot_reader import SlotReader
+from udo_protocol.state import checkpoints, untrusted
+from udo_protocol.state.dead_letters import REPLAY
+
+# A recorder that does not come back for this long loses its pin: what a dead one may hold up at most.
+LEASE_MS = 2_000
+# How often the log is looked at while nothing comes, and how often the taker is told so.
+_LOOK_S = 0.02
+_TICK_S = 1.0
+# State is read in one step, in which the state server serves nobody else: about a second for this much.
+STATE_BYTES = 1 << 30
+# A token that never owns: the reader sees answered frames only.
+_NO_TOKEN = -1
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What is recorded, and what an instance that starts at `first_seq` finds beside the sessions."""
+
+    slot: Slot
+    manifest: Manifest
+    digest: str
+    config: Config
+    first_seq: int
+    failed: Sequence[str] = ()
+    cuts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session as the state server holds it at the start; its groups follow."""
+
+    session: str
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A key group of that session."""
+
+    number: int
+    group: Group
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema that frames name from here on."""
+
+    id: bytes
+    ipc: bytes
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Consecutive frames from `first_seq` on."""
+
+    first_seq: int
+    frames: Sequence[bytes | bytearray]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Frames that were trimmed before they could be read."""
+
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Nothing has come for a while."""
+
+
+@dataclass(frozen=True)
+class End:
+    """Why it is over."""
+
+    reason: str
+
+
+Part = Begin | Session | Stored | Schema | Frames | Gap | Tick | End
+
+
+def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
+    """Everything that `name` answers within `for_s` seconds, `frames` frames at most (0: no bound), or until `stop` is set."""
+    deployment = manager.find(name)
+    if for_s <= 0:
+        raise UsageError(f"a recording lasts some time; got {for_s:g} s")
+    if deployment.slot is None or deployment.slot.wanted is None:
+        raise NotFound(f"deployment {name!r} is still starting; see: udo status")
+    with (
+        contextlib.closing(manager.servers.connect("state")) as state,
+        contextlib.closing(manager.servers.connect("queue")) as queue,
+    ):
+        recorder = _Recorder(deployment.slot, state, queue, for_s, frames, stop)
+        try:
+            yield from recorder.run()
+        finally:
+            with contextlib.suppress(ServerLost, OSError):
+                recorder.reader.pin(0, 0)
+
+
+class _Recorder:
+    """One recording; it has the connections for itself."""
+
+    def __init__(self, slot_: Slot, state: Connection, queue: Connection, for_s: float, frames: int, stop: Event) -> None:
+        self._slot, self._state, self._queue = slot_, state, queue
+        self._for_s, self._most, self._stop = for_s, frames, stop
+        self.reader = SlotReader(queue, slot_.prefix, f"record-{secrets.token_hex(4)}", _NO_TOKEN)
+        assert slot_.wanted is not None
+        self._wanted = slot_.wanted
+        self._keyed = bool(self._wanted.image.manifest.key)
+        self._seen: set[bytes] = set()
+        self._cuts: dict[str, int] = {}
+        self._answered: set[bytes] = set()
+
+    def run(self) -> Iterator[Part]:
+        first, sessions = self._state_at_start() if self._keyed else (self._stateless_start(), {})
+        image = self._wanted.image
+        failed = sorted(slot.failed_lanes(self._queue, self._slot.prefix))
+        yield Begin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
+        while sessions:  # given away one by one: they may be large
+            name, (record, groups) = sessions.popitem()
+            yield Session(name, record)
+            while groups:
+                yield Stored(*groups.popitem())
+                self._pin(first)
+        try:
+            yield from self._frames(first)
+        except ServerLost as e:
+            yield End(f"the node's queue or state server was lost: {e}")
+
+    def _frames(self, cursor: int) -> Iterator[Part]:
+        """From `cursor` on: what is answered until the deadline, in order."""
+        deadline = time.monotonic() + self._for_s
+        told = time.monotonic() - _TICK_S  # at once: the state is complete
+        left = self._most or None
+        until: int | None = None  # the last frame answered when the time was over
+        emitted = 0
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if until is None and now >= deadline:
+                until = slot.last_emitted(self._queue, self._slot.prefix)
+            self._pin(cursor)
+            read = self.reader.read(cursor)
+            if read.emitted < emitted:
+                yield End(f"deployment {self._slot.deployment} was removed meanwhile")
+                return
+            emitted = read.emitted
+            if read.first > cursor:
+                yield Gap(cursor, read.first - 1)
+                if self._keyed:
+                    yield End("frames were trimmed before they could be recorded: what follows depends on them")
+                    return
+                cursor = read.first
+            if (why := self._changed()) is not None:  # looked at behind the read: what was read before is of the state we have
+                yield End(why)
+                return
+            frames = read.frames if left is None else read.frames[:left]
+            if until is not None:
+                frames = frames[: max(until - cursor + 1, 0)]
+            if frames:
+                yield from self._schemas(frames)
+                yield Frames(cursor, frames)
+                cursor, told = cursor + len(frames), now
+                if left is not None and (left := left - len(frames)) == 0:
+                    yield End(f"it has {self._most} frames")
+                    return
+            elif until is not None:
+                yield End(f"{self._for_s:g} s are over")
+                return
+            else:
+                if now - told >= _TICK_S:
+                    yield Tick()
+                    told = now
+                self._stop.wait(min(_LOOK_S, max(deadline - now, 0.0)))
+
+    def _changed(self) -> str | None:
+        """Whether the state of a session was dropped or replaced meanwhile: what follows began with another one."""
+        if not self._keyed:
+            return None
+        cuts = self._cuts_now()
+        changed = sorted(s for s, seq in cuts.items() if self._cuts.get(s) != seq)
+        if changed:
+            return f"the state of session {', '.join(changed)} was dropped or replaced from outside"
+        if self._sent_again() - self._answered:
+            return "dead letters are sent again with the next micro-batch, and the frames do not hold them"
+        return None
+
+    def _sent_again(self, *, waiting: bool = True) -> set[bytes]:
+        """Names of dead letters that are marked to be sent again, or that an epoch which is not long over has processed."""
+        (flat,) = untrusted.read(self._state, ("HGETALL", f"{self._slot.prefix}{REPLAY}"))
+        return {bytes(name) for name, epoch in zip(flat[::2], flat[1::2], strict=True) if waiting or epoch}
+
+    def _schemas(self, frames: Sequence[bytes | bytearray]) -> Iterator[Schema]:
+        for data in frames:
+            try:
+                identity = decode(data).header.schema
+            except ProtocolError:  # recorded as it is: the instance answers it with an error, and so will a replay
+                continue
+            if identity and identity not in self._seen:
+                self._seen.add(identity)
+                key = f"{self._slot.prefix}schema:".encode() + identity
+                with untrusted.reading(f"{self._slot.prefix}schema:{identity.hex()}", "a schema"):
+                    ipc = self._queue.call("GET", key)
+                if ipc is not None:
+                    yield Schema(identity, bytes(ipc))
+
+    # -- the start ---------------------------------------------------------------------------------------------------
+
+    def _stateless_start(self) -> int:
+        """The first frame that is not answered yet."""
+        seq = slot.last_emitted(self._queue, self._slot.prefix) + 1
+        return max(seq, self._pin(seq))
+
+    def _state_at_start(self) -> tuple[int, Sessions]:
+        """The first frame that the newest checkpoint does not cover, and all sessions as that checkpoint left them."""
+        base, pinned = 1, 0
+        while base != pinned:  # what a checkpoint read behind this does not cover is in the log
+            pinned = base
+            base = self._pin(pinned)
+        while True:
+            self._cuts, self._answered = self._cuts_now(), self._sent_again(waiting=False)
+            covers, sessions = snapshot(self._state, self._slot.prefix, STATE_BYTES)
+            if self._cuts_now() == self._cuts:
+                break
+        seq = covers.seq if covers.incarnation == self._queue.run_id else 0  # of a lost queue server: the log has begun anew
+        self._pin(seq + 1)
+        return seq + 1, sessions
+
+    def _pin(self, seq: int) -> int:
+        return self.reader.pin(seq, LEASE_MS)
+
+    def _cuts_now(self) -> dict[str, int]:
+        return {s: seq for s, (seq, run) in checkpoints.cut(self._state, self._slot.prefix).items() if run == self._queue.run_id}

@@ -1,0 +1,327 @@
+"""Keyed state of this node: listed, read out, replaced and dropped. Knows where a session lies, never what its values mean.
+
+A change is made while no instance owns the slot (slots.py, change_state), since an owner has its sessions in memory: the
+one that comes after loads what is there then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from typing import Any
+
+from node_manager.homes import Asked
+from node_manager.manager import Deployment, Manager
+from node_manager.slots.slot import Slot
+from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, UsageError, WaitTimeout
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.queue import slot as log
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.state import checkpoints, rewinding, untrusted
+
+# Run numbers of a dropped session are kept for so long, so that a late task of an old run is not taken for a new one.
+_FORGET_RUNS_MS = 3_600_000
+# A fresh instance has to load the operator first; that has its own time-out below this.
+_CHANGE_TIMEOUT_S = 90.0
+# Groups come and go while they are read, but rarely: after so many looks it is no epoch that does it.
+_READ_TRIES = 100
+Writes = list[list[Arg]]
+
+
+@dataclass
+class Group:
+    """One key group as it lies on the server."""
+
+    meta: bytes = b""
+    base: bytes | None = None
+    deltas: list[bytes] = field(default_factory=list)
+
+
+# Record and groups by session.
+Sessions = dict[str, tuple[Mapping[str, Any], dict[int, Group]]]
+
+
+@dataclass(frozen=True)
+class Info:
+    """A session, for lists. `record` is what the instance noted at its last checkpoint (udo_runtime.state.durable)."""
+
+    deployment: str
+    slot: int
+    session: str
+    record: Mapping[str, Any]
+    lanes: int
+    used_at: float
+    in_use: bool
+
+
+def keyed(deployment: Deployment) -> tuple[Slot, Manifest]:
+    """Its slot and manifest; UsageError for an operator that keeps no state, NotFound while it has never been loaded."""
+    slot = deployment.slot
+    if slot is None or slot.wanted is None:
+        raise NotFound(f"deployment {deployment.name!r} is still starting; see: udo status")
+    manifest = slot.wanted.image.manifest
+    if not manifest.key:
+        raise UsageError(f"deployment {deployment.name!r} ({manifest.reference}) keeps no state: its operator declares no key")
+    return slot, manifest
+
+
+class States:
+    """What a node offers to `udo state`. Methods may be called from any thread."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def sessions(self, name: str = "") -> list[Info]:
+        """Of one deployment, or of all, by name."""
+        deployments = [self._manager.find(name)] if name else self._manager.deployments()
+        with self._connected() as (state, queue):
+            return [
+                self._info(queue, slot, session, record)
+                for d in deployments
+                if (slot := d.slot) is not None
+                for session, record in self._listed(state, slot, bool(name))
+            ]
+
+    def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, Mapping[str, Any]]]:
+        """By name. What cannot be read is listed as such among those of other deployments: it hides none of them."""
+        try:
+            return sorted(_records(state, slot.prefix).items())
+        except SlotBroken as e:
+            if alone:
+                raise
+            return [("", {"last_ended": None, "run": 0, "bytes": 0, "at": 0.0, "broken": str(e)})]
+
+    def header(self, name: str, session: str) -> tuple[Info, Manifest]:
+        """The session and the operator that serves it; NotFound lists near names."""
+        slot, manifest = keyed(self._manager.find(name))
+        with self._connected() as (state, queue):
+            return self._info(queue, slot, session, self._record(state, slot, session)), manifest
+
+    def groups(self, name: str, session: str) -> Iterator[tuple[int, Group]]:
+        """The session's groups as one checkpoint left them."""
+        slot, _ = keyed(self._manager.find(name))
+        with self._connected() as (state, _queue):
+            yield from _read(state, slot.prefix, session)
+
+    def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
+        """Remove a session for good; its record. Conflict while it is in use, unless forced: then its query fails."""
+        slot, _ = keyed(self._manager.find(name))
+        found: dict[str, Any] = {}
+
+        def drop(state: Connection, queue: Connection) -> Writes:
+            found.update(self._record(state, slot, session))
+            if not force:
+                self._require_unused(queue, slot, session, "drop it all the same with --force (the query then fails with StateLost)")
+            writes: Writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
+            writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
+            return writes
+
+        def release() -> None:
+            if self._registered(name):
+                self._manager.homes.release(name, session)
+
+        self._change(slot, session, drop, release)
+        return found
+
+    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, Group], *, replace: bool) -> None:
+        """Write a session. Conflict while one of that name is in use, or is there and is not to be replaced."""
+        slot, manifest = keyed(self._manager.find(name))
+        if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
+            raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
+        home: Writes = []
+
+        def claim() -> None:
+            if self._registered(name):
+                home.append(self._manager.homes.taken(slot.prefix, Asked(name, session)))
+
+        def put(state: Connection, queue: Connection) -> Writes:
+            p = slot.prefix
+            self._require_unused(queue, slot, session, "stop it first")
+            if not replace and session in _records(state, p):
+                raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
+            # Whoever continues is a newer run than all before.
+            runs = state.call("HLEN", f"{p}runs:{session}")
+            kept = {"last_ended": record["last_ended"], "run": runs, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
+            writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
+            for number, group in groups.items():
+                writes.append(["HSET", f"{p}m:{session}", number, group.meta])
+                if group.base:
+                    writes.append(["SET", f"{p}g:{session}:{number}", group.base])
+                if group.deltas:
+                    writes.append(["RPUSH", f"{p}d:{session}:{number}", *group.deltas])
+            return writes
+
+        self._change(slot, session, put, claim)
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[tuple[Connection, Connection]]:
+        with (
+            contextlib.closing(self._manager.servers.connect("state")) as state,
+            contextlib.closing(self._manager.servers.connect("queue")) as queue,
+        ):
+            yield state, queue
+
+    def _record(self, state: Connection, slot: Slot, session: str) -> Mapping[str, Any]:
+        known = _records(state, slot.prefix)
+        if session not in known:
+            near = difflib.get_close_matches(session, known) or [s for s in known if s.startswith(session)] or sorted(known)[:5]
+            there = f"; there are: {', '.join(near)}" if near else "; it has none"
+            raise NotFound(f"deployment {slot.deployment!r} has no session {session!r}{there}. List them with: udo state ls")
+        return known[session]
+
+    def _info(self, queue: Connection, slot: Slot, session: str, record: Mapping[str, Any]) -> Info:
+        lanes, used_ms = log.users(queue, slot.prefix, session)
+        in_use = bool(lanes) or time.time() - used_ms / 1000 < self._manager.settings.session_idle_s
+        return Info(slot.deployment, slot.number, session, record, len(lanes), used_ms / 1000, in_use)
+
+    def _require_unused(self, queue: Connection, slot: Slot, session: str, otherwise: str) -> None:
+        info = self._info(queue, slot, session, {})
+        if info.in_use:
+            idle_s = self._manager.settings.session_idle_s
+            ago_s = time.time() - info.used_at
+            now = f"{info.lanes} of its tasks exchange events now" if info.lanes else f"a task used it {ago_s:.0f} s ago"
+            raise Conflict(
+                f"session {session} of {slot.deployment!r} is in use: {now}. Stop the query and wait {idle_s:g} s, or {otherwise}"
+            )
+
+    def _registered(self, name: str) -> bool:
+        """Whether other nodes may have the deployment, too."""
+        return self._manager.find(name).source == "registry"
+
+    def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]) -> None:
+        """Carry out what `plan` says, which may refuse, as the slot's only owner; `agree` asks the registry before."""
+        with self._connected() as (state, queue):
+            plan(state, queue)  # refused here, nothing is interrupted
+        agree()
+
+        def work(state: Connection, queue: Connection, token: int) -> None:
+            writes = plan(state, queue)
+            rewinding.forget(state, queue, slot.prefix)  # a rollback would undo the change
+            for lane in log.users(queue, slot.prefix, session)[0]:
+                queue.call("FCALL", "udo_close", 1, slot.prefix, lane)  # its attempt fails and is retried: on the state as it is then
+            stats = log.slot_stats(queue, slot.prefix)
+            tail = stats.emitted + stats.depth_frames
+            old = [name for name, (_, run) in checkpoints.cut(state, slot.prefix).items() if run != queue.run_id]
+            forget: Writes = [["HDEL", f"{slot.prefix}cut", *old]] if old else []
+            checkpoints.amend(
+                state, slot.prefix, token, [*writes, *forget, ["HSET", f"{slot.prefix}cut", session, f"{tail} {queue.run_id}"]]
+            )
+
+        try:
+            slot.change_state(work).result(_CHANGE_TIMEOUT_S)
+        except FutureTimeout:
+            raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
+        finally:
+            self._manager.comparisons.end(slot.deployment)  # it knows the state from before; a canary begins anew
+
+
+def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int) -> None:
+    """SchemaError unless state kept by these key columns and in that version is what the operator reads."""
+    wanted = [(name, manifest.input[name]) for name in manifest.key]
+    came = list(key)
+    if came != wanted:
+        show = [", ".join(f"{n} {t}" for n, t in columns) or "nothing" for columns in (wanted, came)]
+        raise SchemaError(f"{manifest.reference} keeps state by {show[0]}; the file's state is kept by {show[1]}")
+    if state_version != manifest.state_version:
+        raise SchemaError(f"{manifest.reference} reads state of version {manifest.state_version}; the file's is of version {state_version}")
+    if key_groups != KEY_GROUPS:
+        raise SchemaError(f"the file's state lies in {key_groups} key groups; this platform has {KEY_GROUPS}")
+
+
+def _records(state: Connection, prefix: str) -> dict[str, Mapping[str, Any]]:
+    (flat,) = untrusted.read(state, ("HGETALL", f"{prefix}sessions"))
+    return _parsed(flat, f"{prefix}sessions")
+
+
+def _parsed(flat: Sequence[bytes], key: str) -> dict[str, Mapping[str, Any]]:
+    """Session -> its record; what lists and decisions go by is of the right kind."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, data in zip(flat[::2], flat[1::2], strict=True):
+        record = untrusted.document(data, key)
+        with untrusted.reading(key, "records of sessions with last_ended, run, bytes and at"):
+            last = record["last_ended"]
+            checked = {
+                "last_ended": None if last is None else untrusted.number(last, key, least=-1),
+                "run": untrusted.number(record["run"], key),
+                "keys": untrusted.number(record.get("keys"), key),
+                "bytes": untrusted.number(record["bytes"], key),
+                "at": untrusted.moment(record["at"], key),
+            }
+            found[bytes(name).decode()] = {**record, **checked}
+    return found
+
+
+def _numbers(state: Connection, prefix: str, session: str) -> list[int]:
+    key = f"{prefix}m:{session}"
+    (fields,) = untrusted.read(state, ("HKEYS", key))
+    with untrusted.reading(key, "fields named by key groups"):
+        return sorted(n for field in fields if abs(n := int(field)) < 1 << 31)
+
+
+def _metas(flat: Sequence[bytes], key: str) -> dict[int, bytes]:
+    with untrusted.reading(key, "fields named by key groups"):
+        return dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
+
+
+def _restless(key: str) -> SlotBroken:
+    return untrusted.broken(key, f"the same groups in one of {_READ_TRIES} looks", "others each time")
+
+
+def _removal(state: Connection, prefix: str, session: str) -> Writes:
+    keys = [f"{prefix}{kind}:{session}:{n}" for n in _numbers(state, prefix, session) for kind in "gd"]
+    return [["UNLINK", f"{prefix}m:{session}", *keys], ["HDEL", f"{prefix}sessions", session]]
+
+
+def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, Group]]:
+    """All groups of one moment: a transaction, since checkpoints may come in between."""
+    p = prefix
+    for _ in range(_READ_TRIES):
+        numbers = _numbers(state, p, session)
+        values = [c for n in numbers for c in (("GET", f"{p}g:{session}:{n}"), ("LRANGE", f"{p}d:{session}:{n}", 0, -1))]
+        flat, *found = untrusted.read(state, ("HGETALL", f"{p}m:{session}"), *values)
+        metas = _metas(flat, f"{p}m:{session}")
+        if sorted(metas) == numbers:
+            break
+    else:
+        raise _restless(f"{p}m:{session}")
+    for i, n in enumerate(numbers):
+        yield n, Group(metas[n], found[2 * i], found[2 * i + 1])
+
+
+def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoints.Checkpoint, Sessions]:
+    """What the newest checkpoint covers, and every session as it left it: (record, groups). UsageError above `most_bytes`.
+
+    One transaction: the state server serves nobody else meanwhile.
+    """
+    for _ in range(_READ_TRIES):
+        there = _records(state, prefix)
+        wanted = {s: _numbers(state, prefix, s) for s in there}
+        if (size := sum(r["bytes"] for r in there.values())) > most_bytes:
+            raise UsageError(f"all sessions together take {size} bytes; at most {most_bytes} can be recorded (udo state ls)")
+        each = [(s, n) for s, numbers in wanted.items() for n in numbers]
+        commands: list[list[Arg]] = [["GET", f"{prefix}ckpt"], ["HGETALL", f"{prefix}sessions"]]
+        commands += [["HGETALL", f"{prefix}m:{s}"] for s in wanted]
+        for s, n in each:
+            commands += [["GET", f"{prefix}g:{s}:{n}"], ["LRANGE", f"{prefix}d:{s}:{n}", 0, -1]]
+        covers, records, *found = untrusted.read(state, *commands)
+        metas = {s: _metas(flat, f"{prefix}m:{s}") for s, flat in zip(wanted, found, strict=False)}
+        known = _parsed(records, f"{prefix}sessions")
+        if known.keys() == wanted.keys() and all(sorted(metas[s]) == wanted[s] for s in wanted):
+            break
+    else:
+        raise _restless(f"{prefix}sessions")
+    values = iter(found[len(wanted) :])
+    groups: dict[str, dict[int, Group]] = {s: {} for s in wanted}
+    for s, n in each:
+        groups[s][n] = Group(metas[s][n], next(values), next(values))
+    with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
+        seq, incarnation = bytes(covers or b"0 ").decode().split(" ")
+    return checkpoints.Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), incarnation), {s: (known[s], groups[s]) for s in wanted}

@@ -1,0 +1,1 @@
+"""Operator images: pulled by digest, unpacked by a child with limits."""

@@ -1,0 +1,236 @@
+"""Operator images on this node: pulled by digest from the registry, checked, unpacked once, never changed.
+
+`images/<digest>/` holds `manifest.json`, `layers.json`, `code/` and `deps/`; it appears whole or not at all. Layers are not
+trusted: a process of its own unpacks each, and no lock is held meanwhile. Whole images are the driver's to pull.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+from node_manager.drivers.base import OWN_PYTHON_TAG
+from node_manager.images.unpack import PREFIXES, require_space, unpack
+from udo_protocol.errors import OperatorError, ProtocolError, Refused, Unavailable, UsageError
+from udo_protocol.formats.manifest import Manifest, parse
+
+# Images that nothing here uses are kept for a rollback, this many.
+KEPT = 20
+# Reasons of refusals, one per version that was refused since this node manager started.
+REFUSALS_KEPT = 1000
+# What is being pulled, or removed: never an image, and gone with the next start.
+_DRAFT = ".pull-"
+_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+
+
+class Source(Protocol):
+    """Where images come from: udo_protocol.registry.api.Registry."""
+
+    def version(self, name: str, ref: str) -> Mapping[str, Any]:
+        """`{name, version, digest, manifest, layers: [{digest, size, kind}]}`."""
+
+    def fetch_blob(self, name: str, digest: str, path: Path) -> Any:
+        """Write the blob to `path`."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """One operator version, its code unpacked. `layers`: {digest, size, kind} with kind base, dependencies or code."""
+
+    digest: str
+    manifest: Manifest
+    directory: Path
+    layers: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """`name@sha256:…`: what to pull from the registry to get the whole image."""
+        return f"{self.manifest.name}@{self.digest}"
+
+    @property
+    def has_code(self) -> bool:
+        """Whether `udo push` has packed code into it, which can run outside of the image too."""
+        return self.code.is_dir()
+
+    @property
+    def has_base(self) -> bool:
+        """Whether it brings a root file system, so that it can run as a container."""
+        return any(layer["kind"] == "base" for layer in self.layers)
+
+    @property
+    def code(self) -> Path:
+        """The operator's own modules."""
+        return self.directory / "code"
+
+    @property
+    def dependencies(self) -> Path:
+        """What it brings along; may be empty."""
+        return self.directory / "deps"
+
+
+def require_match(manifest: Manifest, mine: str = OWN_PYTHON_TAG, *, interpreter: bool = True) -> None:
+    """OperatorError if its dependencies were resolved for another platform, or interpreter if that counts, than this node's."""
+    tag, where = manifest.python_tag if interpreter else "", manifest.platform
+    os_name, machine = platform.system().lower(), platform.machine().lower()
+    fits_python = tag in ("", mine) or tag.startswith("py3")
+    fits_platform = where in ("", "any") or (
+        where.endswith(f"_{machine}") and where.startswith((os_name, f"many{os_name}", f"musl{os_name}"))
+    )
+    if not (fits_python and fits_platform):
+        here = f"{os_name}_{machine}"
+        raise OperatorError(
+            f"operator {manifest.reference} was packaged for {tag or 'any Python'} on {where or 'any platform'}, this node runs {mine} "
+            f"on {here}: push a version for it (udo push --python {mine[2]}.{mine[3:]} --platform {here})"
+        )
+
+
+def _require_digest(path: Path, digest: str) -> None:
+    with path.open("rb") as f:
+        actual = "sha256:" + hashlib.file_digest(f, "sha256").hexdigest()
+    if actual != digest:
+        raise ProtocolError(f"the registry sent other content than asked for: expected {digest}, got {actual}")
+
+
+class Images:
+    """The images of one node. `whole`: its driver runs whole images, so those without a code layer are fine."""
+
+    def __init__(self, directory: Path, source: Source | None = None, *, whole: bool = False, python_tag: str = OWN_PYTHON_TAG) -> None:
+        self._directory, self._source, self._whole, self._python_tag = directory, source, whole, python_tag
+        self._known: dict[str, Image] = {}
+        self._pulls: dict[str, Future[Image]] = {}  # digest -> what all who want it wait for
+        self._refused: dict[str, str] = {}  # digest -> why
+        self._lock = Lock()
+
+    def clean(self) -> None:
+        """Remove what a node manager that was killed left unfinished; for the one that has the home, before its first `get`."""
+        for draft in self._directory.glob(f"{_DRAFT}*"):
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def get(self, operator: str, version: str = "", digest: str = "", *, again: bool = True) -> Image:
+        """The image, pulled if needed; checked against this node. NotFound, Unavailable, OperatorError or Refused say why not.
+
+        `again=False`: for requests that come by themselves, again and again; what was refused once stays refused for them.
+        """
+        with self._lock:
+            image = self._local(digest) if digest else self._by_version(operator, version)
+        image = image or self._pulled(operator, digest or version, again)
+        self._require_runnable(image.manifest, image.layers, has_code=image.has_code)
+        return image
+
+    def _pulled(self, operator: str, ref: str, again: bool) -> Image:
+        """Pulled by the first who asks; those who ask meanwhile get what came of it, and nobody else waits."""
+        if self._source is None:
+            raise Unavailable(f"operator {operator}@{ref} is not on this node, which has no registry; start it with --registry URL")
+        found = self._source.version(operator, ref)
+        digest = found["digest"]
+        with self._lock:
+            if (image := self._local(digest)) is not None:
+                return image
+            if not again and digest in self._refused:
+                raise Refused(self._refused[digest])
+            pull, mine = self._pulls.get(digest), Future[Image]()
+            if pull is None:
+                self._pulls[digest] = mine
+        if pull is not None:
+            return pull.result()
+        try:
+            mine.set_result(self._pull(operator, digest, found))
+        except BaseException as e:
+            mine.set_exception(e)
+        with self._lock:
+            del self._pulls[digest]
+            self._refused.pop(digest, None)
+            if isinstance(why := mine.exception(), Refused):
+                self._refused[digest] = str(why)
+                if len(self._refused) > REFUSALS_KEPT:
+                    del self._refused[next(iter(self._refused))]
+        return mine.result()
+
+    def _require_runnable(self, manifest: Manifest, layers: Sequence[Mapping[str, Any]], *, has_code: bool) -> None:
+        """OperatorError unless this node's driver can run it."""
+        brings_interpreter = self._whole and any(layer["kind"] == "base" for layer in layers)
+        require_match(manifest, self._python_tag, interpreter=not brings_interpreter)
+        if not has_code and not self._whole:
+            raise OperatorError(
+                f"operator {manifest.reference} is a whole image without a code layer of udo push: only the Docker driver runs it. "
+                "Start this node with --driver docker, or push the operator's folder: udo push DIRECTORY"
+            )
+
+    def prune(self, used: set[str], kept: int = KEPT) -> list[str]:
+        """Remove all but the `used` images and the `kept` latest ones; references of those removed."""
+        removed, gone = [], []
+        with self._lock:
+            found = sorted(self._directory.glob("sha256-*"), key=lambda p: p.stat().st_mtime, reverse=True)
+            for path in [p for p in found[kept:] if p.name.replace("-", ":") not in used]:
+                if (image := self._local(path.name.replace("-", ":", 1))) is not None:
+                    removed.append(image.reference)
+                    del self._known[image.digest]
+                with suppress(OSError):
+                    gone.append(path.rename(path.with_name(f"{_DRAFT}{path.name}")))
+        for path in gone:
+            shutil.rmtree(path, ignore_errors=True)
+        return removed
+
+    def _path(self, digest: str) -> Path:
+        if not _DIGEST.match(digest):
+            raise UsageError(f"expected a digest like sha256:<64 hex digits>, got {digest!r}")
+        return self._directory / digest.replace(":", "-")
+
+    def _local(self, digest: str) -> Image | None:
+        if digest not in self._known:
+            path = self._path(digest)
+            manifest = path / "manifest.json"
+            if not manifest.exists():
+                return None
+            layers = path / "layers.json"
+            known = json.loads(layers.read_bytes()) if layers.exists() else ()
+            self._known[digest] = Image(digest, Manifest.model_validate_json(manifest.read_bytes()), path, tuple(known))
+        return self._known[digest]
+
+    def _by_version(self, operator: str, version: str) -> Image | None:
+        for path in self._directory.glob("sha256-*/manifest.json"):
+            image = self._local(path.parent.name.replace("-", ":"))
+            if image and (image.manifest.name, image.manifest.version) == (operator, version):
+                return image
+        return None
+
+    def _pull(self, operator: str, digest: str, found: Mapping[str, Any]) -> Image:
+        assert self._source is not None
+        manifest = parse(dict(found["manifest"]), f"manifest of {operator}@{digest}")
+        layers: Sequence[Mapping[str, Any]] = found["layers"]
+        kinds = [layer["kind"] for layer in layers]
+        has_code = "code" in kinds
+        self._require_runnable(manifest, layers, has_code=has_code)  # before anything is fetched
+        if twice := [kind for kind in PREFIXES if kinds.count(kind) > 1]:
+            raise Refused(f"refused: the image has {kinds.count(twice[0])} layers of kind {twice[0]}, expected at most one")
+        with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=self._directory, ignore_cleanup_errors=True) as name:
+            new = Path(name) / "image"
+            new.mkdir()
+            for kind in PREFIXES if has_code else ():
+                (new / Path(PREFIXES[kind]).name).mkdir()
+            for layer in layers:
+                if layer["kind"] not in PREFIXES:
+                    continue  # a runtime base: for drivers that run whole images
+                blob = Path(name) / "layer"
+                require_space(self._directory, layer["size"])
+                self._source.fetch_blob(operator, layer["digest"], blob)
+                _require_digest(blob, layer["digest"])
+                unpack(blob, layer["kind"], new / Path(PREFIXES[layer["kind"]]).name)
+            (new / "layers.json").write_text(json.dumps(list(layers)), "utf-8")
+            (new / "manifest.json").write_text(manifest.model_dump_json(), "utf-8")
+            path = self._path(digest)
+            if path.exists():  # without its manifest: not ours
+                shutil.rmtree(path)
+            new.rename(path)
+        return Image(digest, manifest, path, tuple(layers))

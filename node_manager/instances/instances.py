@@ -1,0 +1,315 @@
+"""Instances of this node: started warm or cold, given an operator, recorded on disk so that a restart finds them again."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from threading import Event, Lock
+from typing import Any
+
+import structlog
+
+from node_manager.drivers import logfile
+from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
+from node_manager.files import read_json, write_json
+from node_manager.images.images import Image
+from node_manager.instances import placing, runtime_base
+from node_manager.servers.access import remove_password, write_password
+from node_manager.servers.binaries import Role
+from node_manager.servers.embedded import Servers
+from node_manager.settings import Settings
+from udo_protocol.errors import UsageError
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.formats.schema import to_ipc
+from udo_protocol.lifecycle import INSTANCE, Lifecycle
+from udo_protocol.limits import MOST_RETRIES
+from udo_protocol.queue import access, keys
+from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL, POLICIES
+
+_log = structlog.get_logger()
+# Logs of instances that are gone, kept per slot.
+_KEPT_LOGS = 5
+# A warm instance has loaded no operator yet: the bound only guards against a broken runtime. Its open files are bounded by the
+# assignment, since a bound can only be lowered.
+_WARM = Allowance(memory_bytes=1 << 30, open_files=0, pids=256)
+_PASSWORD = ".password"
+# What the platform itself puts into an instance's directory.
+_OURS = ("log", "log.1", _PASSWORD)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a deployment adds to its operator. Never logged: it holds secrets."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)  # path -> base64
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    policy: str = FAIL  # what becomes of events that the operator fails on: udo_protocol.state.dead_letters
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Config:
+        """From config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad file path or policy."""
+        for path in data.get("files") or {}:
+            p = PurePosixPath(path)
+            if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] in _OURS:
+                raise UsageError(f"a deployment's file must be a relative path inside the instance's directory, got {path!r}")
+        env, secret, files, limits = (data.get(n) or {} for n in ("env", "secrets", "files", "limits"))
+        if (policy := data.get("policy") or FAIL) not in POLICIES:
+            raise UsageError(f"policy: expected {' or '.join(map(repr, POLICIES))}, got {policy!r}")
+        if not 0 <= (retries := int(limits.get("retries", 0))) <= MOST_RETRIES:
+            raise UsageError(f"limit retries: expected 0 to {MOST_RETRIES}, got {retries}")
+        return cls(env, secret, files, {k: int(v) for k, v in limits.items()}, policy)
+
+    def bad_events(self) -> str:
+        """What becomes of events that the operator fails on, as people read it."""
+        retries = self.limits.get("retries", 0)
+        return self.policy + (f", {retries} retries" if retries else "")
+
+
+class Instance:
+    """One instance. Its death is told once to the listener, also to one that comes late."""
+
+    def __init__(self, name: str, directory: Path, kind: str, record: dict[str, Any] | None = None) -> None:
+        self.name, self.directory, self.kind = name, directory, kind
+        self.life = Lifecycle(INSTANCE, "starting", f"instance {name}")
+        self.handle: Handle | None = None
+        self.exit: Exit | None = None
+        self.exited = Event()
+        # Filled in by assign: deployment, slot, version, digest, token, allowance.
+        self.record: dict[str, Any] = record or {}
+        self.started_at = time.monotonic()
+        self._listener: Callable[[Instance], None] | None = None
+        self._lock = Lock()
+
+    @property
+    def token(self) -> int:
+        """The token it was assigned; 0 while it is warm."""
+        return int(self.record.get("token", 0))
+
+    def listen(self, listener: Callable[[Instance], None]) -> None:
+        """Replace the listener; called at once if the instance is dead already."""
+        with self._lock:
+            self._listener = listener
+            dead = self.exited.is_set()
+        if dead:
+            listener(self)
+
+    def died(self, how: Exit) -> None:
+        """From the driver."""
+        with self._lock:
+            self.exit = how
+            self.exited.set()
+            listener = self._listener
+        if listener:
+            listener(self)
+
+
+class Instances:
+    """Starts, assigns, records and removes instances."""
+
+    def __init__(self, settings: Settings, driver: Driver, servers: Servers) -> None:
+        self._settings, self.driver, self._servers = settings, driver, servers
+        self._base = runtime_base.build(settings.runtime_base)
+
+    def start(self, cold: Image | None = None, env: Mapping[str, str] | None = None) -> Instance:
+        """A new instance: warm, or cold for an image whose dependencies a warm one could not load."""
+        name = secrets.token_hex(4)
+        directory = self._settings.instances.absolute() / name
+        directory.mkdir(mode=0o700)
+        instance = Instance(name, directory, "cold" if cold else "warm")
+        inside = self._inside(instance)
+        environment = {
+            **(env or {}),
+            "TZ": os.environ.get("TZ", "UTC"),
+            "HOME": inside.home,
+            "UDO_INSTANCE": name,
+            "UDO_QUEUE_SOCKET": self._socket(inside, "queue"),
+            "UDO_PASSWORD_FILE": _PASSWORD,
+            **({} if cold else {"UDO_WARM": "1"}),
+        }
+        argv: tuple[str, ...] = ()
+        if not inside.runtime:
+            argv = (sys.executable, "-I", "-S", str(runtime_base.bootstrap()))
+            environment |= {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+        try:
+            whole = cold is not None and self.whole(cold)
+            if not whole:
+                path = self._place(instance, cold, inside) if cold else []
+                environment["UDO_PYTHONPATH"] = os.pathsep.join([*path, inside.runtime or str(self._base.absolute())])
+            allowance = _allowance(cold.manifest) if cold and whole else _WARM
+            spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "")
+            write_password(directory / _PASSWORD, self._servers.admit("queue", name, access.warm(name)))
+            instance.handle = self.driver.start(spec, instance.died)
+        except BaseException:
+            self._servers.dismiss(name)
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        self.save(instance)
+        return instance
+
+    def whole(self, image: Image) -> bool:
+        """Whether it runs as the image it is, not on this node's runtime base: without a code layer, or for another Python."""
+        fits = image.manifest.python_tag in ("", self.driver.python_tag) or image.manifest.python_tag.startswith("py3")
+        return not image.has_code or not fits
+
+    def _inside(self, instance: Instance) -> Inside:
+        return self.driver.inside(instance.directory, self._settings.sockets.absolute())
+
+    def _socket(self, inside: Inside, role: Role) -> str:
+        return f"{inside.sockets}/{self._servers.socket(role).name}"
+
+    def _place(self, instance: Instance, image: Image, inside: Inside) -> list[str]:
+        """Code and dependencies where the instance sees them: those paths."""
+        if inside.images:
+            return [str(image.code), str(image.dependencies)]
+        placing.place(image, instance.directory)
+        return [f"{inside.directory}/{path.name}" for path in (image.code, image.dependencies)]
+
+    def assign(
+        self,
+        instance: Instance,
+        image: Image,
+        config: Config,
+        *,
+        deployment: str,
+        slot: int,
+        token: int,
+        follow: str = "",
+        comparing: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Hand it its operator; it reports on the slot's `ready` list. `follow`: "owner" or "kept", the state to have in memory.
+
+        With `comparing` it may compare answers, but give none.
+        """
+        assert instance.handle is not None
+        for name, content in config.files.items():
+            placing.put(instance.directory, name, base64.b64decode(content))
+        manifest, inside = image.manifest, self._inside(instance)
+        allowance = _allowance(manifest)
+        # A cold start has them on its path already, in front of the runtime.
+        path = self._place(instance, image, inside) if instance.kind == "warm" else []
+        self.driver.limit(instance.handle, allowance)
+        instance.record = {
+            "deployment": deployment,
+            "slot": slot,
+            "operator": manifest.name,
+            "version": manifest.version,
+            "digest": image.digest,
+            "token": token,
+            "comparing": comparing is not None,
+            "allowance": asdict(allowance),
+            "follow": follow,
+        }
+        self.move(instance, "loading")
+        prefix = keys.prefix(deployment, slot)
+        assignment = {
+            "instance": instance.name,
+            "token": token,
+            "prefix": prefix,
+            "queue_socket": self._socket(inside, "queue"),
+            "state_socket": self._socket(inside, "state"),
+            "operator": manifest.name,
+            "version": manifest.version,
+            "digest": image.digest,
+            "entry": manifest.entry,
+            "path": path,
+            "input": base64.b64encode(to_ipc(manifest.input_schema)).decode(),
+            "output": base64.b64encode(to_ipc(manifest.output_schema)).decode(),
+            "env": dict(config.env),
+            "secrets": dict(config.secrets),
+            "keyed": manifest.keyed,
+            "follow": follow,
+            "policy": config.policy,
+            "limits": dict(config.limits),
+            "open_files": allowance.open_files,
+            **({"comparing": dict(comparing)} if comparing else {}),
+        }
+        if manifest.key:
+            self._servers.widen("state", instance.name, (access.following if comparing else access.state)(prefix))
+        elif config.policy == DEAD_LETTER and not comparing:
+            self._servers.widen("state", instance.name, access.letters(prefix))
+        rules = access.comparing if comparing else access.queue
+        with contextlib.closing(self._servers.connect("queue")) as conn:
+            self._servers.users.widen("queue", conn, instance.name, rules(prefix, instance.name))
+            # Holds secrets: gone soon even if nobody fetches it.
+            key = keys.warm(instance.name)
+            conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
+
+    def ready(self, instance: Instance) -> None:
+        """It has reported, and so has logged in."""
+        remove_password(instance.directory / _PASSWORD)
+
+    def move(self, instance: Instance, state: str) -> None:
+        """Change its state, in memory and on disk."""
+        instance.life.move(state)
+        self.save(instance)
+
+    def save(self, instance: Instance) -> None:
+        """Write the record a restarted manager reads."""
+        assert instance.handle is not None
+        record = {"handle": instance.handle.to_json(), "kind": instance.kind, "state": instance.life.state, **instance.record}
+        write_json(self._settings.handles / f"{instance.name}.json", record)
+
+    def stop(self, instance: Instance, grace_s: float) -> None:
+        """End it, wait for that, remove it."""
+        if instance.handle is not None:
+            self.driver.stop(instance.handle, grace_s)
+        self.remove(instance)
+
+    def remove(self, instance: Instance) -> None:
+        """Remove the record and directory of a dead instance; its log is kept among the slot's last few."""
+        self._servers.dismiss(instance.name)
+        (self._settings.handles / f"{instance.name}.json").unlink(missing_ok=True)
+        if deployment := instance.record.get("deployment"):
+            kept = self._settings.logs / f"{deployment}-{instance.record['slot']}"
+            kept.mkdir(exist_ok=True, mode=0o700)
+            lines = logfile.tail(instance.directory / "log", 0)
+            if lines:
+                name = f"{time.time_ns():020d}-{instance.name}-{instance.record['version']}.log"
+                (kept / name).write_text("\n".join(lines) + "\n", "utf-8")
+            for old in sorted(kept.iterdir())[:-_KEPT_LOGS]:
+                old.unlink(missing_ok=True)
+        shutil.rmtree(instance.directory, ignore_errors=True)
+
+    def recover(self) -> list[Instance]:
+        """Instances of a former manager that still run; what is left of the others is removed."""
+        found = []
+        for path in sorted(self._settings.handles.glob("*.json")):
+            record = read_json(path) or {}
+            handle = Handle(**record["handle"]) if "handle" in record else None
+            if handle is None or handle.driver != self.driver.name:
+                path.unlink(missing_ok=True)
+                continue
+            own = {k: v for k, v in record.items() if k not in ("handle", "kind", "state")}
+            instance = Instance(handle.instance, Path(handle.directory), record["kind"], own)
+            instance.handle = handle
+            instance.life.state = record["state"]
+            allowance = Allowance(**own["allowance"]) if own else _WARM
+            if self.driver.recover(handle, allowance, instance.died):
+                found.append(instance)
+            else:
+                self.remove(instance)
+        known = {i.name for i in found}
+        self.driver.sweep(known)
+        for directory in self._settings.instances.iterdir():
+            if directory.name not in known:
+                shutil.rmtree(directory, ignore_errors=True)
+        self._servers.dismiss_others(known)
+        if found:
+            _log.info("instances adopted", instances=sorted(known))
+        return found
+
+
+def _allowance(manifest: Manifest) -> Allowance:
+    limits = manifest.limits
+    return Allowance(limits.memory_mb << 20, limits.open_files, limits.cpus, limits.pids)

@@ -1,0 +1,56 @@
+"""Putting things into an instance's private directory: its operator's files as hard links, its deployment's files as copies.
+
+For drivers whose instances see that directory and not the node's images. An image is never changed: what is linked keeps its
+owner and mode, and an instance sees it read-only. What is copied belongs to the directory's owner, as the instance does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from node_manager.images.images import Image
+
+
+def place(image: Image, directory: Path) -> None:
+    """`code/` and `deps/` of an image; without the time and space of a copy where both lie on one file system."""
+    for source in (image.code, image.dependencies):
+        _tree(source, directory / source.name)
+
+
+def _tree(source: Path, target: Path) -> None:
+    target.mkdir()
+    target.chmod(0o755)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            to = target / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                _tree(Path(entry.path), to)
+                continue
+            try:
+                os.link(entry.path, to, follow_symlinks=False)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(entry.path, to, follow_symlinks=False)
+                if not to.is_symlink():
+                    shutil.copymode(entry.path, to)
+
+
+def put(directory: Path, name: str, content: bytes) -> None:
+    """A file of the deployment, for the instance alone; `name` is relative and stays inside."""
+    target, made = directory / name, []
+    for parent in reversed(target.relative_to(directory).parents[:-1]):
+        if not (directory / parent).exists():
+            (directory / parent).mkdir(mode=0o700)
+            made.append(directory / parent)
+    target.write_bytes(content)
+    target.chmod(0o600)
+    give([*made, target], directory)
+
+
+def give(paths: list[Path], directory: Path) -> None:
+    """Let these belong to whom the directory belongs to."""
+    owner = directory.stat()
+    if owner.st_uid != os.geteuid():
+        for path in paths:
+            os.chown(path, owner.st_uid, owner.st_gid)

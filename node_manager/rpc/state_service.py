@@ -1,0 +1,113 @@
+"""Sessions as messages of the gRPC service: lists, and values cut into pieces that fit a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from node_manager.admin.state import Group, Info, States, keyed, require_fit
+from node_manager.manager import Manager
+from udo_protocol.errors import ProtocolError, UsageError
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.proto import node_manager_pb2 as pb
+
+# gRPC's own bound is 4 MiB a message.
+_PIECE_BYTES = 1 << 20
+# What undo may add to the values themselves.
+_OVERHEAD = 3
+
+
+def listed(node: str, sessions: Iterable[Info]) -> pb.StateListReply:
+    """The reply to StateList."""
+    return pb.StateListReply(node=node, sessions=[_session(s) for s in sessions])
+
+
+def _session(s: Info) -> pb.StateSession:
+    return pb.StateSession(
+        deployment=s.deployment,
+        slot=s.slot,
+        session=s.session,
+        last_ended=s.record["last_ended"],
+        run=s.record["run"],
+        keys=s.record.get("keys", 0),
+        bytes=s.record["bytes"],
+        changed_at=s.record["at"],
+        lanes=s.lanes,
+        used_at=s.used_at,
+        in_use=s.in_use,
+        broken=s.record.get("broken", ""),
+    )
+
+
+def exported(states: States, deployment: str, session: str) -> Iterator[pb.StatePart]:
+    """The parts of a session."""
+    info, manifest = states.header(deployment, session)
+    header = pb.StateHeader(
+        deployment=deployment,
+        session=session,
+        operator=manifest.name,
+        version=manifest.version,
+        state_version=manifest.state_version,
+        key=[pb.KeyColumn(name=n, type=manifest.input[n]) for n in manifest.key],
+        key_groups=KEY_GROUPS,
+        last_ended=info.record["last_ended"],
+        keys=info.record.get("keys", 0),
+        bytes=info.record["bytes"],
+    )
+    yield pb.StatePart(header=header)
+    for number, group in states.groups(deployment, session):
+        yield from pieces(number, pb.StatePiece.META, group.meta)
+        if group.base is not None:
+            yield from pieces(number, pb.StatePiece.BASE, group.base)
+        for delta in group.deltas:
+            yield from pieces(number, pb.StatePiece.DELTA, delta)
+
+
+def pieces(group: int, kind: pb.StatePiece.Kind, data: bytes) -> Iterator[pb.StatePart]:
+    """One value as one or more parts."""
+    view = memoryview(data)
+    for at in range(0, max(len(view), 1), _PIECE_BYTES):
+        more = at + _PIECE_BYTES < len(view)
+        yield pb.StatePart(piece=pb.StatePiece(group=group, kind=kind, data=bytes(view[at : at + _PIECE_BYTES]), more=more))
+
+
+def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) -> pb.StateImportReply:
+    """Gather the parts and write the session; refuses at the header what cannot fit."""
+    first = next(parts, None)
+    if first is None or not first.HasField("header"):
+        raise UsageError("an import begins with a header")
+    header = first.header
+    _, manifest = keyed(manager.find(header.deployment))
+    require_fit(manifest, [(c.name, c.type) for c in header.key], header.state_version, header.key_groups)
+    bound = _OVERHEAD * (manifest.limits.state_mb << 20)
+    groups: dict[int, Group] = {}
+    total = 0
+    for number, kind, data in _values(parts):
+        total += len(data)
+        if total > bound:
+            raise UsageError(f"the state takes more than {bound} bytes; {manifest.reference} may keep {manifest.limits.state_mb} MiB")
+        group = groups.setdefault(number, Group())
+        if kind == pb.StatePiece.META:
+            group.meta = data
+        elif kind == pb.StatePiece.BASE:
+            group.base = data
+        else:
+            group.deltas.append(data)
+    record = {"last_ended": header.last_ended if header.HasField("last_ended") else None, "keys": header.keys, "bytes": header.bytes}
+    states.put(header.deployment, header.session, record, groups, replace=header.replace)
+    return pb.StateImportReply(groups=len(groups), bytes=total)
+
+
+def _values(parts: Iterator[pb.StatePart]) -> Iterator[tuple[int, int, bytes]]:
+    begun: list[bytes] = []
+    last: tuple[int, int] | None = None
+    for part in parts:
+        piece = part.piece
+        if last is not None and last != (piece.group, piece.kind):
+            raise ProtocolError(f"a value of group {last[0]} breaks off: its next piece belongs to group {piece.group}")
+        begun.append(piece.data)
+        last = (piece.group, piece.kind) if piece.more else None
+        if last is None:
+            yield piece.group, piece.kind, b"".join(begun)
+            begun = []
+    if last is not None:
+        raise ProtocolError(f"a value of group {last[0]} breaks off at the end")

@@ -1,0 +1,1 @@
+"""The queue and the state server: found, started, watched, replaced; their users."""

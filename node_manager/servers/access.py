@@ -1,0 +1,122 @@
+"""Users of the two servers: the node manager's own, the lanes', one per instance. Nobody gets in without a password.
+
+The manager's and the lanes' passwords are made once per home and kept in a file for this user only; an instance's is
+known to the instance alone, here only by its hash. A server starts with all its users (an access-control file), so that
+there is no moment at which it is open, or at which somebody known is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from threading import Lock
+
+from node_manager.files import read_json, write_json
+from node_manager.servers.binaries import Role
+from udo_protocol.errors import Unavailable
+from udo_protocol.queue import access
+from udo_protocol.queue.connection import Connection, Login
+
+MANAGER, LANE = "manager", "lane"
+_BYTES = 24
+# The server's own user of that name takes part in nothing.
+_CLOSED = "user default off resetpass resetkeys resetchannels -@all"
+
+
+def logins(home: Path) -> dict[str, Login]:
+    """Logins of the manager and of lanes on the servers of this home; Unavailable if no node manager ever started there."""
+    known = read_json(_file(home))
+    if not known:
+        raise Unavailable(f"{_file(home)} is absent: no node manager has started with home {home}, or this user may not read it")
+    return {name: Login(name, known[name]) for name in (MANAGER, LANE)}
+
+
+def connect(home: Path, role: Role) -> Connection:
+    """A connection as the manager to a server of this home, for tools and tests; ServerLost while it is away."""
+    return Connection(str(home / "run" / f"{role}.sock"), login=logins(home)[MANAGER])
+
+
+def _file(home: Path) -> Path:
+    return home / "servers" / "access.json"
+
+
+def _hash(password: str) -> str:
+    return "#" + hashlib.sha256(password.encode()).hexdigest()
+
+
+class Users:
+    """See the module. Methods may be called from any thread."""
+
+    def __init__(self, home: Path) -> None:
+        self._directory = _file(home).parent
+        if not _file(home).exists():
+            write_json(_file(home), {name: secrets.token_urlsafe(_BYTES) for name in (MANAGER, LANE)})
+        found = logins(home)
+        self.manager, self.lane = found[MANAGER], found[LANE]
+        self._rules: dict[Role, dict[str, list[str]]] = {"queue": {}, "state": {}}
+        self._lock = Lock()
+
+    def acl_file(self, role: Role) -> Path:
+        """The file a server of this role starts with."""
+        users = {MANAGER: ["on", _hash(self.manager.password), "~*", "+@all"]}
+        if role == "queue":
+            users[LANE] = ["on", _hash(self.lane.password), *access.lane()]
+        with self._lock:
+            users |= self._rules[role]
+        path = self._directory / f"{role}.acl"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as f:
+            f.writelines(f"{line}\n" for line in (_CLOSED, *(f"user {name} {' '.join(rules)}" for name, rules in users.items())))
+        return path
+
+    def new(self, role: Role, conn: Connection, name: str, rules: Sequence[str]) -> str:
+        """Admit a new user; its password."""
+        password = secrets.token_urlsafe(_BYTES)
+        self._set(role, conn, name, ["on", _hash(password), *rules])
+        return password
+
+    def widen(self, role: Role, conn: Connection, name: str, rules: Sequence[str]) -> None:
+        """Give a user of the queue server these rights on the server of this role, with the password it has."""
+        with self._lock:
+            password = next(rule for rule in self._rules["queue"][name] if rule.startswith("#"))
+        self._set(role, conn, name, ["on", password, *rules])
+
+    def _set(self, role: Role, conn: Connection, name: str, rules: list[str]) -> None:
+        with self._lock:
+            self._rules[role][name] = rules  # first: a server that is lost in the next step starts again with it
+        conn.call("ACL", "SETUSER", name, *rules)
+
+    def forget(self, role: Role, name: str) -> bool:
+        """A server that starts from now on does not know the user; whether those until now did."""
+        with self._lock:
+            return self._rules[role].pop(name, None) is not None
+
+    def adopt(self, role: Role, conn: Connection) -> None:
+        """Learn the instances' users of a server that a former manager started."""
+        for line in conn.call("ACL", "LIST"):
+            _, name, *rules = bytes(line).decode().split(" ")
+            if name not in (MANAGER, LANE, "default"):
+                with self._lock:
+                    self._rules[role][name] = rules
+
+    def others(self, role: Role, known: Iterable[str]) -> list[str]:
+        """Users of instances that are not among these."""
+        with self._lock:
+            return sorted(set(self._rules[role]) - set(known))
+
+
+def write_password(path: Path, password: str) -> None:
+    """Hand a password over in a file for this user only, which must not exist yet."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as f:
+        f.write(password)
+
+
+def remove_password(path: Path) -> None:
+    """It has been read, or never will be."""
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,379 @@
+"""The two servers of a node: started once, in sessions of their own, adopted by the next manager, replaced when they are lost.
+
+A server is lost when it has died, when its socket is gone, or when it has not answered for too long. Whatever is left of it is
+ended before another one starts. Without the manager's heartbeat for the grace period a watchdog stops both
+(node_manager/servers/warden.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event, Lock
+
+import structlog
+
+from node_manager import proc
+from node_manager.files import read_json, write_json
+from node_manager.servers import append_only, warden
+from node_manager.servers.access import Users
+from node_manager.servers.binaries import Role, ServerBinary, find_server, server_args
+from node_manager.settings import Settings
+from udo_protocol import supervised
+from udo_protocol.clock import Laps
+from udo_protocol.errors import ServerLost, Unavailable
+from udo_protocol.limits import SERVER_WAIT_S
+from udo_protocol.queue import keys
+from udo_protocol.queue.connection import Connection, ReplyError, ServerLoading
+from udo_protocol.queue.slot import install
+
+_log = structlog.get_logger()
+ROLES: tuple[Role, Role] = ("queue", "state")
+_START_TIMEOUT_S = 15.0
+# A server reads its file at some hundred MB a second; one that is not done by then never will be.
+_LOAD_TIMEOUT_S = 600.0
+_RELAUNCH_S = 5.0
+# How often a server is asked whether it answers, and how long a single question waits at most.
+_PROBE_EVERY_S, _PROBE_MOST_S = 2.0, 5.0
+# Who only looks, for a status, does not wait for a server that is slow just now.
+_GLANCE_S = 2.0
+# A server that has just been ended gives its files free within moments.
+_FREE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs."""
+
+    role: Role
+    socket: str
+    process: proc.ProcessId
+    run_id: str
+    version: str
+
+
+def _end(log: Path) -> str:
+    """What a server wrote last."""
+    return log.read_text("utf-8", "replace")[-2000:].rstrip()
+
+
+def _info(conn: Connection, section: str) -> dict[str, str]:
+    text = bytes(conn.call("INFO", section)).decode()
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+class Servers:
+    """Both servers. `on_restart(role)` is called, from a thread of its own, after a server died and a new one runs."""
+
+    def __init__(self, settings: Settings, on_restart: Callable[[Role], None]) -> None:
+        self._settings, self._on_restart = settings, on_restart
+        self.users = Users(settings.home)
+        self._binary: ServerBinary | None = None
+        self._running: dict[Role, Server] = {}
+        self._lock = Lock()
+        self._trouble: dict[Role, str] = {}
+        self._launched: set[proc.ProcessId] = set()
+        self._stopping = Event()
+        self._hang_s = settings.server_hang_s
+        self._probe_s, self._probe_every_s = min(_PROBE_MOST_S, self._hang_s / 4), min(_PROBE_EVERY_S, self._hang_s / 4)
+
+    def start(self) -> set[Role]:
+        """Adopt or start both; answers the roles that had to be started."""
+        adopted = {role: server for role in ROLES if (server := self._adopt(role))}
+        for role in ROLES:
+            self._settle(adopted.get(role) or self._launch(role))
+        self.beat()
+        self._start_warden()
+        for role in ROLES:
+            supervised.keep("server", lambda role=role: self._look_after(role), self._stopping, role)  # type: ignore[misc]
+        return set(ROLES) - set(adopted)
+
+    def socket(self, role: Role) -> Path:
+        """Where the server listens."""
+        return self._settings.sockets.absolute() / f"{role}.sock"
+
+    def running(self) -> list[Server]:
+        """Both servers, as they are now."""
+        with self._lock:
+            return [self._running[role] for role in ROLES if role in self._running]
+
+    def run_id(self, role: Role) -> str:
+        """Incarnation of the running server."""
+        with self._lock:
+            return self._running[role].run_id
+
+    def trouble(self, role: Role) -> str:
+        """Why the server does not serve now, in a few words; "" while it does."""
+        return self._trouble.get(role, "")
+
+    def connect(self, role: Role, timeout_s: float = SERVER_WAIT_S) -> Connection:
+        """A fresh connection; ServerLost while the server is away."""
+        return Connection(str(self.socket(role)), timeout_s=timeout_s, login=self.users.manager)
+
+    def glance(self, role: Role) -> Connection:
+        """As `connect`, for who only looks: ServerLost soon, at once while the server is known not to answer."""
+        if trouble := self.trouble(role):
+            raise ServerLost(f"the {role} server {trouble}")
+        return self.connect(role, _GLANCE_S)
+
+    def admit(self, role: Role, name: str, rules: Sequence[str]) -> str:
+        """A new user of an instance; its password."""
+        with contextlib.closing(self.connect(role)) as conn:
+            return self.users.new(role, conn, name, rules)
+
+    def widen(self, role: Role, name: str, rules: Sequence[str]) -> None:
+        """Give an instance's user these rights."""
+        with contextlib.closing(self.connect(role)) as conn:
+            self.users.widen(role, conn, name, rules)
+
+    def dismiss(self, name: str) -> None:
+        """An instance is gone, and so are its users; connections that it left open are closed."""
+        for role in ROLES:
+            if self.users.forget(role, name):
+                with contextlib.suppress(ServerLost, ReplyError), contextlib.closing(self.connect(role)) as conn:
+                    conn.call("ACL", "DELUSER", name)
+
+    def dismiss_others(self, known: Iterable[str]) -> None:
+        """Whoever is not among these instances has no business here."""
+        for role in ROLES:
+            for name in self.users.others(role, known):
+                self.dismiss(name)
+
+    def remark(self, role: Role) -> str:
+        """What an operator of the platform should know of its data; empty as a rule."""
+        cut = append_only.last_cut(self._settings.home.absolute() / "servers" / role) if role == "state" else None
+        return str(cut) if cut else ""
+
+    def used_bytes(self, role: Role) -> int:
+        """Memory the server uses; 0 while it is away."""
+        with contextlib.suppress(ServerLost), contextlib.closing(self.glance(role)) as conn:
+            return int(_info(conn, "memory")["used_memory"])
+        return 0
+
+    def beat(self) -> None:
+        """Renew the heartbeat, if the queue server answers."""
+        with contextlib.suppress(ServerLost), contextlib.closing(self.connect("queue", self._probe_s)) as conn:
+            self._renew(conn)
+
+    def _renew(self, conn: Connection) -> None:
+        conn.call("SET", keys.HEARTBEAT, os.getpid(), "PX", self._settings.heartbeat_grace_ms)
+
+    def stop(self) -> None:
+        """Stop the warden and both servers and remove their sockets."""
+        self._stopping.set()
+        with self._lock:  # from here on nothing is started or recorded
+            watchdog = self._warden()
+            processes = {s.process for s in self._running.values()} | self._launched
+        if watchdog is not None:
+            proc.terminate(watchdog, 2)
+        for process in processes:
+            proc.terminate(process, 5)
+        for role in ROLES:
+            self.socket(role).unlink(missing_ok=True)
+        self._record("warden").unlink(missing_ok=True)
+
+    def _record(self, name: str) -> Path:
+        return self._settings.home / "servers" / f"{name}.json"
+
+    def _describe(self, role: Role) -> Server:
+        with contextlib.closing(self.connect(role, self._probe_s)) as conn:
+            info = _info(conn, "server")
+            install(conn)
+        process = proc.identify(int(info["process_id"]))
+        if process is None:
+            raise ServerLost(f"the {role} server on {self.socket(role)} runs outside of this process namespace")
+        version = f"valkey {info['valkey_version']}" if "valkey_version" in info else f"redis {info['redis_version']}"
+        return Server(role, str(self.socket(role)), process, conn.run_id, version)
+
+    def _adopt(self, role: Role) -> Server | None:
+        """The server that a former manager left, once it answers; None if there is none, or none that can be reached any more."""
+        record = read_json(self._record(role)) or {}
+        process = proc.ProcessId(**record["process"]) if "process" in record else None
+        waited_s, laps = 0.0, Laps(2 * self._probe_s)
+        patience_s = self._hang_s / 2  # for each of the two; the watchdog waits for the sum
+        while True:
+            try:
+                server = self._describe(role)
+                with contextlib.closing(self.connect(role)) as conn:
+                    self.users.adopt(role, conn)
+                _log.info("server adopted", role=role, pid=server.process.pid)
+                return server
+            except (ServerLost, ReplyError) as e:
+                waited_s += laps.lap()
+                bound_s = _LOAD_TIMEOUT_S if isinstance(e, ServerLoading) else patience_s
+                lives = process is not None and proc.alive(process)
+                if not lives or not self.socket(role).exists() or waited_s > bound_s:
+                    self._end(role, process if lives else None, f"it cannot be adopted: {e}")
+                    return None
+            time.sleep(0.05)
+
+    def _end(self, role: Role, process: proc.ProcessId | None, why: str) -> None:
+        """Whatever is left of a lost server goes: no two processes may hold one append-only file."""
+        if process is not None:
+            _log.error("server lost, another one is started", role=role, pid=process.pid, why=why)
+            proc.terminate(process, 0)  # what it has confirmed is on disk
+        self.socket(role).unlink(missing_ok=True)
+
+    def _launch(self, role: Role) -> Server:
+        if self._binary is None:
+            self._binary, notices = find_server(self._settings.server or None)
+            for notice in notices:
+                _log.warning("server passed over", why=notice)
+        directory = self._settings.home.absolute() / "servers" / role
+        log = directory / "log"
+        with self._lock:
+            if self._stopping.is_set():
+                raise Unavailable(f"the {role} server is not started: the node manager stops")
+            directory.mkdir(exist_ok=True, mode=0o700)
+            with log.open("wb") as out, _claimed(directory) as claim:
+                child = subprocess.Popen(
+                    server_args(self._binary, role, directory, self.socket(role), self.users.acl_file(role)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    pass_fds=(claim,),
+                )
+            if process := proc.identify(child.pid):
+                self._launched = {p for p in self._launched if proc.alive(p)} | {process}
+                write_json(self._record(role), {"role": role, "process": asdict(process)})
+        try:
+            server = self._started(role, child, log)
+        except BaseException:  # whoever tries again needs its files
+            child.kill()
+            child.wait()
+            raise
+        if server is None:
+            return self._mended(role, child.returncode, log)
+        if role == "queue":
+            self.beat()  # before anything that takes long on a busy machine
+        _log.info("server started", role=role, pid=child.pid, version=server.version)
+        supervised.once("reap", child.wait, role)
+        return server
+
+    def _started(self, role: Role, child: subprocess.Popen[bytes], log: Path) -> Server | None:
+        """Once it answers; None if it has ended instead."""
+        began = time.monotonic()
+        while True:
+            try:
+                return self._describe(role)
+            except (ServerLost, ReplyError) as e:  # not listening yet, or still loading its append-only file
+                if child.poll() is not None:
+                    return None
+                bound_s = _LOAD_TIMEOUT_S if isinstance(e, ServerLoading) else _START_TIMEOUT_S
+                if time.monotonic() - began > bound_s:
+                    raise Unavailable(f"the {role} server did not answer within {bound_s:g} s: {e}; its log:\n{_end(log)}") from e
+            time.sleep(0.005)
+
+    def _mended(self, role: Role, status: int, log: Path) -> Server:
+        """A server has ended instead of starting: start it again if that was for unreadable writes, which are cut off."""
+        if role == "state" and (cut := append_only.mend(log.parent, force=self._settings.cut_state)):
+            _log.error("the state server's file was cut", what=str(cut))
+            return self._launch(role)
+        remedy = ""
+        if role == "state":
+            remedy = (
+                f"Its writes since the last snapshot are readable, so the fault is elsewhere, maybe in the snapshot. Restore "
+                f"{log.parent}/appendonlydir from a backup; or move it away and start without the state on this node: queries with a store "
+                "get theirs back from there, others say that it is lost"
+            )
+        raise Unavailable(f"the {role} server ended with status {status} instead of starting; its log:\n{_end(log)}\n{remedy}".rstrip())
+
+    def _settle(self, server: Server) -> None:
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._running[server.role] = server
+            write_json(self._record(server.role), asdict(server))
+            self._trouble.pop(server.role, None)
+
+    def _look_after(self, role: Role) -> None:
+        """Until the end: replace the server whenever it is lost. Begins anew at any point."""
+        while not self._stopping.is_set():
+            server = self._running[role]
+            why = self._until_lost(server)
+            if self._stopping.is_set():
+                return
+            self._trouble[role] = f"is started again: {why}"
+            self._end(role, server.process, why)
+            try:
+                self._settle(self._launch(role))
+            except Unavailable as e:
+                if not self._stopping.is_set():
+                    _log.error("server cannot be started again", role=role, error=str(e))
+                self._stopping.wait(_RELAUNCH_S)
+                continue
+            if not self._stopping.is_set():
+                self._on_restart(role)
+
+    def _until_lost(self, server: Server) -> str:
+        """Ask it again and again whether it answers, the queue server by renewing the heartbeat; why it is lost."""
+        role, silent_s, laps = server.role, 0.0, Laps(self._probe_every_s + 2 * self._probe_s)
+        while not self._stopping.is_set():
+            if role == "queue":
+                self._start_warden()
+            try:
+                with contextlib.closing(self.connect(role, self._probe_s)) as conn:
+                    if conn.run_id != server.run_id:
+                        return "another server answers on its socket"
+                    if role == "queue":
+                        self._renew(conn)
+                laps.lap()
+                silent_s = 0.0
+                self._trouble.pop(role, None)
+            except ServerLost as e:
+                if not proc.alive(server.process):
+                    return "it has died"
+                if not self.socket(role).exists():
+                    return "its socket is gone, so nobody can reach it"
+                silent_s += laps.lap()
+                if silent_s > self._hang_s:
+                    return f"it has not answered for {silent_s:.0f} s: {e}"
+                self._trouble[role] = f"does not answer since {silent_s:.0f} s (replaced after {self._hang_s:g} s)"
+            if proc.wait(server.process, self._probe_every_s):
+                return "it has died"
+        return ""
+
+    def _warden(self) -> proc.ProcessId | None:
+        record = read_json(self._record("warden"))
+        process = proc.ProcessId(**record) if record else None
+        return process if process and proc.alive(process) else None
+
+    def _start_warden(self) -> None:
+        """One warden: the former one, if it lives, already watches these sockets. Both servers may come back at once."""
+        with self._lock:
+            if self._stopping.is_set() or self._warden() is not None:
+                return
+            home = str(self._settings.home.absolute())
+            argv = [sys.executable, "-I", "-S", str(Path(warden.__file__)), home, str(self._settings.heartbeat_grace_ms)]
+            null = subprocess.DEVNULL
+            child = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, start_new_session=True)
+            if process := proc.identify(child.pid):
+                write_json(self._record("warden"), asdict(process))
+            supervised.once("reap", child.wait, "warden")
+
+
+@contextlib.contextmanager
+def _claimed(directory: Path) -> Iterator[int]:
+    """The right to run a server on these files: a lock that goes over to the server with the descriptor and lasts as long as it."""
+    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + _FREE_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"another process still runs a server on {directory}: end it (fuser {directory}/lock)") from None
+            time.sleep(0.01)
+        yield fd
+    finally:
+        os.close(fd)

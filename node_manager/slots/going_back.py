@@ -1,0 +1,56 @@
+"""What a slot does at a promotion that changes the state version: keeps the state from before, or goes back to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from node_manager.instances.instances import Instance
+from node_manager.slots.loading import Wanted, log_end
+from udo_protocol.errors import Conflict
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import rewinding
+
+_REWOUND_S, _LOOK_S = 20.0, 0.002
+
+
+def step(
+    state: Connection, queue: Connection, prefix: str, instance: Instance, wanted: Wanted, former: Wanted | None, window_s: float
+) -> Callable[[], None]:
+    """What is to be done between the two halves of the promotion of `instance`. Conflict if it is too late to go back."""
+    new, old = wanted.image.manifest, former.image.manifest if former else None
+    if old is None or former is None or not new.key or new.state_version == old.state_version:
+        return _nothing
+    if instance.record.get("follow") == "kept":
+        if rewinding.kept(state, prefix) is None:
+            raise Conflict(f"{new.reference} cannot come back any more: the state from before the update has just been given up")
+        return lambda: await_rewound(state, prefix, instance)
+    if old.commit == "frame":  # processed again it would answer something else
+        return _nothing
+    info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
+    return lambda: rewinding.keep(state, queue, prefix, info, round(window_s * 1000))
+
+
+def await_rewound(state: Connection, prefix: str, instance: Instance) -> None:
+    """Its first checkpoint makes the state what was kept and what came since. Only then it may have the log, and with it the input
+    since, to itself: were the queue server lost before, it could not come back, and the newer version would be gone."""
+    deadline = time.monotonic() + _REWOUND_S
+    while rewinding.kept(state, prefix) is not None:
+        late = time.monotonic() > deadline
+        if instance.exited.wait(_LOOK_S) or late:
+            why = f"took longer than {_REWOUND_S:g} s" if late else f"ended: {instance.exit}{log_end(instance)}"
+            raise Conflict(f"{instance.record['version']} cannot come back: making its state what it was before the update {why}")
+
+
+def _nothing() -> None:
+    pass
+
+
+def remaining_s(state: Connection, prefix: str, owner: Instance) -> float | None:
+    """How long what is kept is still to be kept; None if nothing is, or if the owner comes back by it: its first checkpoint ends it."""
+    found = rewinding.kept(state, prefix)
+    if found is None:
+        return None
+    if found.info["digest"] == owner.record["digest"]:
+        return None if owner.record.get("follow") == "kept" else 0.0  # of an update that did not get further
+    return max(0.0, float(found.info["until"]) - time.time())

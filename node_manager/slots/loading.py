@@ -1,0 +1,166 @@
+"""Bringing one operator version up in an instance: an instance, a token, the assignment, its report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+from node_manager.drivers import logfile
+from node_manager.images.images import Image
+from node_manager.instances.instances import Config, Instance, Instances
+from node_manager.instances.pool import Pool
+from node_manager.instances.runtime_base import contradicts
+from node_manager.servers.embedded import Servers
+from node_manager.settings import Settings
+from node_manager.slots.watching import LOOK_MOST_S
+from udo_protocol.clock import Laps
+from udo_protocol.cut import cut
+from udo_protocol.errors import Conflict, Fenced, OperatorError, UdoError, by_code
+from udo_protocol.limits import LOG_END_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS
+from udo_protocol.queue import keys, slot
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import rewinding
+
+# While it loads, an instance's death and a cancellation are noticed within this time.
+_SLICE_MS = 250
+_LOG_LINES = 20
+# How long a keyed operator's shadow may take to load its state and catch up with the owner.
+LOAD_STATE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An operator version with its deployment's configuration."""
+
+    image: Image
+    config: Config
+
+    @property
+    def reference(self) -> str:
+        """`name@version`."""
+        return self.image.manifest.reference
+
+    @property
+    def ready_timeout_s(self) -> float:
+        """How long until an update's shadow is ready or has failed, with a margin."""
+        manifest = self.image.manifest
+        return manifest.limits.open_timeout_s + (LOAD_STATE_S if manifest.key else 0) + 30
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """A frame not answered for this long means that the operator hangs."""
+        ms = self.config.limits.get("answer_timeout_ms")
+        return ms / 1000 if ms else self.image.manifest.limits.answer_timeout_s
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all slots of a node share."""
+
+    settings: Settings
+    servers: Servers
+    instances: Instances
+    pool: Pool
+
+
+@dataclass(eq=False)
+class Load:
+    """One attempt: a replacement, or the shadow of an `update` (then `done` tells how it went).
+
+    `follow`: a keyed operator's shadow is ready when it has the owner's state in memory, or, when it cannot read that
+    (`serving`: its state version), the one kept from before the update to it.
+    """
+
+    wanted: Wanted
+    update: bool
+    follow: bool = False
+    serving: int = 0
+    done: Future[Instance] = field(default_factory=Future)
+    instance: Instance | None = None
+    cancelled: Event = field(default_factory=Event)
+    comparing: Mapping[str, Any] | None = None  # of a diff: what udo_runtime.drivers.mirror is to know
+
+
+def given_up(load: Load) -> Conflict:
+    """Why a cancelled load did not finish."""
+    return Conflict(f"the start of {load.wanted.reference} was given up: something newer is wanted")
+
+
+def log_end(instance: Instance) -> str:
+    """The last lines it wrote, for an error message; '' if there are none."""
+    lines = logfile.tail(instance.directory / "log", _LOG_LINES)
+    return "\nlast lines of its log:\n" + cut("\n".join(lines), LOG_END_CHARS) if lines else ""
+
+
+def run(load: Load, node: Node, deployment: str, number: int) -> None:
+    """Returns when the instance is ready as a shadow; raises why it is not. `load.instance` is set as soon as there is one."""
+    image, manifest = load.wanted.image, load.wanted.image.manifest
+    prefix = keys.prefix(deployment, number)
+    with contextlib.closing(node.servers.connect("state")) as state:
+        token = slot.next_token(state, prefix)
+        follow = _followed(load, state, prefix)
+    cold = node.instances.whole(image) or contradicts(image.dependencies)
+    instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
+    instance.listen(lambda _: None)
+    node.instances.assign(
+        instance,
+        image,
+        load.wanted.config,
+        deployment=deployment,
+        slot=number,
+        token=token,
+        follow=follow,
+        comparing=load.comparing,
+    )
+    left_s, laps = float(manifest.limits.open_timeout_s), Laps(LOOK_MOST_S)
+    late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
+    follows = False
+    with contextlib.closing(node.servers.connect("queue")) as queue:
+        while not load.cancelled.is_set():
+            dead = instance.exited.is_set()
+            report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
+            if report is not None:
+                node.instances.ready(instance)
+                if not report.get("ok"):
+                    error = report.get("error")
+                    raise _load_error(manifest.reference, error if isinstance(error, dict) else {})
+                if not report.get("follows"):
+                    return
+                follows = True
+                left_s, late = LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
+            if follows:  # large state takes long
+                node.pool.hold()
+            if dead and load.follow and manifest.key and instance.exit and instance.exit.code == 0:
+                raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
+            if dead:
+                raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
+            if (left_s := left_s - laps.lap()) < 0:
+                raise OperatorError(f"{manifest.reference} was not ready in time {late}{log_end(instance)}")
+    raise given_up(load)
+
+
+def _followed(load: Load, state: Connection, prefix: str) -> str:
+    """Whose state it is to have before it is promoted: `owner`, `kept`, or '': it reads what lies there once it is promoted.
+
+    Around a rollback the newer version may die. Who comes back is then loaded again, without following, and the state that lies
+    there is still the newer one's.
+    """
+    manifest = load.wanted.image.manifest
+    if not manifest.key:
+        return ""
+    digest = load.wanted.image.digest
+    if not load.follow:
+        return "kept" if rewinding.pending(state, prefix, digest) else ""
+    reads = load.serving in (manifest.state_version, *manifest.migrates_from)
+    return "owner" if reads or not rewinding.possible(state, prefix, digest) else "kept"
+
+
+def _load_error(reference: str, error: dict[str, Any]) -> UdoError:
+    traceback = cut(str(error.get("traceback") or ""), TRACEBACK_CHARS)
+    message = cut(str(error.get("message", "")), MESSAGE_CHARS)
+    text = f"{reference} did not load: {message}" + (f"\n{traceback}" if traceback else "")
+    return by_code(str(error.get("code", OperatorError.code)), text)

@@ -1,0 +1,68 @@
+"""What a slot's owner does, looked at from outside: whether it still answers, and how many events pass."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from node_manager.instances.instances import Instance
+from udo_protocol.clock import Laps
+from udo_protocol.errors import SlotBroken
+from udo_protocol.queue import slot
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.slot import SlotStats
+from udo_protocol.state import untrusted
+
+# A look that comes later than this was held up: a server hung, or the node manager stood still.
+LOOK_MOST_S = 10.0
+# What instances count; sums over a slot's instances only grow.
+COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries")
+
+
+class Watch:
+    """Of one slot. `totals`: what instances that are gone have counted."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.events_per_s = 0.0
+        self.totals: dict[str, float] = {}
+        self._head = (-1, 0.0)  # (frames emitted, since when their owner is the owner)
+        self._stuck_s = 0.0
+        self._laps = Laps(LOOK_MOST_S)
+        self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
+
+    def no_owner(self) -> None:
+        """Nobody is to answer now."""
+        self._head = (-1, 0.0)
+
+    def stuck_s(self, stats: SlotStats, owner_since: float, *, able: bool = True) -> float:
+        """How long the frame that waits longest has been the next one of this owner, in seconds; 0 if none waits.
+
+        Time in which nobody could look, or in which the owner was not `able` to answer as a server did not, does not count.
+        """
+        lap_s = self._laps.lap()
+        head = (stats.emitted, owner_since)
+        if not stats.depth_frames or head != self._head:
+            self._head, self._stuck_s = head, 0.0
+        elif able:
+            self._stuck_s += lap_s
+        return self._stuck_s
+
+    def rate(self, queue: Connection, owner: Instance) -> None:
+        """Measure the events per second since the last look."""
+        now = time.monotonic()
+        events = self.now(queue, owner).get("events_in", 0.0) + self.totals.get("events_in", 0.0)
+        self.events_per_s = max(0.0, events - self._events[1]) / max(now - self._events[0], 1e-3)
+        self._events = (now, events)
+
+    def count(self, queue: Connection, instance: Instance) -> None:
+        """Keep what an instance that leaves has counted, so that the slot's counters only grow."""
+        stats = self.now(queue, instance)
+        for name in COUNTED:
+            self.totals[name] = min(self.totals.get(name, 0.0) + stats.get(name, 0.0), untrusted.MOST)
+
+    def now(self, queue: Connection, instance: Instance) -> dict[str, float]:
+        """What an instance counts; nothing where it has broken its counters, which `udo status` says."""
+        with contextlib.suppress(SlotBroken):
+            return slot.read_stats(queue, self._prefix, instance.name)
+        return {}

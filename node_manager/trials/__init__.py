@@ -1,0 +1,1 @@
+"""New versions that are compared and serve nobody: diff and canary."""

@@ -1,0 +1,302 @@
+"""Comparisons: a new version answers the frames that the serving one answers, beside it, and what differs is told. It never serves.
+
+Two uses: a diff, whose caller is told, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
+instance compares (udo_runtime.drivers.mirror); this side starts it, holds the lease `diff` without which nothing is kept for it,
+fetches what it found, and removes every trace. Without this manager the lease ends within seconds, and the instance leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event, Lock
+from typing import Any
+
+import structlog
+
+from node_manager.instances.instances import Instance
+from node_manager.servers.embedded import ROLES
+from node_manager.slots import loading
+from node_manager.slots.loading import Load, Node, Wanted, log_end
+from node_manager.slots.slot import Slot
+from node_manager.slots.watching import LOOK_MOST_S
+from udo_protocol.clock import Laps
+from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
+from udo_protocol.formats.manifest import update_refusals
+from udo_protocol.limits import DEFAULT, KEY_GROUPS
+from udo_protocol.queue import slot as log
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import following, untrusted
+
+_log = structlog.get_logger()
+# Without a manager that renews it, the owner stops keeping copies after this time.
+_LEASE_MS = 10_000
+_LOOK_S = 0.5
+# What has been kept when the diff ends is compared within this time, or counts as missed.
+_DRAIN_S = 10.0
+# Answers kept for the comparison: many frames, a small part of what the log may hold.
+_KEPT_BYTES = 64 << 20
+# Processor time that others want goes to them (measured: benchmarks diff).
+_NICE = 19
+# What may follow a keyed owner, besides a diff; an update goes before a canary.
+UPDATE, CANARY = "an update", "a canary"
+# Numbers of a report that something is decided by.
+_COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
+_COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
+# Examples handed on at once: below what a message may hold.
+_FETCHED = 100
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known by now; `examples` are JSON, each handed on once."""
+
+    report: dict[str, Any]
+    examples: list[str]
+
+
+@dataclass(eq=False)
+class Comparison:
+    """One diff of one slot, or one try of a `canary`."""
+
+    slot: Slot
+    wanted: Wanted
+    load: Load
+    over: Event
+    report: dict[str, Any]
+    canary: bool
+
+
+def outcome(report: dict[str, Any]) -> str:
+    """`equal`, `different`, or `nothing`: no frame was compared."""
+    if report.get("different") or report.get("died"):
+        return "different"
+    return "equal" if report.get("frames") else "nothing"
+
+
+def _findings(text: bytes, key: str) -> dict[str, Any]:
+    """What a comparing instance says it has found; SlotBroken unless it is of the form of udo_runtime.engine.comparison.Findings."""
+    found = untrusted.document(text, key)
+    for name in _COUNTED:
+        if type(count := found.get(name, 0)) not in (int, float):
+            raise untrusted.broken(key, f"{name} to be a number", count)
+        untrusted.measure(count, key)
+    error = found.get("first_error")
+    if error is not None and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
+        raise untrusted.broken(key, "a first_error with a message", error)
+    return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # who says that is this side
+
+
+class Comparisons:
+    """Those of a node, one per deployment at a time."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._running: dict[str, Comparison] = {}
+        self._held: dict[str, str] = {}  # deployment -> what else follows its owner
+        self._stopping = False
+        self._lock = Lock()
+
+    def hold(self, deployment: str, what: str) -> None:
+        """No comparison of this deployment for anything else until `release`, and one that runs ends: one instance follows a keyed
+        owner at a time. Conflict for a canary while an update holds it."""
+        with self._lock:
+            if what == CANARY:
+                self._require_not_held(deployment, CANARY)
+            self._held[deployment] = what
+        self.end(deployment)
+
+    def release(self, deployment: str, what: str) -> None:
+        """Others may run again, if this is what held them up."""
+        with self._lock:
+            if self._held.get(deployment) == what:
+                del self._held[deployment]
+
+    def describe(self, deployment: str, number: int) -> str:
+        """What a running diff of this slot has found, in a few words; '' if there is none."""
+        running = self._running.get(deployment)
+        if running is None or running.slot.number != number or running.canary:
+            return ""
+        r = running.report
+        return f"{running.wanted.reference}: {r.get('frames', 0)} frames compared, {r.get('different', 0)} different"
+
+    def end(self, deployment: str = "") -> None:
+        """End the comparison of this deployment and wait for that; by default those of all, for good."""
+        with self._lock:
+            self._stopping |= not deployment
+            ending = [c for name, c in self._running.items() if deployment in ("", name)]
+        for comparison in ending:
+            comparison.load.cancelled.set()
+        for comparison in ending:
+            comparison.over.wait(self._node.settings.stop_grace_s + 5)
+
+    def run(
+        self, slot: Slot, wanted: Wanted, for_s: float, examples: int, stop: Event, canary: Sequence[int] | None = None
+    ) -> Iterator[Found]:
+        """Compare for that long, or until `stop`; yields what is found, at the end with the outcome.
+
+        `canary`: the key groups that it tries; None for a diff. SchemaError if the version cannot be compared, OperatorError if
+        it does not load, Conflict while something else follows, or if this one could not keep up through no fault of the version.
+        """
+        self._require_comparable(slot, wanted)
+        groups = None if canary is None or len(canary) == KEY_GROUPS else list(canary)
+        asked = {"examples": examples, "nice": _NICE, "groups": groups}
+        serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
+        load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)
+        comparison = Comparison(slot, wanted, load, Event(), {}, canary is not None)
+        former = self._running.get(slot.deployment)
+        if former is not None and former.load.cancelled.is_set():  # its caller has left, and it is just ending
+            former.over.wait(self._node.settings.stop_grace_s + 5)
+        with self._lock:
+            self._require_free(slot.deployment, "" if canary is None else CANARY)
+            self._running[slot.deployment] = comparison
+        try:
+            yield from self._steps(comparison, for_s)
+        finally:
+            with self._lock:
+                del self._running[slot.deployment]
+            comparison.over.set()
+
+    def _require_free(self, deployment: str, what: str) -> None:
+        if self._stopping:
+            raise Unavailable(f"node {self._node.settings.node} is stopping")
+        self._require_not_held(deployment, what)
+        if deployment in self._running:
+            raise Conflict(f"a diff of {deployment!r} is already running on node {self._node.settings.node}; one at a time")
+
+    def _require_not_held(self, deployment: str, what: str) -> None:
+        held = self._held.get(deployment)
+        if held not in (None, what):
+            raise Conflict(
+                f"{held} of {deployment!r} is under way on node {self._node.settings.node}: one version at a time follows the serving one; "
+                "see: udo status"
+            )
+
+    def _require_comparable(self, slot: Slot, wanted: Wanted) -> None:
+        new, old = wanted.image.manifest, slot.wanted.image.manifest if slot.wanted else None
+        if old and (why := update_refusals(old, new)):
+            raise SchemaError(f"{new.reference} cannot answer in the place of {old.reference}: {'; '.join(why)}")
+
+    def _steps(self, c: Comparison, for_s: float) -> Iterator[Found]:
+        try:
+            loading.run(c.load, self._node, c.slot.deployment, c.slot.number)
+            assert c.load.instance is not None
+            self._node.instances.move(c.load.instance, "shadow")
+            with contextlib.closing(self._node.servers.connect("queue")) as queue:
+                yield from self._compare(c, queue, for_s)
+        finally:
+            self._remove(c)
+
+    def _compare(self, c: Comparison, queue: Connection, for_s: float) -> Iterator[Found]:
+        instance, p = c.load.instance, c.slot.prefix
+        assert instance is not None
+        limits = c.wanted.config.limits
+        bound = min(_KEPT_BYTES, int(limits.get("retained_bytes", DEFAULT.retained_bytes)) // 4)
+        runs = self._runs()
+        began = time.monotonic()
+        looks, still_s, laps = 0, 0.0, Laps(LOOK_MOST_S)
+        start, *_ = queue.transaction(
+            [
+                ("GET", f"{p}emitted"),
+                ("DEL", f"{p}diffed", f"{p}diffbytes"),
+                ("FCALL", "udo_pin", 1, p, instance.name, 1, _LEASE_MS),
+                ("SET", f"{p}diff", f"{bound} {instance.name}", "PX", _LEASE_MS),
+            ]
+        )
+        while not c.load.cancelled.wait(min(_LOOK_S, max(began + for_s - time.monotonic(), 0))):
+            now = time.monotonic()
+            if instance.exited.is_set() or now >= began + for_s:
+                break
+            still_s += laps.lap()
+            if c.report.get("looks", 0) != looks:
+                looks, still_s = c.report.get("looks", 0), 0.0
+            elif still_s > c.wanted.answer_timeout_s:
+                break
+            if not queue.call("PEXPIRE", f"{p}diff", _LEASE_MS):
+                raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")
+            yield Found(self._report(c, queue), self._examples(c, queue))
+        end, _ = queue.transaction([("GET", f"{p}emitted"), ("DEL", f"{p}diff")])
+        lasted_s = time.monotonic() - began
+        deadline = time.monotonic() + (0 if c.canary else _DRAIN_S)
+        while not instance.exited.wait(0.05) and time.monotonic() < deadline:
+            pass
+        report = self._report(c, queue)
+        answered = untrusted.number(end, f"{p}emitted") - untrusted.number(start, f"{p}emitted")
+        report["missed"] = max(answered - report.get("seen", 0), 0)
+        report["lasted_s"] = round(lasted_s, 3)
+        report["died"] = "" if c.canary and c.load.cancelled.is_set() else self._death(c, report)
+        if report["died"] and instance.exited.is_set():
+            self._require_own_fault(c, report, runs)
+        report["outcome"] = outcome(report)
+        while more := self._examples(c, queue):
+            yield Found(report, more)
+        yield Found({**report, "final": True}, [])
+
+    def _death(self, c: Comparison, report: dict[str, Any]) -> str:
+        """Why the comparison ended too early; '' if it did not."""
+        instance = c.load.instance
+        assert instance is not None
+        if not instance.exited.is_set():
+            return f"{c.wanted.reference} hangs, or is too slow: it was not done with what it had to compare"
+        if report.get("ended"):
+            return ""
+        return f"the instance of {c.wanted.reference} died: {instance.exit}{log_end(instance)}"
+
+    def _runs(self) -> list[str]:
+        """Which runs of both servers there are; ServerLost while one is away."""
+        found = []
+        for role in ROLES:
+            with contextlib.closing(self._node.servers.connect(role)) as conn:
+                found.append(conn.run_id)
+        return found
+
+    def _require_own_fault(self, c: Comparison, report: dict[str, Any], runs: list[str]) -> None:
+        if left := report.get("left"):
+            raise Conflict(f"{c.wanted.reference} could not be compared any longer: {left}")
+        if self._runs() != runs:
+            raise ServerLost(f"a server of node {self._node.settings.node} was lost while {c.wanted.reference} was compared")
+
+    def _report(self, c: Comparison, queue: Connection) -> dict[str, Any]:
+        assert c.load.instance is not None
+        key = f"{c.slot.prefix}compared:{c.load.instance.name}"
+        (text,) = untrusted.read(queue, ("GET", key))
+        c.report = _findings(text, key) if text else dict(c.report)
+        view = c.slot.view()
+        serving: dict[str, float] = {}
+        with contextlib.suppress(SlotBroken):
+            serving = log.read_stats(queue, c.slot.prefix, view.owner.name) if view.owner else {}
+        manifest = view.wanted.image.manifest if view.wanted else None
+        c.report |= {
+            "version": c.wanted.image.manifest.version,
+            "serving_version": manifest.version if manifest else "",
+            "serving": {name: serving.get(name, 0.0) for name in ("p50_ms", "p99_ms")},
+        }
+        return dict(c.report)
+
+    def _examples(self, c: Comparison, queue: Connection) -> list[str]:
+        assert c.load.instance is not None
+        key = f"{c.slot.prefix}differ:{c.load.instance.name}"
+        with untrusted.reading(key, "a list of JSON"):
+            return [bytes(e).decode() for e in queue.call("LPOP", key, _FETCHED) or ()]
+
+    def _remove(self, c: Comparison) -> None:
+        if c.load.instance is not None:
+            self.remove(c.load.instance, c.slot.prefix)
+
+    def remove(self, instance: Instance, p: str) -> None:
+        """Stop a comparing instance of the slot with prefix `p`, and leave nothing on the server."""
+        try:
+            with contextlib.closing(self._node.servers.connect("queue")) as queue:
+                queue.call("DEL", f"{p}diff")
+                self._node.instances.stop(instance, min(self._node.settings.stop_grace_s, 2.0))
+                own = (f"{p}{kind}:{instance.name}" for kind in ("compared", "differ", "stats", "ready", "bell"))
+                queue.transaction(
+                    [("FCALL", "udo_pin", 1, p, instance.name, 0, 0), ("DEL", f"{p}diff", f"{p}diffed", f"{p}diffbytes", *own)]
+                )
+            with contextlib.closing(self._node.servers.connect("state")) as state:
+                following.end(state, p, instance.name)
+        except ServerLost as e:  # what was there is gone with it
+            _log.warning("server lost during a diff", slot=p, error=str(e))
+            self._node.instances.stop(instance, 0.0)

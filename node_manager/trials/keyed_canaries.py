@@ -1,0 +1,119 @@
+"""The canary of a keyed deployment on this node: a comparison of some key groups, which serves nobody.
+
+One token owns a slot's log, so no other version can serve a part of its keys. What breaks is begun anew: what was counted before
+stays counted, and a death is one more error.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import Event, Thread
+from typing import Any
+
+import structlog
+
+from node_manager.slots.deaths import RESTART_FIRST_S, RESTART_MOST_S, SETTLED_S
+from node_manager.slots.loading import Wanted
+from node_manager.slots.slot import Slot
+from node_manager.trials.comparing import Comparisons
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, Unavailable
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.registry.canary import Measured, share_of_groups
+
+_log = structlog.get_logger()
+# So many attempts in a row that do not begin are no passing trouble: of a version that does not load, and while a server is away
+# (about ten seconds).
+_LOAD_TRIES, _TRIES = 3, 8
+# What the comparing instance reports -> what is measured.
+_COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "frames": "compared", "different": "different"}
+
+
+class KeyedCanary:
+    """One deployment's. Methods may be called from any thread; `start` once."""
+
+    def __init__(self, comparisons: Comparisons, slot: Slot, wanted: Wanted, update_id: str, percent: float) -> None:
+        self.update_id, self.percent, self.slot = update_id, percent, slot
+        self.version, self.digest = wanted.image.manifest.version, wanted.image.digest
+        self.confirmed_at = time.monotonic()
+        # Why it cannot go on.
+        self.failure: UdoError | None = None
+        # The first error of the new version, for people.
+        self.first_error = ""
+        self._comparisons, self._wanted, self._groups = comparisons, wanted, share_of_groups(percent)
+        # Whether it has begun.
+        self.running = False
+        self._decided, self._over, self._stop = Event(), Event(), Event()
+        self._known: tuple[dict[str, float], dict[str, Any]] = ({}, {})  # counted by comparisons that are over; the present one's report
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Returns once it tries frames; raises why it cannot."""
+        self._thread = supervised.keep("canary", self._run, self._over, self.slot.deployment)
+        self._decided.wait(self._wanted.ready_timeout_s)
+        if self.failure is not None:
+            raise self.failure
+        if not self.running:
+            why = "was ended before it began" if self._over.is_set() else f"did not begin within {self._wanted.ready_timeout_s:g} s"
+            self.end()
+            raise Conflict(f"the canary of {self._wanted.reference} {why}")
+
+    def end(self) -> None:
+        """Stop it, and wait until nothing of it is left."""
+        self._over.set()
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(self.slot.node.settings.stop_grace_s + 15)
+
+    def takes(self) -> bool:
+        """Never a lane."""
+        return False
+
+    def describe(self) -> str:
+        """What it does, and has counted, in a few words."""
+        tried = f"{len(self._groups)} of {KEY_GROUPS} key groups tried by {self.version}, which serves nobody"
+        return f"{tried}: {Measured(**self.measured())}"
+
+    def measured(self) -> dict[str, float]:
+        """What it has counted since it began (udo_protocol.registry.canary.Measured)."""
+        before, report = self._known
+        total = {n: before.get(n, 0.0) + float(report.get(told, 0)) for told, n in _COUNTED.items()}
+        return total | {n: float(report.get(n) or before.get(n, 0.0)) for n in ("p50_ms", "p99_ms")}
+
+    def _run(self) -> None:
+        self._until_over()
+        self._decided.set()
+
+    def _until_over(self) -> None:
+        failed, pause_s = 0, 0.0
+        while not self._over.wait(pause_s):
+            self._stop = Event()
+            if self._over.is_set():
+                return
+            started, began = time.monotonic(), False
+            try:
+                for found in self._comparisons.run(self.slot, self._wanted, float("inf"), 0, self._stop, self._groups):
+                    began, failed = True, 0
+                    self._take(found.report)
+            except Exception as e:
+                _log.warning("canary interrupted", deployment=self.slot.deployment, error=str(e), exc_info=not isinstance(e, UdoError))
+                failed += not began
+                its_own = isinstance(e, (OperatorError, SchemaError))
+                if failed >= (_LOAD_TRIES if its_own else _TRIES) or (its_own and not self.running):
+                    self.failure = e if isinstance(e, UdoError) else Unavailable(f"{type(e).__name__}: {e}")
+                    return
+            finally:
+                self._known = (self.measured(), {})
+            settled = time.monotonic() - started > SETTLED_S
+            pause_s = RESTART_FIRST_S if settled else min(max(2 * pause_s, RESTART_FIRST_S), RESTART_MOST_S)
+
+    def _take(self, report: dict[str, Any]) -> None:
+        before, _ = self._known
+        if error := report.get("first_error"):
+            self.first_error = self.first_error or error["message"]
+        if died := report.get("died"):
+            self.first_error = self.first_error or died.splitlines()[0]
+            before = {**before, "errors": before.get("errors", 0.0) + 1}
+        self._known = (before, report)
+        self.running = True
+        self._decided.set()

@@ -1,0 +1,1 @@
+"""OCI content: blobs, uploads, images, repositories."""

@@ -1,0 +1,182 @@
+"""Uploads under way: bytes are appended to a file as they come and become a blob only if they have the digest announced.
+
+An upload that breaks off keeps what came, also across a restart, so that it can be resumed; it vanishes after a time
+without a byte, or before that when there are too many. Of a layer never more than a few pieces are in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from registry.content.blobs import Blobs, check_digest
+from registry.http.body import Fill
+from registry.http.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, TooManyUploads, UploadInvalid, UploadUnknown
+from udo_protocol.pouring import pour
+
+_ID = re.compile(r"[0-9a-f]{48}")
+
+
+class Upload:
+    """One upload. Requests for it that come while another one is served are refused."""
+
+    def __init__(self, path: Path, blobs: Blobs) -> None:
+        self.id, self._path, self._blobs = path.name, path, blobs
+        self._busy = threading.Lock()
+        self._sha, self._hashed = hashlib.sha256(), 0
+
+    @property
+    def offset(self) -> int:
+        """Bytes that have come."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            raise UploadUnknown(f"upload {self.id} has ended") from None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """The upload for one request alone; UploadInvalid while another one has it."""
+        if not self._busy.acquire(blocking=False):
+            raise UploadInvalid(f"upload {self.id} is served to another request at this moment; ask where it stands and go on from there")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def append(self, fill: Fill, length: int | None, most: int) -> None:
+        """Take what `fill` puts into buffers, `length` bytes of it if known, up to `most` in the whole upload."""
+        begin = at = self.offset
+        if length is not None and at + length > most:
+            raise SizeInvalid(f"a blob may have {most} bytes; this would be {at + length}")
+        with self._path.open("ab") as file:
+
+            def take(piece: memoryview) -> None:
+                nonlocal at
+                at += len(piece)
+                if at > most:
+                    raise SizeInvalid(f"a blob may have {most} bytes; this has more")
+                file.write(piece)
+
+            hashing = self._hashing(begin)
+            came = pour(lambda buffer: self._filled(fill, buffer), take, hashing)
+        if length is not None and came < length:
+            raise UploadInvalid(f"{came} bytes came of {length} announced: truncated; resume from byte {at}")
+
+    def _hashing(self, begin: int) -> Callable[[memoryview], None]:
+        """Hash on, unless the registry was restarted meanwhile: then `verify` reads all of it."""
+
+        def hash_on(piece: memoryview) -> None:
+            nonlocal begin
+            if self._hashed == begin:
+                self._sha.update(piece)
+                self._hashed += len(piece)
+            begin += len(piece)
+
+        return hash_on
+
+    def _filled(self, fill: Fill, buffer: memoryview) -> int:
+        try:
+            return fill(buffer)
+        except OSError as e:
+            raise UploadInvalid(f"the connection broke: {e}; resume the upload from where it stands") from e
+
+    def must_begin_at(self, begin: int) -> None:
+        """RangeInvalid unless the upload stands there."""
+        if begin != self.offset:
+            raise RangeInvalid(f"upload {self.id} stands at byte {self.offset}, the chunk begins at {begin}", self.offset)
+
+    def verify(self, digest: str) -> int:
+        """Bring the file to the disk; its size. DigestInvalid if its bytes do not have that digest, and the upload is gone."""
+        algorithm = check_digest(digest).partition(":")[0]
+        size = self.offset
+        with self._path.open("rb") as file:
+            known = algorithm == "sha256" and self._hashed == size
+            came = f"{algorithm}:{(self._sha if known else hashlib.file_digest(file, algorithm)).hexdigest()}"
+            if came != digest:
+                self.cancel()
+                raise DigestInvalid(f"expected blob {digest}, got {came} from {size} bytes: truncated or garbled, refused; push again")
+            os.fsync(file.fileno())
+        return size
+
+    def keep(self, digest: str) -> None:
+        """Make it the blob it has been verified to be."""
+        self._blobs.keep(self._path, digest)
+
+    def cancel(self) -> None:
+        """Forget it and what came."""
+        self._path.unlink(missing_ok=True)
+
+
+class Uploads:
+    """All uploads under way, at most `most`. An upload's name ends with a mark of its repository, so that no other one can finish it.
+
+    `silence_s`: for so long a client may say nothing; who has said nothing for longer makes room when it is scarce.
+    """
+
+    def __init__(self, blobs: Blobs, most: int, silence_s: float) -> None:
+        self._blobs, self._most, self._silence_s = blobs, most, silence_s
+        self._known: dict[str, Upload] = {}
+        self._lock = threading.Lock()
+        for path in blobs.incoming.iterdir():
+            if not _ID.fullmatch(path.name):  # a small blob that a registry which was killed did not finish
+                path.unlink(missing_ok=True)
+
+    def begin(self, repository: str, now: float) -> Upload:
+        """A new upload with no bytes yet; TooManyUploads if there is no room for it."""
+        path = self._blobs.incoming / (secrets.token_hex(16) + _mark(repository))
+        with self._lock:
+            there = self._by_age()
+            for silent_since, oldest in there[: len(there) - self._most + 1]:
+                if silent_since > now - self._silence_s or not self._forget(oldest):
+                    raise TooManyUploads(
+                        f"{len(there)} uploads are under way, the registry's limit; finish or cancel some, or try again later"
+                    )
+            path.touch(mode=0o600, exist_ok=False)
+        return self.find(repository, path.name)
+
+    def find(self, repository: str, name: str) -> Upload:
+        """The upload of that name, UploadUnknown if it is none of this repository."""
+        path = self._blobs.incoming / name
+        with self._lock:
+            if not _ID.fullmatch(name) or not name.endswith(_mark(repository)) or not path.exists():
+                self._known.pop(name, None)
+                raise UploadUnknown(f"{repository!r} has no upload {name!r:.100}: it has ended or vanished; begin a new one")
+            return self._known.setdefault(name, Upload(path, self._blobs))
+
+    def expire(self, before: float) -> int:
+        """Forget what has not got a byte since `before` (seconds since the epoch); how many those were."""
+        with self._lock:
+            gone = sum(self._forget(path) for last_byte, path in self._by_age() if last_byte < before)
+            self._known = {n: u for n, u in self._known.items() if (self._blobs.incoming / n).exists()}
+        return gone
+
+    def _by_age(self) -> list[tuple[float, Path]]:
+        """(time of the last byte, file) of every upload, the longest silent one first."""
+        return sorted((_last_byte(path), path) for path in self._blobs.incoming.iterdir() if _ID.fullmatch(path.name))
+
+    def _forget(self, path: Path) -> bool:
+        """Unless a request is just being served with it: nobody can take it between the look and the end of its file."""
+        upload = self._known.setdefault(path.name, Upload(path, self._blobs))
+        try:
+            with upload.taken():
+                upload.cancel()
+        except UploadInvalid:
+            return False
+        return True
+
+
+def _last_byte(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
+
+
+def _mark(repository: str) -> str:
+    return hashlib.sha256(repository.encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""The rules: versions, deployments, updates, nodes, the audit trail."""

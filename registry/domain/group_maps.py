@@ -1,0 +1,129 @@
+"""Group maps: which node holds the keyed state of a session. Until state spans nodes a map names one, the session's home.
+
+The first node that asks becomes the home. A node asks once for each session and remembers the answer with the state itself
+(node_manager/homes.py), so a registry that is away holds up new sessions only. A release makes a new version of the map: what
+nodes remember of an older one no longer counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from registry.domain import audit, deployments
+from registry.domain.audit import Caller, iso
+from registry.store.models import GroupMap
+from registry.store.store import bump
+from udo_protocol.errors import Conflict, NotFound
+
+# Per deployment; a map takes about 200 bytes. Sessions that no query continues stay until somebody drops them, and one a minute makes
+# so many in ten weeks.
+MAPS_KEPT = 100_000
+
+
+class ClaimBody(BaseModel):
+    """Body of POST .../group-maps: a node is about to serve the session."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session: str = Field(min_length=1, max_length=1000)
+    node: str = Field(min_length=1, max_length=100)
+    incarnation: str = Field(min_length=1, max_length=64)
+    stored: bool = False
+    start_empty: bool = False
+
+
+class ReleaseBody(BaseModel):
+    """Body of POST .../group-maps/release; with a node only if that is the home."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session: str = Field(min_length=1, max_length=1000)
+    node: str = Field(default="", max_length=100)
+    incarnation: str = Field(default="", max_length=64)
+    force: bool = False
+
+
+def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str, Any]:
+    """The session's map, made now if there is none, and whether the asking node may serve the session: `granted`.
+
+    With a store any node may, since it brings the state from there each epoch; but none may begin empty what began elsewhere
+    without a store.
+    """
+    deployments.find(session, name)
+    found = session.get(GroupMap, (name, wish.session))
+    if found is None:
+        kept = select(func.count()).select_from(GroupMap).where(GroupMap.deployment == name, GroupMap.node != "")
+        if (session.scalar(kept) or 0) >= MAPS_KEPT:
+            raise Conflict(
+                f"deployment {name!r} keeps the state of {MAPS_KEPT} sessions: remove those that no query continues (udo state ls {name}, "
+                f"udo state drop {name} SESSION)"
+            )
+        found = GroupMap(deployment=name, session=wish.session, version=0, node="", incarnation="", stored=False, spread=False, at=now)
+        session.add(found)
+    if not found.node:
+        found.node, found.incarnation, found.stored, found.at = wish.node, wish.incarnation, wish.stored, now
+    here = (found.node, found.incarnation) == (wish.node, wish.incarnation)
+    granted = here and not found.spread
+    if wish.stored:
+        granted = here or found.stored or not wish.start_empty
+        found.spread |= granted and not here
+    return {**describe(found), "granted": granted}
+
+
+def describe(found: GroupMap) -> dict[str, Any]:
+    """A map as anybody may see it."""
+    return {
+        "session": found.session,
+        "version": found.version,
+        "node": found.node,
+        "incarnation": found.incarnation,
+        "spread": found.spread,
+        "at": iso(found.at),
+    }
+
+
+def everything(session: Session, name: str) -> list[dict[str, Any]]:
+    """The maps of a deployment, by session."""
+    deployments.find(session, name)
+    return [describe(m) for m in session.scalars(select(GroupMap).where(GroupMap.deployment == name).order_by(GroupMap.session))]
+
+
+def release(session: Session, caller: Caller, name: str, wish: ReleaseBody, live: Collection[str]) -> dict[str, Any]:
+    """The session has no home any more; the next node that asks becomes it. Conflict while its node lives, unless forced.
+
+    A node that has dropped its state names itself: that releases its own home only.
+    """
+    found = session.get(GroupMap, (name, wish.session))
+    if found is None or not found.node:
+        if wish.node:
+            return {}
+        raise NotFound(f"session {wish.session!r} of deployment {name!r} has no home")
+    if wish.node:
+        if found.spread or (found.node, found.incarnation) != (wish.node, wish.incarnation):
+            return describe(found)
+    elif found.node in live and not wish.force:
+        raise Conflict(
+            f"node {found.node}, the home of session {wish.session} of {name!r}, is live: move the state with udo state export, drop "
+            "and import, or give it up with --force"
+        )
+    audit.record(session, caller, "release", deployment=name, detail=f"session {wish.session}, home {found.node}")
+    found.version, found.node, found.incarnation, found.at = found.version + 1, "", "", caller.now
+    found.stored = found.spread = False
+    bump(session)
+    return describe(found)
+
+
+def moved(session: Session) -> list[dict[str, Any]]:
+    """Sessions whose map is not the first one, for every node: what it remembers of an older version does not count."""
+    maps = session.scalars(select(GroupMap).where(GroupMap.version > 0))
+    return [{"deployment": m.deployment, "session": m.session, "version": m.version} for m in maps]
+
+
+def forget(session: Session, before: float) -> None:
+    """Drop maps that were released before then and that nobody has asked for since."""
+    session.execute(delete(GroupMap).where(GroupMap.node == "", GroupMap.at < before))

@@ -1,0 +1,148 @@
+"""Nodes: who is there, what they shall do (read by long poll), what they say they did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from registry.domain import group_maps, updates
+from registry.domain.audit import iso
+from registry.domain.canaries import Measured
+from registry.domain.presence import Presence
+from registry.store.models import Deployment, Node, NodeState, Setting, Update, Version
+from udo_protocol.formats.manifest import Name
+from udo_protocol.lifecycle import UPDATE_OPEN
+
+
+class Heartbeat(BaseModel):
+    """Body of POST /api/v1/nodes/<node>/heartbeat."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    address: str = Field(default="", max_length=500)
+    driver: str = Field(default="process", max_length=50)
+    capabilities: dict[str, Any] = {}
+    metrics_address: str = Field(default="", max_length=500)
+
+
+class Report(BaseModel):
+    """Body of POST /api/v1/nodes/<node>/report."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    deployment: Name
+    version: str
+    digest: str
+    state: str = Field(max_length=50)
+    detail: str = Field(default="", max_length=100_000)
+    update_id: str | None = None
+    phase: str | None = None
+    at_ms: float | None = None
+    error_code: str | None = Field(default=None, max_length=50)
+    measured: Measured | None = None  # of a canary, with phase `observed`
+
+
+def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
+    """The node is there, with these properties."""
+    session.merge(Node(name=name, last_seen=now, **beat.model_dump()))
+
+
+def leave(session: Session, name: str, now: float) -> None:
+    """The node has stopped in good order: nobody waits for it any longer."""
+    if node := session.get(Node, name):
+        session.delete(node)
+    for state in session.scalars(select(NodeState).where(NodeState.node == name)):
+        session.delete(state)
+    updates.drop(session, name, "left", now)
+
+
+def forget(session: Session, before: float) -> None:
+    """Drop nodes, and what they said, that were not heard of since `before`."""
+    for name in session.scalars(select(Node.name).where(Node.last_seen < before)).all():
+        for table, column in ((Node, Node.name), (NodeState, NodeState.node)):
+            session.execute(delete(table).where(column == name))
+
+
+def everything(session: Session, there: Presence, polled: Mapping[str, float]) -> list[dict[str, Any]]:
+    """All nodes, by name."""
+    return [
+        {
+            "node": n.name,
+            "address": n.address,
+            "driver": n.driver,
+            "capabilities": n.capabilities,
+            "metrics_address": n.metrics_address,
+            "last_seen": iso(max(n.last_seen, polled.get(n.name, 0.0))),
+            "live": n.name in there.live,
+        }
+        for n in session.scalars(select(Node).order_by(Node.name))
+    ]
+
+
+def wanted(session: Session) -> dict[str, Any]:
+    """What every node shall do; secrets included, so only for nodes."""
+    row = session.get(Setting, "generation")
+    running = session.execute(
+        select(Update, Version).join(Version, Version.digest == Update.to_digest).where(Update.state.in_(UPDATE_OPEN))
+    )
+    steps = {
+        u.deployment: {
+            "id": u.id,
+            "version": u.to_version,
+            "digest": u.to_digest,
+            "phase": {"canary": "canary", "preparing": "prepare", "promoting": "promote"}[u.state],
+            "percent": u.canary["percent"] if u.canary and u.state == "canary" else 0,
+            "manifest": v.manifest,
+            "layers": v.layers,
+        }
+        for u, v in running
+    }
+    return {
+        "generation": row.value if row else 0,
+        "moved": group_maps.moved(session),
+        "deployments": [
+            {
+                "name": d.name,
+                "operator": d.version.name,
+                "version": d.version.version,
+                "digest": d.version.digest,
+                "manifest": d.version.manifest,
+                "layers": d.version.layers,
+                "slots": d.slots,
+                "generation": d.generation,  # another one says: try again what was refused
+                "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy},
+                "update": steps.get(d.name),
+            }
+            for d in session.scalars(select(Deployment).order_by(Deployment.name))
+        ],
+    }
+
+
+def report(session: Session, node: str, r: Report, now: float) -> None:
+    """Take in what a node says; as a step of an update it may set the next phase going."""
+    if r.update_id:
+        # Nodes may name the phase of the plan they are in; then `state` tells the step.
+        step = r.phase if r.phase not in (None, "prepare", "promote") else r.state
+        if step == "observed":
+            return updates.observe(session, r.update_id, node, (r.measured or Measured()).model_dump(), now, r.detail)
+        updates.step(session, r.update_id, node, step, r.detail, now, r.error_code or "")
+        if step != "answering":
+            return
+    if session.get(Deployment, r.deployment) is None:
+        return  # undeployed meanwhile: nothing to note down
+    session.merge(
+        NodeState(
+            node=node,
+            deployment=r.deployment,
+            state=r.state,
+            version=r.version,
+            digest=r.digest,
+            detail=r.detail,
+            error_code=r.error_code or "",
+            at=now,
+        )
+    )

@@ -1,0 +1,383 @@
+"""The live update: prepare on every live node, then promote on every one. All of its state is in the database.
+
+Nothing here waits: each report of a node moves the update on, in one commit, and the hub wakes the nodes and watchers.
+Before `promoting` the old version is wanted and serves; the commit that enters `promoting` makes the new one wanted.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from registry.domain import audit, catalogue, deployments
+from registry.domain.audit import Caller, iso
+from registry.domain.presence import Presence
+from registry.store.models import Deployment, Event, Participant, Update, Version
+from registry.store.store import bump
+from udo_protocol.errors import Conflict, NotFound, SchemaError, Unavailable, UsageError, WaitTimeout
+from udo_protocol.formats.manifest import Manifest, call_misfits, parse, update_refusals
+from udo_protocol.lifecycle import UPDATE, UPDATE_OPEN, Lifecycle
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.registry.canary import DIFFERENT, Condition, Measured, share_of_groups, verdict
+
+# What nodes report of an update; only ready, answering and failed move it on, the others are shown to its watchers.
+# A canary's progress is told this often at most, so that a long one leaves a readable story.
+OBSERVED_EVERY_S, OBSERVED_TIMES = 1.0, 60
+# What a node reports is at most this old: an instance publishes its counters that often. So the end of a canary is judged by
+# reports that came this long after it, however long the registry was away meanwhile.
+COUNTED_S = 2.0
+NODE_STEPS = ("pulling", "starting", "ready", "promoting", "answering", "failed")
+PREVIOUS_KEPT = 20
+# Updates of a deployment whose events stay readable; the audit trail keeps the rest of the story.
+UPDATES_KEPT = 100
+
+
+def find(session: Session, update_id: str) -> Update:
+    """The update of that id."""
+    if update := session.get(Update, update_id):
+        return update
+    raise NotFound(f"no update {update_id!r} (the last {UPDATES_KEPT} of each deployment are kept; older ones stand in the audit trail)")
+
+
+def describe(session: Session, u: Update) -> dict[str, Any]:
+    """An update as the API shows it."""
+    names = ("id", "deployment", "action", "who", "from_version", "from_digest", "to_version", "to_digest", "state", "detail", "canary")
+    nodes = session.scalars(select(Participant).where(Participant.update_id == u.id).order_by(Participant.node))
+    return {
+        **{n: getattr(u, n) for n in names},
+        "started_at": iso(u.started_at),
+        "nodes": [{"node": p.node, "state": p.state, "measured": p.measured} for p in nodes],
+        "events": events(session, u.id, 0),
+    }
+
+
+def events(session: Session, update_id: str, after: int) -> list[dict[str, Any]]:
+    """The events after the one numbered `after`, oldest first."""
+    query = select(Event).where(Event.update_id == update_id, Event.id > after).order_by(Event.id)
+    shown = ("phase", "node", "detail", "at_ms", "error_code")
+    return [{"seq": e.id, "id": update_id, **{n: getattr(e, n) for n in shown}} for e in session.scalars(query)]
+
+
+def _manifests(old: Version, new: Version) -> tuple[Manifest, Manifest]:
+    return parse(old.manifest, "stored manifest"), parse(new.manifest, "stored manifest")
+
+
+def target(session: Session, deployment: Deployment, action: str, ref: str | None) -> tuple[Version, str]:
+    """The version to go to, and a remark. SchemaError when a running query could not go on with it.
+
+    A rollback is not refused for its schemas: calls built before the update fit the former version, and to leave a bad
+    version must stay possible; calls built since then may not fit, which the remark says. Whether the former version can have
+    its state back, the nodes find out.
+    """
+    operator = deployment.version.name
+    if action == "update":
+        new = catalogue.find(session, operator, ref or "latest")
+        if problems := update_refusals(*_manifests(deployment.version, new)):
+            raise SchemaError(
+                f"update of {deployment.name!r} from {operator}@{deployment.version.version} to @{new.version} refused, running queries "
+                f"could not go on: {'; '.join(problems)}. Keep these columns, or deploy the new version under another name"
+            )
+        return new, ""
+    former = [p for p in deployment.previous if ref in (None, p["version"], p["digest"])]
+    if not former:
+        known = ", ".join(p["version"] for p in deployment.previous) or "none"
+        wished = f"former version {ref!r}" if ref else "former version"
+        raise NotFound(f"deployment {deployment.name!r} has no {wished} to go back to; former ones: {known}")
+    new = catalogue.find(session, operator, former[0]["digest"])
+    problems = call_misfits(*_manifests(deployment.version, new))
+    return new, f"calls built for @{deployment.version.version} will not fit: {'; '.join(problems)}" if problems else ""
+
+
+def start(
+    session: Session,
+    caller: Caller,
+    name: str,
+    action: str,
+    ref: str | None,
+    there: Presence,
+    timeout_s: float,
+    canary: dict[str, Any] | None = None,
+) -> Update:
+    """Begin an update, maybe with a canary (CanaryBody), on the nodes that are live; those that are away stand as `gone` in it.
+
+    Conflict when no node is live, and while another one runs; but a rollback during a canary ends that one.
+    """
+    deployment = deployments.find(session, name)
+    if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
+        if action == "rollback" and running.state == "canary" and ref in (None, running.from_version, running.from_digest):
+            detail = f"the canary of update {running.id}"
+            audit.record(session, caller, action, deployment=name, before=running.to_digest, after=running.from_digest, detail=detail)
+            _roll_back(session, running, f"{caller.who} asked for it", caller.now)
+            return running
+        raise Conflict(f"deployment {name!r} is already being updated to @{running.to_version} (update {running.id}); one at a time")
+    new, remark = target(session, deployment, action, ref)
+    old = deployment.version
+    if not there.live:
+        raise Conflict(
+            f"no node is live, so nobody could check or serve {old.name}@{new.version}: {name!r} stays at @{old.version}. Nodes known: "
+            f"{there.named() or 'none'}. Start one (udo up, udo node), then try again; see: udo status"
+        )
+    if canary:
+        _require_canary(deployment, new, canary)
+    update = Update(
+        id=secrets.token_hex(8),
+        deployment=name,
+        action=action,
+        who=caller.who,
+        address=caller.address,
+        from_version=old.version,
+        from_digest=old.digest,
+        to_version=new.version,
+        to_digest=new.digest,
+        state="requested",
+        detail="",
+        started_at=caller.now,
+        deadline_at=caller.now + timeout_s,
+        timeout_s=timeout_s,
+        canary=canary and {**canary, "since": None},
+    )
+    session.add(update)
+    session.flush()
+    nodes = there.live if new.digest != old.digest else []
+    session.add_all(Participant(update_id=update.id, node=n, state="waiting") for n in nodes)
+    session.add_all(Participant(update_id=update.id, node=n, state="gone") for n in there.away if nodes)
+    route = f"{old.name}@{old.version} -> @{new.version} on {len(nodes)} node(s)"
+    if nodes and there.away:
+        route += f", not on {there.named()}"
+    noted = f"{route}, update {update.id}"
+    if canary:
+        remark = f"{_tries(deployment, canary)} for {canary['for_s']:g} s, rolled back if {_conditions(canary)}"
+        noted += f", canary: {remark}"
+    audit.record(session, caller, action, deployment=name, before=old.digest, after=new.digest, detail=noted)
+    _move(session, update, "canary" if canary else "preparing", caller.now, detail=f"{route}. {remark}".removesuffix(". "))
+    bump(session)
+    advance(session, update, caller.now)
+    return update
+
+
+def step(session: Session, update_id: str, node: str, phase: str, detail: str, now: float, error_code: str = "") -> None:
+    """A node reports a step, with a code if it failed. Late ones, and those of nodes that are not waited for, change nothing."""
+    if phase not in NODE_STEPS:
+        raise UsageError(f"unknown step {phase!r} of an update; expected one of {', '.join(NODE_STEPS)}")
+    update = session.get(Update, update_id)
+    if update is None or update.state not in UPDATE_OPEN:
+        return
+    _event(session, update, phase if phase != "failed" else "node_failed", now, node=node, detail=detail, error_code=error_code)
+    part = session.get(Participant, (update_id, node))
+    if part is None or (part.state == "gone" and phase == "failed"):
+        return
+    if phase == "failed":
+        part.state = "failed"
+        if update.state == "canary" and update.canary and update.canary["since"] is not None:
+            return _roll_back(session, update, f"node {node}: {detail}", now)
+        return _fail(session, update, f"node {node}: {detail}", now, error_code)
+    if phase in ("ready", "answering"):
+        part.state = phase
+        advance(session, update, now)
+    return None
+
+
+def advance(session: Session, update: Update, now: float) -> None:
+    """Go as far as the participants' states allow."""
+    session.flush()
+    if update.state == "canary":
+        return _share(session, update, now)
+    parts = session.scalars(select(Participant).where(Participant.update_id == update.id).order_by(Participant.node)).all()
+    states = {p.state for p in parts}
+    if states == {"gone"}:
+        why = f"no node is left of {', '.join(p.node for p in parts)}, so nothing serves {update.to_version}"
+        return _fail(session, update, why, now, Unavailable.code)
+    if update.state == "preparing" and "waiting" not in states:
+        _promote(session, update, now)
+    if update.state == "promoting" and states <= {"answering", "gone"}:
+        gone = ", ".join(p.node for p in parts if p.state == "gone")
+        _move(session, update, "done", now, detail=f"{update.to_version} answers{gone and f', not on {gone}: away'}")
+        bump(session)
+        _outcome(session, update, now)
+
+
+def observe(session: Session, update_id: str, node: str, measured: dict[str, float], now: float, detail: str = "") -> None:
+    """A node tells what its canary has counted, and the first error: noted, told now and then, and judged at once."""
+    update, part = session.get(Update, update_id), session.get(Participant, (update_id, node))
+    if update is None or update.canary is None or update.state != "canary" or part is None:
+        return
+    if part.state == "gone":  # it was away, or started again, and goes on
+        part.state = "ready"
+    part.measured = {**measured, "at": now}
+    every_s = max(OBSERVED_EVERY_S, update.canary["for_s"] / OBSERVED_TIMES)
+    if now - update.started_at >= every_s + (update.canary.get("told") or 0.0):
+        update.canary = {**update.canary, "told": now - update.started_at}
+        _event(session, update, "observed", now, node=node, detail=str(_measured(session, update)))
+    _judge(session, update, now, at_end=False, hint=detail and f". On node {node}: {detail}")
+
+
+def _keyed(deployment: Deployment) -> bool:
+    return bool(deployment.version.manifest.get("key"))
+
+
+def _tries(deployment: Deployment, canary: dict[str, Any]) -> str:
+    """What a canary is given."""
+    if not _keyed(deployment):
+        return f"{canary['percent']:g} % of the new lanes"
+    return f"{len(share_of_groups(canary['percent']))} of {KEY_GROUPS} key groups, tried beside {deployment.version.version}"
+
+
+def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any]) -> None:
+    if not _keyed(deployment) and any(Condition.parse(text).measure == DIFFERENT for text in canary["rollback_if"]):
+        raise UsageError(
+            f"condition {DIFFERENT!r}: expected a keyed deployment, {deployment.name!r} is not: its canary answers events that the serving "
+            "version does not, so there is nothing to compare. Use a diff before"
+        )
+    if new.digest == deployment.version.digest:
+        raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: there is nothing to try")
+
+
+def _conditions(canary: dict[str, Any]) -> str:
+    return " or ".join([*canary["rollback_if"], f"fewer than {canary['min_events']} events came"])
+
+
+def _measured(session: Session, update: Update) -> Measured:
+    parts = session.scalars(select(Participant).where(Participant.update_id == update.id))
+    return Measured.together({k: v for k, v in p.measured.items() if k != "at"} for p in parts if p.measured)
+
+
+def _silent(session: Session, update: Update) -> list[str]:
+    """Nodes that have not yet said what their canaries had counted at its end."""
+    parts = session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state == "ready"))
+    return [p.node for p in parts if (p.measured or {}).get("at", 0.0) < update.deadline_at + COUNTED_S]
+
+
+def _share(session: Session, update: Update, now: float) -> None:
+    """The canary's time begins when all nodes have begun."""
+    states = set(session.scalars(select(Participant.state).where(Participant.update_id == update.id)))
+    if update.canary and update.canary["since"] is None and "waiting" not in states:
+        update.canary = {**update.canary, "since": now}
+        update.deadline_at = now + update.canary["for_s"]
+        deployment = deployments.find(session, update.deployment)
+        what = "has" if _keyed(deployment) else "serves"
+        _event(session, update, "sharing", now, detail=f"{update.to_version} {what} {_tries(deployment, update.canary)}")
+
+
+def _judge(session: Session, update: Update, now: float, *, at_end: bool, hint: str = "") -> None:
+    """Roll back if there is reason to; at the end else go on as any update does."""
+    assert update.canary is not None
+    session.flush()
+    measured = _measured(session, update)
+    if why := verdict(update.canary["rollback_if"], update.canary["min_events"], measured, at_end=at_end):
+        return _roll_back(session, update, why + hint, now)
+    if at_end:
+        for part in session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state != "gone")):
+            part.state = "waiting"
+        update.deadline_at = now + update.timeout_s
+        _move(session, update, "preparing", now, detail=f"the canary passed: {measured}")
+        bump(session)
+        advance(session, update, now)
+    return None
+
+
+def _roll_back(session: Session, update: Update, why: str, now: float) -> None:
+    keyed = _keyed(deployments.find(session, update.deployment))
+    _move(session, update, "rolled_back", now, f"{why}. {update.from_version} {'goes on serving' if keyed else 'serves all new lanes'}")
+    bump(session)
+    _outcome(session, update, now)
+
+
+def drop(session: Session, node: str, why: str, now: float) -> None:
+    """The node is gone: updates go on without it."""
+    parts = session.scalars(select(Participant).where(Participant.node == node, Participant.state.in_(("waiting", "ready"))))
+    for part in parts:
+        update = session.get(Update, part.update_id)
+        if update is None or update.state not in UPDATE_OPEN:
+            continue
+        part.state = "gone"
+        _event(session, update, "gone", now, node=node, detail=f"node {node} {why}; the update goes on without it")
+        advance(session, update, now)
+
+
+def overdue(session: Session, live: list[str], now: float) -> bool:
+    """Whether an update is past its deadline or waits for a node that is not live."""
+    late = session.scalar(select(Update.id).where(Update.state.in_(UPDATE_OPEN), Update.deadline_at <= now).limit(1))
+    return late is not None or bool(_awaited(session) - set(live))
+
+
+def expire(session: Session, now: float) -> None:
+    """Fail the updates whose time is over."""
+    for update in session.scalars(select(Update).where(Update.state.in_(UPDATE_OPEN), Update.deadline_at <= now)):
+        if update.state == "canary" and update.canary and update.canary["since"] is not None:
+            silent = _silent(session, update)
+            if silent and now >= update.deadline_at + update.timeout_s:
+                _roll_back(session, update, f"{', '.join(silent)} did not say within {update.timeout_s:g} s what the canary counted", now)
+            elif not silent:
+                _judge(session, update, now, at_end=True)
+            continue
+        step = "answering" if update.state == "promoting" else "ready"
+        done = (step, "answering", "gone")
+        missing = session.scalars(select(Participant.node).where(Participant.update_id == update.id, Participant.state.not_in(done)))
+        why = f"no report {step!r} from {', '.join(missing)} within {update.timeout_s:g} s; see: udo logs {update.deployment}"
+        _fail(session, update, why, now, WaitTimeout.code)
+
+
+def drop_dead(session: Session, live: list[str], now: float) -> None:
+    """Stop waiting for participants that are no longer heard of."""
+    for node in _awaited(session) - set(live):
+        drop(session, node, "was not heard of for too long", now)
+
+
+def prune(session: Session) -> None:
+    """Forget all but the last UPDATES_KEPT updates of each deployment, with their events."""
+    age = func.row_number().over(partition_by=Update.deployment, order_by=Update.started_at.desc())
+    aged = select(Update.id, Update.state, age.label("age")).subquery()
+    old = select(aged.c.id).where(aged.c.age > UPDATES_KEPT, aged.c.state.not_in(UPDATE_OPEN))
+    session.execute(delete(Update).where(Update.id.in_(old)), execution_options={"synchronize_session": False})
+
+
+def _awaited(session: Session) -> set[str]:
+    query = select(Participant.node).join(Update, Update.id == Participant.update_id)
+    return set(session.scalars(query.where(Update.state.in_(UPDATE_OPEN), Participant.state.in_(("waiting", "ready")))))
+
+
+def _promote(session: Session, update: Update, now: float) -> None:
+    """From here on the new version is wanted; a node that fails now converges to it by itself."""
+    deployment = deployments.find(session, update.deployment)
+    new = catalogue.find(session, deployment.version.name, update.to_digest)
+    if new.id != deployment.version_id:
+        if update.action == "rollback":
+            at = [p["digest"] for p in deployment.previous].index(new.digest)
+            deployment.previous = deployment.previous[at + 1 :]
+        else:
+            old = {"version": deployment.version.version, "digest": deployment.version.digest}
+            deployment.previous = [old, *(p for p in deployment.previous if p["digest"] not in (old["digest"], new.digest))][:PREVIOUS_KEPT]
+        deployment.version = new
+    deployment.generation = bump(session)
+    update.deadline_at = now + update.timeout_s
+    _move(session, update, "promoting", now)
+
+
+def _fail(session: Session, update: Update, why: str, now: float, error_code: str) -> None:
+    before, after = f"{update.from_version} keeps serving", f"{update.to_version} stays wanted, the nodes converge to it"
+    _move(session, update, "failed", now, f"{why}. {after if update.state == 'promoting' else before}", error_code)
+    bump(session)
+    _outcome(session, update, now)
+
+
+def _outcome(session: Session, update: Update, now: float) -> None:
+    caller = Caller(update.who, update.address, now)
+    action = f"{update.action}.{update.state}"
+    audit.record(
+        session, caller, action, deployment=update.deployment, before=update.from_digest, after=update.to_digest, detail=update.detail
+    )
+
+
+def _move(session: Session, update: Update, to: str, now: float, detail: str = "", error_code: str = "") -> None:
+    life = Lifecycle(UPDATE, update.state, f"update {update.id} of {update.deployment!r}")
+    life.move(to)
+    update.state, update.detail = life.state, detail or update.detail
+    _event(session, update, to, now, detail=detail, error_code=error_code)
+
+
+def _event(session: Session, update: Update, phase: str, now: float, *, node: str = "", detail: str = "", error_code: str = "") -> None:
+    at_ms = round((now - update.started_at) * 1000, 3)
+    session.add(Event(update_id=update.id, phase=phase, node=node, detail=detail, at_ms=at_ms, error_code=error_code))

@@ -1,0 +1,1 @@
+"""HTTP: routes, errors and the server around them. No rule lives here."""

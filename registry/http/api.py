@@ -1,0 +1,230 @@
+"""The JSON API under /api/v1: thin routes that check, call one function of the domain, and answer. No rule lives here."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from flask import Blueprint, Response, request
+from pydantic import BaseModel, ConfigDict, Field
+
+from registry.content import repositories
+from registry.domain import audit, catalogue, deployments, group_maps, nodes, updates
+from registry.domain.canaries import CanaryBody
+from registry.http.stream import stream
+from registry.http.web import body, caller, flag, number, reply, services
+from udo_protocol.errors import UsageError
+
+routes = Blueprint("api", __name__, url_prefix="/api/v1")
+_NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+
+
+class UpdateBody(BaseModel):
+    """Body of update and rollback."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    version: str | None = None
+    # Nodes may have to pull gigabytes and load a model; each of the two phases has this long.
+    timeout_s: float = Field(default=120.0, gt=0, le=3600)
+    canary: CanaryBody | None = None
+
+
+class EpochBody(BaseModel):
+    """Body of POST .../epochs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    session: str = Field(min_length=1, max_length=200)
+    epoch: int = Field(ge=-1, lt=1 << 63)
+
+
+class GcBody(BaseModel):
+    """Body of POST /api/v1/gc. With `unused_s` shorter than a push takes, one under way may have to start again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    unused_s: float | None = Field(default=None, ge=0, le=10 * 365 * 86400)
+    untagged: bool = False
+
+
+@routes.get("/operators")
+def list_operators() -> Response:
+    with services().store.read() as session:
+        return reply({"operators": catalogue.operators(session)})
+
+
+@routes.get("/operators/<name>/versions/<ref>")
+def get_version(name: str, ref: str) -> Response:
+    with services().store.read() as session:
+        return reply(catalogue.describe(catalogue.find(session, name, ref)))
+
+
+@routes.delete("/operators/<name>/versions/<ref>")
+def delete_version(name: str, ref: str) -> Response:
+    with services().store.write(durable=True) as session:
+        repositories.delete_version(session, caller(), catalogue.find(session, name, ref))
+    return reply({})
+
+
+@routes.post("/gc")
+def collect_garbage() -> Response:
+    """What the registry does every few minutes by itself, with other bounds if wished."""
+    wish = body(GcBody)
+    unused_s = services().config.unused_kept_s if wish.unused_s is None else wish.unused_s
+    blobs, uploads = services().collect(unused_s, untagged=wish.untagged)
+    return reply({"blobs": blobs, "uploads": uploads})
+
+
+@routes.get("/deployments")
+def list_deployments() -> Response:
+    s = services()
+    with s.store.read() as session:
+        return reply({"deployments": deployments.everything(session, s.presence(session))})
+
+
+@routes.get("/deployments/<name>")
+def get_deployment(name: str) -> Response:
+    s = services()
+    with s.store.read() as session:
+        return reply(deployments.describe(session, deployments.find(session, name), s.presence(session)))
+
+
+@routes.post("/deployments")
+def deploy() -> Response:
+    s, new = services(), body(deployments.NewDeployment)
+    with s.store.write() as session:
+        deployment, created = deployments.create(session, caller(), new)
+        return reply(deployments.describe(session, deployment, s.presence(session)), 201 if created else 200)
+
+
+@routes.delete("/deployments/<name>")
+def undeploy(name: str) -> Response:
+    drop_state = flag("drop_state")
+    with services().store.write() as session:
+        deployments.remove(session, caller(), name, drop_state=drop_state)
+    return reply({})
+
+
+@routes.post("/deployments/<name>/epochs")
+def bind_epoch(name: str) -> Response:
+    wish = body(EpochBody)
+    with services().store.write() as session:
+        bound = deployments.bind_epoch(session, name, wish.session, wish.epoch, services().clock())
+        return reply({"version": bound.version, "digest": bound.digest})
+
+
+@routes.get("/deployments/<name>/group-maps")
+def list_group_maps(name: str) -> Response:
+    with services().store.read() as session:
+        return reply({"group_maps": group_maps.everything(session, name)})
+
+
+@routes.post("/deployments/<name>/group-maps")
+def claim_group_map(name: str) -> Response:
+    wish = body(group_maps.ClaimBody)
+    with services().store.write(durable=True) as session:  # a home that is forgotten could be given away twice
+        return reply(group_maps.claim(session, name, wish, services().clock()))
+
+
+@routes.post("/deployments/<name>/group-maps/release")
+def release_group_map(name: str) -> Response:
+    s, wish = services(), body(group_maps.ReleaseBody)
+    with s.store.write(durable=True) as session:
+        return reply(group_maps.release(session, caller(), name, wish, s.presence(session).live))
+
+
+@routes.post("/deployments/<name>/<any(update, rollback):action>")
+def start_update(name: str, action: str) -> Response:
+    s, wish, by = services(), body(UpdateBody), caller()
+    if action == "update" and wish.version is None:
+        raise UsageError('update: expected the version to go to, as {"version": ...}')
+    if action == "rollback" and wish.canary is not None:
+        raise UsageError("rollback: a canary belongs to an update; go back without one")
+    canary = wish.canary.model_dump() if wish.canary else None
+    try:
+        with s.store.write() as session:
+            update = updates.start(session, by, name, action, wish.version, s.presumed(session), wish.timeout_s, canary)
+    except UsageError as e:
+        with s.store.write() as session:
+            audit.record(session, by, f"{action}.refused", deployment=name, detail=str(e))
+        raise
+    if "text/event-stream" in request.headers.get("Accept", ""):
+        return stream(update.id)
+    return reply({"id": update.id, "events": f"/api/v1/updates/{update.id}/events"}, 202)
+
+
+@routes.get("/updates/<update_id>")
+def get_update(update_id: str) -> Response:
+    with services().store.read() as session:
+        return reply(updates.describe(session, updates.find(session, update_id)))
+
+
+@routes.get("/updates/<update_id>/events")
+def update_events(update_id: str) -> Response:
+    with services().store.read() as session:
+        updates.find(session, update_id)
+    return stream(update_id)
+
+
+@routes.get("/audit")
+def audit_rows() -> Response:
+    with services().store.read() as session:
+        return reply({"audit": audit.rows(session, request.args.get("deployment"), int(number("limit", 100, 1000)))})
+
+
+@routes.get("/nodes")
+def list_nodes() -> Response:
+    s = services()
+    with s.store.read() as session:
+        return reply({"nodes": nodes.everything(session, s.presence(session), s.polled)})
+
+
+@routes.post("/nodes/<node>/heartbeat")
+def heartbeat(node: str) -> Response:
+    s, beat = services(), body(nodes.Heartbeat)
+    with s.store.write() as session:
+        nodes.heartbeat(session, _checked(node), beat, s.clock())
+    return reply({"generation": s.hub.generation, "interval_s": s.config.node_live_s / 4})
+
+
+@routes.delete("/nodes/<node>")
+def leave(node: str) -> Response:
+    s = services()
+    with s.store.write() as session:
+        nodes.leave(session, node, s.clock())
+    s.polled.pop(node, None)
+    return reply({})
+
+
+@routes.get("/nodes/<node>/wanted")
+def wanted(node: str) -> Response:
+    s, after, wait_s = services(), request.args.get("after", "-1"), number("wait_s", 25, services().config.poll_max_s)
+    s.polled[_checked(node)] = s.clock()
+    s.hub.enter()
+    try:
+        s.hub.wait_generation(int(after) if after.isdecimal() and len(after) < 19 else -1, wait_s)
+    finally:
+        s.hub.leave()
+    s.polled[node] = s.clock()
+    generation, answer = s.wanted
+    if generation != s.hub.generation:
+        with s.store.read() as session:
+            data = nodes.wanted(session)
+        answer = json.dumps(data, separators=(",", ":")).encode()
+        s.wanted = (data["generation"], answer)
+    return Response(answer, mimetype="application/json")
+
+
+@routes.post("/nodes/<node>/report")
+def report(node: str) -> Response:
+    said = body(nodes.Report)
+    with services().store.write() as session:
+        nodes.report(session, _checked(node), said, services().clock())
+    return reply({})
+
+
+def _checked(node: str) -> str:
+    if not _NODE.match(node):
+        raise UsageError(f"node name {node!r:.120}: expected letters, digits, '.', '_' or '-', at most 100")
+    return node

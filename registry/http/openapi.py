@@ -1,0 +1,163 @@
+"""The description of the HTTP API that stands at /openapi.json. A test holds it against the routes; it decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from registry.domain import deployments, group_maps, nodes
+
+Json = dict[str, Any]
+_REF = "#/components/schemas/{model}"
+_DIGEST = r"^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$"
+_STRINGS: dict[str, Json] = {
+    "name": {"pattern": r"^[a-z0-9]+([._-][a-z0-9]+)*$", "maxLength": 60},
+    "ref": {"pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"},
+    "digest": {"pattern": _DIGEST},
+    "upload_id": {"pattern": "^[0-9a-f]{48}$"},
+    "update_id": {"pattern": "^[0-9a-f]{16}$"},
+    "node": {"pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"},
+}
+_PAGE = ("n", "last")
+# Query parameter -> its schema.
+_QUERY: dict[str, Json] = {
+    "n": {"type": "integer", "minimum": 0},
+    "last": {"type": "string"},
+    "digest": {"type": "string", "pattern": _DIGEST},
+    "mount": {"type": "string", "pattern": _DIGEST},
+    "from": {"type": "string"},
+    "artifactType": {"type": "string"},
+    "deployment": {"type": "string"},
+    "limit": {"type": "integer", "minimum": 0},
+    "after": {"type": "integer", "minimum": -1},
+    "drop_state": {"type": "boolean"},
+    "wait_s": {"type": "number", "minimum": 0, "maximum": 0.01},
+}
+_OCTETS = "application/octet-stream"
+_REPOSITORY, _UPLOAD = "/v2/{name}", "/v2/{name}/blobs/uploads/{upload_id}"
+_VERSION, _DEPLOYMENT, _NODE = "/api/v1/operators/{name}/versions/{ref}", "/api/v1/deployments/{name}", "/api/v1/nodes/{node}"
+_READS_WITH_TOKEN = (_NODE + "/wanted", _UPLOAD, "/v2/", "/api/v1/audit")
+
+# (method, path, what it does, statuses of success, query parameters, body: a model, a media type or nothing)
+_OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[BaseModel] | str | None]] = [
+    ("get", "/healthz", "Whether the registry answers", (200,), (), None),
+    ("get", "/openapi.json", "This description", (200,), (), None),
+    ("get", "/v2/", "Whether this is an OCI registry, and how to authenticate", (200,), (), None),
+    ("get", "/v2/token", "A token for who has the password", (200,), (), None),
+    ("get", "/v2/_catalog", "Repositories", (200,), _PAGE, None),
+    ("get", _REPOSITORY + "/tags/list", "Tags", (200,), _PAGE, None),
+    ("get", _REPOSITORY + "/referrers/{digest}", "Manifests attached to one", (200,), ("artifactType", *_PAGE), None),
+    ("get", _REPOSITORY + "/manifests/{ref}", "A manifest by tag or digest", (200,), (), None),
+    ("head", _REPOSITORY + "/manifests/{ref}", "Whether a manifest is there", (200,), (), None),
+    ("put", _REPOSITORY + "/manifests/{ref}", "Store a manifest", (201,), (), "application/vnd.oci.image.manifest.v1+json"),
+    ("delete", _REPOSITORY + "/manifests/{ref}", "Forget a tag or a manifest", (202,), (), None),
+    ("get", _REPOSITORY + "/blobs/{digest}", "A blob, or a range of it", (200, 206), (), None),
+    ("head", _REPOSITORY + "/blobs/{digest}", "Whether a blob is there", (200,), (), None),
+    ("delete", _REPOSITORY + "/blobs/{digest}", "Forget a blob", (202,), (), None),
+    ("post", _REPOSITORY + "/blobs/uploads/", "Begin an upload, or mount a blob", (201, 202), ("digest", "mount", "from"), _OCTETS),
+    ("get", _UPLOAD, "Where an upload stands", (204,), (), None),
+    ("patch", _UPLOAD, "The next chunk", (202,), (), _OCTETS),
+    ("put", _UPLOAD, "The last chunk, and the digest of all", (201,), ("digest",), _OCTETS),
+    ("delete", _UPLOAD, "Cancel an upload", (204,), (), None),
+    ("get", "/api/v1/operators", "Operators and their versions", (200,), (), None),
+    ("get", _VERSION, "One version", (200,), (), None),
+    ("delete", _VERSION, "Forget a version", (200,), (), None),
+    ("post", "/api/v1/gc", "Remove what nothing needs", (200,), (), "GcBody"),
+    ("get", "/api/v1/deployments", "Deployments", (200,), (), None),
+    ("post", "/api/v1/deployments", "Deploy", (200, 201), (), deployments.NewDeployment),
+    ("get", _DEPLOYMENT, "One deployment", (200,), (), None),
+    ("delete", _DEPLOYMENT, "Undeploy; one that keeps state or dead letters only with them", (200,), ("drop_state",), None),
+    ("post", _DEPLOYMENT + "/epochs", "The version that serves an epoch", (200,), (), "EpochBody"),
+    ("get", _DEPLOYMENT + "/group-maps", "Where keyed sessions' state lies", (200,), (), None),
+    ("post", _DEPLOYMENT + "/group-maps", "A node is about to serve a session", (200,), (), group_maps.ClaimBody),
+    ("post", _DEPLOYMENT + "/group-maps/release", "A session has no home any more", (200,), (), group_maps.ReleaseBody),
+    ("post", _DEPLOYMENT + "/update", "Live update", (200, 202), (), "UpdateBody"),
+    ("post", _DEPLOYMENT + "/rollback", "Back to a former version", (200, 202), (), "UpdateBody"),
+    ("get", "/api/v1/updates/{update_id}", "An update", (200,), (), None),
+    ("get", "/api/v1/updates/{update_id}/events", "Its progress as server-sent events", (200,), (), None),
+    ("get", "/api/v1/audit", "Who did what", (200,), ("deployment", "limit"), None),
+    ("get", "/api/v1/nodes", "Nodes", (200,), (), None),
+    ("delete", _NODE, "A node leaves", (200,), (), None),
+    ("post", _NODE + "/heartbeat", "A node lives", (200,), (), nodes.Heartbeat),
+    ("get", _NODE + "/wanted", "What a node shall do", (200,), ("after", "wait_s"), None),
+    ("post", _NODE + "/report", "What a node did", (200,), (), nodes.Report),
+]
+
+
+def describe() -> Json:
+    """The whole OpenAPI document."""
+    from registry.http import api  # which serves what this module describes
+
+    named: dict[str, type[BaseModel]] = {m.__name__: m for m in (api.GcBody, api.EpochBody, api.UpdateBody)}
+    models = [*named.values(), *(b for *_, b in _OPERATIONS if isinstance(b, type))]
+    _, definitions = models_json_schema([(m, "validation") for m in models], ref_template=_REF)
+    paths: dict[str, Json] = {}
+    for method, path, summary, statuses, query, body in _OPERATIONS:
+        bearer = method not in ("get", "head") or path in _READS_WITH_TOKEN
+        operation: Json = {
+            "summary": summary,
+            "operationId": f"{method} {path}",
+            "parameters": [
+                *({"name": n, "in": "path", "required": True, "schema": {"type": "string", **_STRINGS[n]}} for n in _names(path)),
+                *({"name": n, "in": "query", "schema": _QUERY[n]} for n in query),
+            ],
+            "responses": {**{str(s): {"description": "done"} for s in statuses}, "default": _error(path)},
+            "security": [{"token": []}, {"password": []}] if bearer else [],
+        }
+        if body is not None:
+            operation["requestBody"] = {"content": _content(named[body] if isinstance(body, str) and body in named else body)}
+        paths.setdefault(path, {})[method] = operation
+    schemes = {"token": {"type": "http", "scheme": "bearer"}, "password": {"type": "http", "scheme": "basic"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "udo registry", "version": "1", "description": "OCI distribution API, operator catalogue and deployments."},
+        "paths": paths,
+        "components": {"schemas": {**definitions.get("$defs", {}), **_ERRORS}, "securitySchemes": schemes},
+    }
+
+
+def _names(path: str) -> list[str]:
+    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
+
+
+def _content(body: type[BaseModel] | str) -> Json:
+    if not isinstance(body, str):
+        return {"application/json": {"schema": {"$ref": _REF.format(model=body.__name__)}}}
+    return {body: {"schema": {"type": "string", "format": "binary"} if body == _OCTETS else {"type": "object"}}}
+
+
+def _error(path: str) -> Json:
+    model = "OciErrors" if path.startswith("/v2/") else "Error"
+    return {"description": "refused", "content": {"application/json": {"schema": {"$ref": _REF.format(model=model)}}}}
+
+
+_ERRORS: Json = {
+    "Error": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["code", "message", "retry"],
+                "properties": {"code": {"type": "string"}, "message": {"type": "string"}, "retry": {"type": "boolean"}},
+            }
+        },
+    },
+    "OciErrors": {
+        "type": "object",
+        "required": ["errors"],
+        "properties": {
+            "errors": {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "required": ["code", "message"],
+                    "properties": {"code": {"type": "string", "pattern": "^[A-Z_]+$"}, "message": {"type": "string"}},
+                },
+            }
+        },
+    },
+}

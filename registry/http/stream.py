@@ -1,0 +1,76 @@
+"""An update's progress as server-sent events, and the clock that ends updates nobody answers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+
+from flask import Response, request
+
+from registry.domain import group_maps, nodes, updates
+from registry.http.web import Services, services
+from udo_protocol import supervised
+from udo_protocol.lifecycle import UPDATE_FINAL
+
+# How late an update may fail after its deadline, or a vanished node be noticed.
+TICK_S = 0.5
+PRUNE_TICKS = 600
+# A tick that comes so late tells that this process stood still: what nodes have said meanwhile is still to be read.
+STOOD_STILL_S = 5.0
+
+
+def stream(update_id: str) -> Response:
+    """The events of an update from its start (or after Last-Event-ID) until it has ended."""
+    s = services()
+    last = request.headers.get("Last-Event-ID", "0")
+    s.hub.enter()
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    response = Response(
+        _events(s, update_id, int(last) if last.isdecimal() and len(last) < 19 else 0), mimetype="text/event-stream", headers=headers
+    )
+    response.call_on_close(s.hub.leave)
+    return response
+
+
+def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
+    while not s.hub.stopping.is_set():
+        seen = s.hub.commits
+        with s.store.read() as session:
+            fresh = updates.events(session, update_id, after)
+        for event in fresh:
+            after = event.pop("seq")
+            yield f"id: {after}\nevent: {event['phase']}\ndata: {json.dumps(event)}\n\n"
+            if event["phase"] in UPDATE_FINAL:
+                return
+        if not s.hub.wait_commit(seen, s.config.stream_beat_s):
+            yield ": still running\n\n"
+
+
+def keep_time(s: Services) -> None:
+    """Until the server stops: fail updates that overstay, go on without nodes that vanished, forget what is old now and then."""
+    ticked, judges_from = time.monotonic(), 0.0
+    for tick in itertools.count():
+        if s.hub.stopping.wait(TICK_S):
+            return
+        before, ticked = ticked, time.monotonic()
+        if ticked - before > STOOD_STILL_S:
+            judges_from = ticked + s.config.node_live_s
+        if ticked < judges_from:
+            continue
+        try:
+            if tick % PRUNE_TICKS == 0:
+                with s.store.write() as session:
+                    updates.prune(session)
+                    nodes.forget(session, s.clock() - s.config.node_kept_s)
+                    group_maps.forget(session, s.clock() - s.config.node_kept_s)
+                s.collect(s.config.unused_kept_s)
+            with s.store.read() as session:
+                if not updates.overdue(session, s.presumed(session).live, s.clock()):
+                    continue
+            with s.store.write() as session:
+                updates.drop_dead(session, s.presumed(session).live, s.clock())
+                updates.expire(session, s.clock())
+        except Exception:
+            supervised.failed("update-deadlines")

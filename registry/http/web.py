@@ -1,0 +1,165 @@
+"""What all routes share: the services, who asks, request bodies checked, answers and errors as JSON.
+
+Errors are `{"error": {code, message, retry}}` with the codes of udo_protocol.errors, below /v2 in the form of the OCI
+distribution specification. Writes need the token, and so do a few reads.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from flask import Response, current_app, request
+from pydantic import BaseModel, ValidationError
+from sqlalchemy.orm import Session
+from werkzeug.exceptions import HTTPException
+
+from registry.config import Config
+from registry.content import repositories
+from registry.content.blobs import Blobs
+from registry.content.uploads import Uploads
+from registry.domain.audit import Caller
+from registry.domain.presence import Presence, presence, presumed
+from registry.http import auth, oci_errors
+from registry.store.hub import Hub
+from registry.store.store import Store
+from udo_protocol import errors
+from udo_protocol.errors import UdoError, UsageError
+
+Model = TypeVar("Model", bound=BaseModel)
+# What only nodes, pushers and operators of the platform may read; all other reads are open.
+READS_WITH_TOKEN = frozenset(("api.wanted", "api.audit_rows", "oci.upload_status"))
+STATUS: dict[type[UdoError], int] = {
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.SchemaError: 409,
+    errors.Unauthorized: 401,
+    errors.UsageError: 400,
+    errors.Unavailable: 503,
+    errors.WaitTimeout: 504,
+}
+
+
+@dataclass
+class Services:
+    """What the routes work with; one per application."""
+
+    config: Config
+    store: Store
+    hub: Hub
+    blobs: Blobs
+    uploads: Uploads
+    tokens: tuple[str, ...]
+    clock: Callable[[], float] = time.time
+    polled: dict[str, float] = field(default_factory=dict)  # node -> when its last long poll began or ended
+    wanted: tuple[int, bytes] = (-1, b"")  # the answer to all nodes, of one generation
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    def presence(self, session: Session) -> Presence:
+        """Nodes heard of lately, and the others."""
+        return presence(session, self.clock() - self.config.node_live_s, self.polled)
+
+    def presumed(self, session: Session) -> Presence:
+        """The same as updates see it: a registry that has just started gives nodes time to find it."""
+        return presumed(session, self.started, self.clock(), self.config.node_live_s, self.polled)
+
+    def collect(self, unused_s: float, *, untagged: bool = False) -> tuple[int, int]:
+        """Remove blobs nobody used for that long, and uploads that broke off, if they are older than that or than what is kept of
+        them; how many of each."""
+        before = self.clock() - unused_s
+        with self.store.write(durable=True) as session:
+            unused = repositories.collect(session, self.blobs, before, untagged=untagged)
+            session.commit()
+            # Still the only writer: no manifest can come to refer to these blobs between the commit and here.
+            for digest in unused:
+                self.blobs.remove(digest)
+        return len(unused), self.uploads.expire(max(before, self.clock() - self.config.upload_kept_s))
+
+
+def services() -> Services:
+    """Those of the application that serves this request."""
+    return cast(Services, current_app.extensions["registry"])
+
+
+def authorise() -> None:
+    """Before every request: Unauthorized for a write, or one of READS_WITH_TOKEN, without a token."""
+    if "gunicorn.socket" in request.environ:  # no peer holds a thread by silence
+        request.environ["gunicorn.socket"].settimeout(services().config.silence_s)
+    reads = request.method in ("GET", "HEAD", "OPTIONS")
+    if request.routing_exception is None and (not reads or request.endpoint in READS_WITH_TOKEN):
+        auth.check(request.authorization, services().tokens)
+
+
+def on_error(e: Exception) -> Response:
+    """Any exception as its status and JSON; what nobody foresaw is logged and told without its text."""
+    if isinstance(e, UdoError):
+        status = getattr(e, "status", None) or next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
+        code, message, retry = e.code, str(e), e.retry
+    elif isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+        status, code, message, retry = 507, "unavailable", "the registry's disk is full; remove versions and run: udo registry gc", True
+    elif isinstance(e, HTTPException):
+        if e.response is not None or e.code in (301, 308):
+            return cast(Response, e.get_response())
+        status = e.code or 500
+        code, message, retry = "not_found" if status == 404 else "usage", f"{request.method} {request.path}: {e.description}", False
+    else:
+        current_app.logger.error("%s %s failed", request.method, request.path, exc_info=e)
+        status, code, message, retry = 500, "error", f"the registry failed inside ({type(e).__name__}); its log says where", False
+    oci = request.path.startswith("/v2/")
+    told = oci_errors.form(e, status, code, message, retry) if oci else {"error": {"code": code, "message": message, "retry": retry}}
+    response = reply(told, status)
+    if isinstance(e, HTTPException):
+        kept = ("allow", "content-range")
+        response.headers.extend((k, v) for k, v in e.get_headers(request.environ) if k.lower() in kept)
+    if status == 401:
+        for challenge in auth.challenges(request.host_url, oci_base=request.path == "/v2/"):
+            response.headers.add("WWW-Authenticate", challenge)
+    return response
+
+
+def reply(data: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(json.dumps(data, separators=(",", ":")), status, mimetype="application/json")
+
+
+def caller() -> Caller:
+    """Who asks, as far as one can tell."""
+    given = request.headers.get("X-Udo-User") or (request.authorization and request.authorization.username) or ""
+    who = "".join(c for c in given[:100] if c.isprintable()) or "unknown"
+    return Caller(who, request.remote_addr or "local", services().clock())
+
+
+def body(model: type[Model]) -> Model:
+    """The request's JSON as `model`; UsageError names each wrong field but never shows its value, which may be secret."""
+    try:
+        return model.model_validate_json(request.get_data() or b"{}")
+    except ValidationError as e:
+        problems = (f"{'.'.join(map(str, p['loc'])) or 'body'}: {p['msg']}" for p in e.errors(include_input=False, include_context=False))
+        raise UsageError(f"{request.method} {request.path}: {'; '.join(problems)}") from None
+
+
+def number(name: str, default: float, ceiling: float) -> float:
+    """A number of the query string, cut off at `ceiling`."""
+    text = request.args.get(name, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise UsageError(f"?{name}=: expected a number, got {text!r:.50}")
+    return min(max(value, 0.0), ceiling)
+
+
+def flag(name: str) -> bool:
+    """A true or false of the query string, false if it is not there."""
+    text = request.args.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"?{name}=: expected true or false, got {text!r:.50}")
+    return text == "true"

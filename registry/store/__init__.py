@@ -1,0 +1,1 @@
+"""The database, and who is woken by a commit."""

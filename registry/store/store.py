@@ -1,0 +1,95 @@
+"""The database: engine, migrations, and the rule that one writer at a time commits and then wakes who waits.
+
+SQLite runs with a write-ahead log and `synchronous=NORMAL`: a killed registry loses nothing, a power cut may lose the
+last commits but never the file. Commits about content are `durable`, on the disk before anybody is told or a file is
+removed. One process serves a database, so the writer's lock is an ordinary lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session, sessionmaker
+
+from registry.store.hub import Hub
+from registry.store.models import Setting
+from udo_protocol.errors import UsageError
+
+
+def open_engine(url: str, *, durable: bool = False) -> Engine:
+    """The engine of this database URL; with `durable` a commit is on the disk when it returns."""
+    sqlite = url.startswith("sqlite")
+    # Values never stand in error texts, for they may be secrets.
+    try:
+        engine = create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=not sqlite, hide_parameters=True)
+    except (ArgumentError, ModuleNotFoundError) as e:
+        form = "sqlite:////path/registry.db or postgresql+psycopg://host/name with its driver installed"
+        raise UsageError(f"the database URL does not work ({e}); expected one such as {form}") from e
+    if sqlite:
+
+        @event.listens_for(engine, "connect")
+        def _prepare(connection: Any, _record: Any) -> None:
+            for pragma in ("journal_mode=WAL", f"synchronous={'FULL' if durable else 'NORMAL'}", "busy_timeout=10000", "foreign_keys=ON"):
+                connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the database to the newest form."""
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(Path(__file__).parents[1] / "migrations"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+class Store:
+    """Short sessions: many readers, one writer at a time."""
+
+    def __init__(self, url: str, hub: Hub) -> None:
+        self._engines = engine, durable = open_engine(url), open_engine(url, durable=True)
+        migrate(engine)
+        self._sessions = sessionmaker(engine, expire_on_commit=False)
+        self._durable = sessionmaker(durable, expire_on_commit=False)
+        self._writing = threading.Lock()
+        self._hub = hub
+        with self.read() as session:
+            row = session.get(Setting, "generation")
+            hub.publish(row.value if row else 0)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for engine in self._engines:
+            engine.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that only reads."""
+        with self._sessions() as session:
+            yield session
+
+    @contextmanager
+    def write(self, *, durable: bool = False) -> Iterator[Session]:
+        """The one session that writes: committed at the end, rolled back on an error, watchers woken after it."""
+        with self._writing:
+            with (self._durable if durable else self._sessions).begin() as session:
+                yield session
+            self._hub.publish(session.info.get("generation"))
+
+
+def bump(session: Session) -> int:
+    """What nodes shall do has changed: the new generation, which wakes their long polls after the commit."""
+    row = session.get(Setting, "generation") or Setting(key="generation", value=0)
+    row.value += 1
+    session.add(row)
+    session.info["generation"] = row.value
+    return row.value

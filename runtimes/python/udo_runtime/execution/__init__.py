@@ -1,0 +1,1 @@
+"""Runs the author's code: one batch, or event by event; what it raises becomes a failure."""

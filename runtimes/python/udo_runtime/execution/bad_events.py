@@ -1,0 +1,120 @@
+"""What becomes of a batch that user code failed on: it is tried again, then its bad events are found and left out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from udo_runtime.execution.failure import ProcessingError
+
+Result = TypeVar("Result")
+Work = Callable[[pa.RecordBatch], pa.RecordBatch]
+# Before the first, second ... try. What passes by itself (a service that restarts) often takes this long; ten of them stay far
+# below the answer time-out.
+_PAUSE_S = 0.05
+# Of a traceback: the end, where the cause stands.
+_TRACEBACK_CHARS = 8000
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One event (of a keyed operator maybe a timer) that user code failed on."""
+
+    row: int
+    error: ProcessingError
+    event: str  # JSON
+    arrow: bytes = b""
+    group: int = 0
+    timer: bool = False
+
+    @property
+    def traceback(self) -> str:
+        """The operator's own, at most its last 8,000 characters."""
+        return self.error.traceback[-_TRACEBACK_CHARS:]
+
+
+def bad_row(batch: pa.RecordBatch, row: int, error: ProcessingError, group: int = 0) -> Bad:
+    """That row of a batch as a bad event."""
+    one = batch.slice(row, 1)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(one)
+    return Bad(row, error, as_json(one), sink.getvalue().to_pybytes(), group)
+
+
+def as_json(one: pa.RecordBatch) -> str:
+    """A batch of one row as a JSON object; '' if Python cannot hold one of its values (the Arrow bytes do)."""
+    try:
+        return json.dumps(one.to_pylist()[0], default=str, ensure_ascii=False)
+    except (ValueError, OverflowError, pa.ArrowInvalid):
+        return ""
+
+
+def again(work: Callable[[], Result], retries: int, error: ProcessingError, note: Callable[[], None]) -> Result:
+    """Run `work`, which has failed with `error`, up to `retries` times more, telling `note` of each; the last error."""
+    for n in range(1, retries + 1):
+        note()
+        time.sleep(n * _PAUSE_S)
+        try:
+            return work()
+        except ProcessingError as e:
+            error = e
+    raise error
+
+
+def bisect(work: Work, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[list[pa.RecordBatch], list[Bad]]:
+    """The answers to the parts of `batch` without its bad events, in order, and these, found by halving.
+
+    `work` failed on the whole of it with `error`. With k bad ones of n events it is called at most 2k log2(n) + 2k times; with
+    more than `room` bad ones it ends, and says so in the number of those found: room + 1.
+    """
+    good: list[pa.RecordBatch] = []
+    bad: list[Bad] = []
+    parts: list[tuple[int, int, ProcessingError | None]] = [(0, batch.num_rows, error)]  # first row, rows, error if known
+    while parts and len(bad) <= room:
+        at, rows, known = parts.pop()
+        if known is None:
+            try:
+                good.append(work(batch.slice(at, rows)))
+                continue
+            except ProcessingError as e:
+                known = e
+        if rows == 0:
+            raise known
+        if rows == 1:
+            bad.append(bad_row(batch, at, known))
+        else:
+            half = rows // 2
+            parts += [(at + half, rows - half, None), (at, half, None)]
+    return good, bad
+
+
+def joined(parts: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Record batches of one schema as one."""
+    table = pa.Table.from_batches(list(parts), schema).combine_chunks()
+    return next(iter(table.to_batches()), None) or empty(schema)
+
+
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of no rows."""
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any] | ProcessingError]:
+    """Each row as a dict, or the error why Python cannot hold it."""
+    try:
+        return batch.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError, pa.ArrowInvalid):
+        return [_row(batch.slice(i, 1)) for i in range(batch.num_rows)]
+
+
+def _row(one: pa.RecordBatch) -> dict[str, Any] | ProcessingError:
+    try:
+        return one.to_pylist()[0]  # type: ignore[no-any-return]
+    except (ValueError, OverflowError, pa.ArrowInvalid) as e:
+        return ProcessingError(f"the event cannot be given to Python: {type(e).__name__}: {e}")

@@ -1,0 +1,123 @@
+"""What went wrong in user code, as its author and the Spark user are to see it."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.cut import cut
+from udo_protocol.errors import OperatorError, SchemaError
+from udo_protocol.formats.schema import type_text
+from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, SHOWN_CAUSES, TRACEBACK_CHARS
+
+
+class ProcessingError(OperatorError):
+    """User code failed on a batch; `traceback` is its own, `event` the offending one as JSON where it is known. All bounded."""
+
+    def __init__(self, message: str, traceback_text: str = "", event: str = "", code: str = "operator") -> None:
+        super().__init__(cut(message, MESSAGE_CHARS))
+        self.traceback, self.event, self.wire_code = cut(traceback_text, TRACEBACK_CHARS), cut(event, EVENT_CHARS), code
+
+
+def said(e: BaseException) -> str:
+    """`Type: message`, bounded, also of an exception that cannot say what it is."""
+    return f"{type(e).__name__}: {_text(e)}"
+
+
+def _text(e: BaseException) -> str:
+    try:
+        return cut(str(e), MESSAGE_CHARS)
+    except Exception as why:
+        return f"(its __str__ raised {type(why).__name__})"
+
+
+def own_traceback(e: BaseException) -> str:
+    """The traceback as the operator's author would see it: without the runtime's own frames, and without former failures."""
+    chain = _chain(e)
+    beyond = len(chain) - SHOWN_CAUSES
+    parts: list[str] = []
+    for n, (link, joint) in enumerate(reversed(chain)):  # the first cause first, as Python does
+        if beyond > 0 and SHOWN_CAUSES // 2 <= n < SHOWN_CAUSES // 2 + beyond:
+            if n == SHOWN_CAUSES // 2:
+                parts.append(f"\n… {beyond:,} exceptions of the chain cut …\n\n")
+            continue
+        parts.append(_formatted(link, own_frames(link) if link is e else link.__traceback__) + joint)
+    return "".join(parts).rstrip()
+
+
+def _chain(e: BaseException) -> list[tuple[BaseException, str]]:
+    """The exception and what it was raised from or while, each with Python's words for how it led to the one before it."""
+    found: list[tuple[BaseException, str]] = []
+    seen: set[int] = set()
+    link: BaseException | None = e
+    joint = ""
+    # When a batch is tried again, that happens while its first failure is handled: not this one's story.
+    while link is not None and id(link) not in seen and not (found and isinstance(link, ProcessingError)):
+        seen.add(id(link))
+        found.append((link, joint))
+        if link.__cause__ is not None:
+            link, joint = link.__cause__, "\nThe above exception was the direct cause of the following exception:\n\n"
+        else:
+            context = None if link.__suppress_context__ else link.__context__
+            link, joint = context, "\nDuring handling of the above exception, another exception occurred:\n\n"
+    return found
+
+
+def _formatted(e: BaseException, tb: TracebackType | None) -> str:
+    """One exception of a chain, bounded."""
+    cause, context, suppressed = e.__cause__, e.__context__, e.__suppress_context__
+    try:
+        e.__cause__ = e.__context__ = None  # else Python looks at all of the chain for each of its links
+        return cut("".join(traceback.format_exception(type(e), e, tb)), TRACEBACK_CHARS)
+    except Exception as why:  # a hostile or broken exception class
+        return f"{said(e)} (its traceback cannot be shown: {type(why).__name__})\n"
+    finally:
+        e.__cause__, e.__context__ = cause, context
+        e.__suppress_context__ = suppressed
+
+
+def own_frames(e: BaseException) -> TracebackType | None:
+    """Where it was raised, from the operator's first frame on; None if the runtime itself raised it."""
+    tb: TracebackType | None = e.__traceback__
+    while tb is not None and tb.tb_frame.f_globals.get("__name__", "").startswith(("udo_runtime.", "importlib.", "importlib")):
+        tb = tb.tb_next
+    return tb
+
+
+def event_text(event: dict[str, Any]) -> str:
+    """An event as JSON for messages, bounded."""
+    try:
+        return cut(json.dumps(event, default=str, ensure_ascii=False), EVENT_CHARS)
+    except Exception as e:  # a value of the operator's own class, or one that contains itself
+        return f"(cannot be shown: {type(e).__name__})"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.200}"
+    except Exception as e:
+        return f"(a value whose __repr__ raised {type(e).__name__})"
+
+
+def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Answered events as a record batch; ProcessingError names column, types and event that do not fit."""
+    try:
+        return pa.RecordBatch.from_pylist(rows, schema=schema)
+    except Exception as e:  # also what a value of the operator's own class raises
+        raise ProcessingError(*_wrong_type(rows, schema, e), code=SchemaError.code) from e
+
+
+def _wrong_type(rows: list[dict[str, Any]], schema: pa.Schema, error: Exception) -> tuple[str, str, str]:
+    for row in rows:
+        for field in schema:
+            try:
+                pa.array([row[field.name]], field.type)
+            except Exception as e:
+                value = row[field.name]
+                wanted = f"column {field.name!r}: expected {type_text(field.type)}"
+                return f"{wanted}, the operator answered {_shown(value)} ({type(value).__name__}): {_text(e)}", "", event_text(row)
+    return _text(error), "", ""

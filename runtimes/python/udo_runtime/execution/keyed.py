@@ -1,0 +1,400 @@
+"""Keyed, stateful processing of frames: touches the groups, runs the operator event by event, fires timers at END."""
+
+from __future__ import annotations
+
+import datetime as dt
+import heapq
+import json
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udo_protocol.errors import SchemaError
+from udo_protocol.queue.frame import Header
+from udo_runtime.execution import keyed_bad_events as bad_events
+from udo_runtime.execution.bad_events import Bad, bad_row, empty, joined, rows_of
+from udo_runtime.execution.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
+from udo_runtime.execution.keyed_bad_events import Again, Policy, Unit
+from udo_runtime.sdk.api import Context, Operator
+from udo_runtime.state.groups import EXPIRES, TIMERS, Group, Label, pack, unpack
+from udo_runtime.state.savepoint import Timed
+from udo_runtime.state.session import Session, time_group
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# A group's timers and expirations by packed key, in µs since the epoch: several timers, one expiration. At one time timers
+# fire first.
+TIMER, EXPIRY = "t", "x"
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """How an operator is keyed: from its manifest."""
+
+    columns: tuple[str, ...]
+    time_column: str | None = None
+    delay_us: int = 0
+    state_bytes: int = 256 << 20
+    state_version: int = 0
+    migrates_from: tuple[int, ...] = ()
+    commit: str = "epoch"
+
+    @property
+    def commit_frame(self) -> bool:
+        """Whether every answer waits until it and the state are durable: nothing is processed twice."""
+        return self.commit == "frame"
+
+
+def to_us(when: dt.datetime) -> int:
+    """µs since the epoch; a time without zone counts as UTC."""
+    when = when if when.tzinfo else when.replace(tzinfo=dt.UTC)
+    return (when - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+class KeyedContext(Context):
+    """The context of a keyed operator: the state of the event's key, timers, the watermark."""
+
+    key: Any = None
+    state: dict[str, Any]
+    _groups: dict[int, Group]
+    _number: int  # of the key's group
+    _watermark_us: int | None = None
+    _journal: list[Timed] | None = None  # timers set, where they may have to be taken back
+    # Changed for every event: without the check of a frozen dataclass, which is Python code.
+    __setattr__ = object.__setattr__
+
+    @property
+    def watermark(self) -> dt.datetime | None:
+        """Highest event time of the epochs before this one, minus the declared delay; None before the first."""
+        return None if self._watermark_us is None else _EPOCH + dt.timedelta(microseconds=self._watermark_us)
+
+    def timer(self, at: dt.datetime) -> None:
+        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
+        at_us, packed = to_us(at), pack(self.key)
+        due = self._timers(TIMER).setdefault(packed, [])
+        if at_us not in due:
+            due.append(at_us)
+            if self._journal is not None:
+                self._journal.append(Timed(self._number, TIMER, packed, at_us, None))
+
+    def expire(self, at: dt.datetime) -> None:
+        """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
+        at_us = to_us(at)
+        if self.state.get(EXPIRES) != at_us:
+            self.state[EXPIRES] = at_us
+            packed, expirations = pack(self.key), self._timers(EXPIRY)
+            if self._journal is not None:
+                self._journal.append(Timed(self._number, EXPIRY, packed, at_us, expirations.get(packed)))
+            expirations[packed] = at_us
+
+    def _timers(self, kind: str) -> dict[bytes, Any]:
+        of_kind: dict[bytes, Any] = self._groups[self._number].open(TIMERS).setdefault(kind, {})
+        return of_kind
+
+
+class KeyedProcessor:
+    """Runs a per-event operator over keyed frames of any session."""
+
+    policy = Policy()
+    on_trial = False  # what the operator answers to events goes nowhere
+
+    def __init__(self, target: Operator, keyed: Keyed, output: pa.Schema, ctx: Context) -> None:
+        self._operator, self._keyed, self._output = target, keyed, output
+        self._nothing = empty(output)
+        self.commit_frame = keyed.commit_frame
+        self._names = set(output.names)
+        self._ctx = KeyedContext(ctx.operator, ctx.version, ctx.instance, ctx.directory)
+        # The value of one column, or a tuple of several.
+        self._key: Callable[[dict[str, Any]], Any] = operator.itemgetter(*keyed.columns)
+
+    @property
+    def state_version(self) -> int:
+        """Of the state that the operator reads and writes."""
+        return self._keyed.state_version
+
+    def events(
+        self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array
+    ) -> tuple[pa.RecordBatch, Sequence[Bad]] | None:
+        """The answer to a DATA frame whose events lie in the key groups `numbers`, and its bad events; None: STALE, nothing has changed."""
+        label, partition = label_of(header), header.partition
+        if not session.admit(label, start_empty=header.start_empty):
+            return None
+        column = numbers.to_pylist()
+        touched = set(column)
+        if self._keyed.time_column is not None:
+            touched.add(time_group(partition))
+        if not session.touch(touched, label, partition):
+            return None
+        ctx = self._ctx
+        ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us)
+        bad: list[Bad] = []
+        if self.policy.plain:
+            answers = self._each(session, column, lambda: self._events_and_keys(batch))
+            answer = self._nothing if self.on_trial else rows_to_batch(answers, self._output)
+        else:
+            answer, bad = self._tolerant(session, batch, column, self.policy)
+        self._saw(session, batch, bad, partition)
+        return answer, bad
+
+    def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[Bad], partition: int) -> None:
+        """The highest event time of a frame, but for its bad events."""
+        if self._keyed.time_column is None or batch.num_rows <= len(bad):
+            return
+        times = batch.column(self._keyed.time_column)
+        if bad:
+            rows = {b.row for b in bad}
+            times = times.take([i for i in range(batch.num_rows) if i not in rows])
+        highest = pc.max(times).as_py()
+        if highest is not None:
+            session.saw(to_us(highest), partition)
+
+    def _events_and_keys(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[Any]]:
+        events = batch.to_pylist()
+        self._check_keys(batch)
+        return events, list(map(self._key, events))
+
+    def _each(
+        self, session: Session, column: list[int], asked: Callable[[], tuple[list[dict[str, Any]], list[Any]]]
+    ) -> list[dict[str, Any]]:
+        """The answers to the events of a frame; this is the hot path."""
+        ctx, process, names, states = self._ctx, self._operator.process, self._names, session.states
+        out: list[dict[str, Any]] = []
+        event: dict[str, Any] = {}
+        try:
+            events, keys = asked()
+            for event, key, number in zip(events, keys, column, strict=True):
+                try:
+                    ctx.state = states[key]
+                except KeyError:
+                    session.open(keys, column)  # those of all the frame: much cheaper than one by one
+                    ctx.state = states[key]
+                ctx.key, ctx._number = key, number
+                for answer in process(event, ctx) or ():
+                    if answer.keys() != names:
+                        raise self._wrong(answer, event)
+                    out.append(answer)
+        except ProcessingError:
+            raise
+        except Exception as e:
+            raise ProcessingError(said(e), own_traceback(e), event_text(event)) from e
+        return out
+
+    def _tolerant(self, session: Session, batch: pa.RecordBatch, column: list[int], policy: Policy) -> tuple[pa.RecordBatch, list[Bad]]:
+        """The answer to the events of a frame by the policy, and the bad ones, of which nothing stays."""
+        wrong: dict[int, ProcessingError] = {}  # rows without a key that could have a state
+        events: Sequence[dict[str, Any] | ProcessingError]
+        try:
+            events, keys = self._events_and_keys(batch)
+        except (ProcessingError, ValueError, OverflowError, pa.ArrowInvalid):
+            events, keys, wrong = self._without_key(batch)
+        usable = [row for row in range(len(keys)) if row not in wrong] if wrong else range(len(keys))
+        try:
+            session.open([keys[row] for row in usable], [column[row] for row in usable])
+        except (TypeError, ValueError, OverflowError) as e:
+            raise ProcessingError(str(e)) from e
+        states, ctx = session.states, self._ctx
+
+        def unit(row: int) -> Unit:
+            event, key, number = events[row], keys[row], column[row]
+
+            def run_it() -> list[dict[str, Any]]:
+                if isinstance(event, ProcessingError) or row in wrong:
+                    raise wrong[row]
+                ctx.key, ctx._number, ctx.state = key, number, states[key]
+                return self._answers(lambda: self._operator.process(event, ctx), event)
+
+            return Unit({} if row in wrong else states[key], run_it, lambda e: bad_row(batch, row, e, number))
+
+        def whole() -> list[dict[str, Any]]:
+            for error in wrong.values():
+                raise error
+            return self._each(session, column, lambda: (events, keys))  # type: ignore[arg-type, return-value]
+
+        touched = [states[key] for key in {keys[row] for row in usable}]
+        with self._journaled() as journal:
+            frame = bad_events.Frame(session.groups, journal, touched, whole, lambda: map(unit, range(len(events))))
+            return bad_events.run(frame, policy, self._output)
+
+    def _without_key(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any] | ProcessingError], list[Any], dict[int, ProcessingError]]:
+        """Events, keys, and why there is no key for some rows: Python cannot hold the event, or its key is NaN."""
+        events = rows_of(batch)
+        keys = [None if isinstance(event, ProcessingError) else self._key(event) for event in events]
+        wrong: dict[int, ProcessingError] = {}
+        for row, event in enumerate(events):
+            if isinstance(event, ProcessingError):
+                wrong[row] = event
+            elif _is_nan(keys[row]):
+                wrong[row] = _nan_key(self._keyed.columns, event)
+        return events, keys, wrong
+
+    @contextmanager
+    def _journaled(self) -> Iterator[list[Timed]]:
+        """While it lasts, timers that are set are noted."""
+        journal: list[Timed] = []
+        self._ctx._journal = journal
+        try:
+            yield journal
+        finally:
+            self._ctx._journal = None
+
+    def _answers(self, call: Callable[[], Any], event: dict[str, Any], what: str = "") -> list[dict[str, Any]]:
+        """What user code answers to one event, checked; ProcessingError with the event, and with `what` was called."""
+        try:
+            answers = list(call() or ())
+        except Exception as e:
+            raise ProcessingError(f"{what}{said(e)}", own_traceback(e), event_text(event)) from e
+        for answer in answers:
+            if not isinstance(answer, dict) or answer.keys() != self._names:
+                raise self._wrong(answer, event)
+        return answers
+
+    def end(self, session: Session, header: Header, again: Again | None = None) -> tuple[pa.RecordBatch, Sequence[Bad]] | None:
+        """The answer to an END frame: due timers of the lane's groups fire; `complete` follows. And the bad ones. None: STALE.
+
+        `again` are dead letters that take part in this epoch, before its timers; which of them failed is noted there.
+        """
+        label, partition = label_of(header), header.partition
+        if not session.admit(label, start_empty=header.start_empty):
+            return None
+        if not session.touch(self._numbers(header), label, partition):
+            return None
+        answer, bad = self._nothing, list[Bad]()
+        if not header.void:
+            watermark = session.watermark_us(label.epoch, self._keyed.delay_us)
+            self._ctx._groups, self._ctx._watermark_us = session.groups, watermark
+            replayed = self._sent_again(session, again, partition) if again else answer
+            if watermark is not None:
+                answer, bad = self._fire(session, header.groups, watermark)
+            if replayed.num_rows:
+                answer = joined([replayed, answer], self._output)
+        return answer, bad
+
+    def complete(self, session: Session, header: Header) -> None:
+        """The groups of an END that `end` has answered are complete. ProcessingError if their state cannot be stored."""
+        numbers = self._numbers(header)
+        try:
+            session.close(numbers)
+        except TypeError as e:
+            raise ProcessingError(str(e)) from e
+        session.end(numbers, label_of(header), void=header.void)
+        self._check_size(session)
+
+    def _numbers(self, header: Header) -> list[int]:
+        """The groups of an END, with the one that holds the partition's highest event time."""
+        timed = self._keyed.time_column is not None
+        return [*header.groups, time_group(header.partition)] if timed else list(header.groups)
+
+    def _sent_again(self, session: Session, again: Again, partition: int) -> pa.RecordBatch:
+        policy = replace(self.policy, dead_letter=True)
+        answer, bad = self._tolerant(session, again.events, again.groups, policy)
+        self._saw(session, again.events, bad, partition)
+        again.failed = {b.row: b for b in bad}
+        return answer
+
+    def _fire(self, session: Session, numbers: Iterable[int], watermark_us: int) -> tuple[pa.RecordBatch, list[Bad]]:
+        due: list[tuple[int, str, int, bytes]] = []
+        for n in numbers:
+            group = session.groups[n]
+            if TIMERS not in group.live and TIMERS not in group.values:
+                continue
+            due += _due(group.open(TIMERS), n, watermark_us)
+        due.sort()
+        ctx = self._ctx
+
+        def whole() -> list[dict[str, Any]]:
+            return [answer for at, kind, n, packed in due for answer in self._on_timer(n, kind, at, packed)]
+
+        if self.policy.plain or not due:
+            return rows_to_batch(whole(), self._output), []
+
+        def unit(row: int) -> Unit:
+            at, kind, n, packed = due[row]
+            key = unpack_key(packed)
+            event = {"key": key, "at": _EPOCH + dt.timedelta(microseconds=at)}
+            return Unit(
+                ctx._groups[n].open(key),
+                lambda: self._on_timer(n, kind, at, packed),
+                lambda e: Bad(row, e, json.dumps(event, default=str, ensure_ascii=False), group=n, timer=True),
+            )
+
+        touched = {packed: ctx._groups[n].open(unpack_key(packed)) for _, _, n, packed in due}
+        with self._journaled() as journal:
+            frame = bad_events.Frame(session.groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
+            return bad_events.run(frame, self.policy, self._output)
+
+    def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Sequence[dict[str, Any]]:
+        ctx = self._ctx
+        ctx.key, ctx._number = unpack_key(packed), number
+        ctx.state = ctx._groups[number].open(ctx.key)
+        if kind == EXPIRY:
+            if ctx.state.get(EXPIRES) == at_us:  # else a later call replaced it
+                ctx.state.clear()
+            return ()
+        when = _EPOCH + dt.timedelta(microseconds=at_us)
+        return self._answers(lambda: self._operator.on_timer(ctx.key, when, ctx), {"key": ctx.key, "at": when}, "on_timer: ")
+
+    def _wrong(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
+        got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__
+        message = f"expected an event with the columns {', '.join(self._output.names)}; the operator answered {got}"
+        return ProcessingError(message, "", event_text(event), SchemaError.code)
+
+    def _check_keys(self, batch: pa.RecordBatch) -> None:
+        for name in self._keyed.columns:
+            column = batch.column(name)
+            if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+                raise _nan_key([name])
+
+    def _check_size(self, session: Session) -> None:
+        if session.size > self._keyed.state_bytes:
+            sizes = [(len(v), repr(k)) for g in session.groups.values() for k, v in g.values.items() if k is not TIMERS]
+            largest = ", ".join(f"{k} ({n} bytes)" for n, k in heapq.nlargest(3, sizes))
+            ctx = self._ctx
+            raise ProcessingError(
+                f"state of {ctx.operator}@{ctx.version}, session {session.name}, takes {session.size} bytes; the bound is "
+                f"{self._keyed.state_bytes} (limits.state_mb). Largest keys: {largest}"
+            )
+
+
+def _due(timers: dict[str, Any], number: int, watermark_us: int) -> list[tuple[int, str, int, bytes]]:
+    """Take the timers and expirations of a group that are due: (when, kind, group, packed key)."""
+    due: list[tuple[int, str, int, bytes]] = []
+    for key, at in list(timers.get(EXPIRY, {}).items()):
+        if at <= watermark_us:
+            due.append((at, EXPIRY, number, key))
+            del timers[EXPIRY][key]
+    for key, times in list(timers.get(TIMER, {}).items()):
+        passed = [at for at in times if at <= watermark_us]
+        if passed:
+            due += [(at, TIMER, number, key) for at in passed]
+            rest = timers[TIMER][key] = [at for at in times if at > watermark_us]
+            if not rest:
+                del timers[TIMER][key]
+    for kind in (TIMER, EXPIRY):
+        if kind in timers and not timers[kind]:
+            del timers[kind]
+    return due
+
+
+def _is_nan(key: Any) -> bool:
+    return any(part != part for part in key) if isinstance(key, tuple) else key != key
+
+
+def _nan_key(columns: Sequence[str], event: dict[str, Any] | None = None) -> ProcessingError:
+    names = ", ".join(map(repr, columns))
+    message = f"key column {names} is NaN, which equals nothing, not even itself: leave such events out, or cast it"
+    return ProcessingError(message, "", "" if event is None else event_text(event))
+
+
+def label_of(header: Header) -> Label:
+    """The attempt a frame belongs to."""
+    return Label(header.label.run, header.label.epoch, header.label.attempt)
+
+
+def unpack_key(packed: bytes) -> Any:
+    """The key as events carry it: several columns make a tuple."""
+    key = unpack(packed)
+    return tuple(key) if isinstance(key, list) else key

@@ -1,0 +1,204 @@
+"""From an entry point `module:attribute` to a Processor: record batch in, record batch out, failures with their event."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.errors import SchemaError
+from udo_protocol.formats.schema import conform, misfits
+from udo_runtime.execution.bad_events import Bad, bad_row, bisect, joined, rows_of
+from udo_runtime.execution.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
+from udo_runtime.sdk.api import Context, Operator
+
+Batchwise = Callable[[pa.RecordBatch], Any]
+
+
+class Processor:
+    """A loaded operator. `open` it once, call it per batch, `close` it at the end."""
+
+    def __init__(self, target: Operator | Batchwise, output: pa.Schema, ctx: Context) -> None:
+        self._target, self._output, self._ctx = target, output, ctx
+        self._names = set(output.names)
+        self._operator = target if isinstance(target, Operator) else None
+        self._per_event = self._operator is not None and type(self._operator).process_batch is Operator.process_batch
+
+    @property
+    def per_event(self) -> Operator:
+        """The operator, if it works event by event; ProcessingError if not: only such a one can be keyed."""
+        if self._operator is None or not self._per_event:
+            raise ProcessingError(f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx)")
+        return self._operator
+
+    @property
+    def by_event(self) -> bool:
+        """Whether user code gets the events one by one, as Python objects."""
+        return self._per_event
+
+    def open(self) -> None:
+        """Run the operator's own open."""
+        if self._operator is not None:
+            self._operator.open(self._ctx)
+
+    def close(self) -> None:
+        """Run the operator's own close."""
+        if self._operator is not None:
+            self._operator.close()
+
+    def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The answer, in the output schema. ProcessingError, with the event, if user code raises or answers something else."""
+        try:
+            return self._run(batch)
+        except ProcessingError as e:
+            self.name_event(e, batch)
+            raise
+
+    def once(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same, but a vectorised operator's bad event is not looked for."""
+        return self._run(batch)
+
+    def _run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._each(batch) if self._per_event else self._whole(batch)
+
+    def name_event(self, error: ProcessingError, batch: pa.RecordBatch) -> None:
+        """Find the event to blame, if `error` does not name one and there is one."""
+        if not error.event and not self._per_event:
+            error.event = self._culprit(batch)
+
+    def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[Bad]]:
+        """After `once` failed with `error`: the answer to the other events, and the bad ones; `room` + 1 of these mean: too many."""
+        if self._per_event:
+            return self._singly(batch, room)
+        good, bad = bisect(self._whole, batch, error, room)
+        return joined(good, self._output), bad
+
+    def _singly(self, batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[Bad]]:
+        good: list[list[dict[str, Any]]] = []
+        bad: list[Bad] = []
+        rows = []
+        for row, event in enumerate(rows_of(batch)):
+            try:
+                good.append(self._one(event))
+                rows.append(row)
+            except ProcessingError as e:
+                bad.append(bad_row(batch, row, e))
+                if len(bad) > room:
+                    break
+        try:
+            return rows_to_batch([answer for answers in good for answer in answers], self._output), bad
+        except ProcessingError:  # a value of the wrong type in one of them
+            parts = []
+            for row, answers in zip(rows, good, strict=True):
+                try:
+                    parts.append(rows_to_batch(answers, self._output))
+                except ProcessingError as e:
+                    bad.append(bad_row(batch, row, e))
+            return joined(parts, self._output), sorted(bad, key=lambda b: b.row)
+
+    def _one(self, event: dict[str, Any] | ProcessingError) -> list[dict[str, Any]]:
+        if isinstance(event, ProcessingError):
+            raise event
+        assert self._operator is not None
+        try:
+            answers = list(self._operator.process(event, self._ctx) or ())
+            for answer in answers:
+                if answer.keys() != self._names:
+                    raise self._wrong_columns(answer, event)
+        except ProcessingError:
+            raise
+        except Exception as e:
+            raise ProcessingError(said(e), own_traceback(e), event_text(event)) from e
+        return answers
+
+    def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            answer = self._operator.process_batch(batch, self._ctx) if self._operator else self._target(batch)  # type: ignore[operator]
+        except Exception as e:
+            raise ProcessingError(said(e), own_traceback(e)) from e
+        return self._checked(answer)
+
+    def _culprit(self, batch: pa.RecordBatch) -> str:
+        """The one event on which user code fails alone, found by halving; '' if no half of it fails."""
+        while batch.num_rows > 1:
+            half = batch.num_rows // 2
+            for part in (batch.slice(0, half), batch.slice(half)):
+                try:
+                    self._whole(part)
+                except ProcessingError:
+                    batch = part
+                    break
+            else:
+                return ""
+        return event_text(batch.to_pylist()[0]) if batch.num_rows else ""
+
+    def _checked(self, answer: Any) -> pa.RecordBatch:
+        if isinstance(answer, pa.RecordBatch) and answer.schema.equals(self._output, check_metadata=False):
+            return answer
+        if answer is None:
+            return pa.RecordBatch.from_pylist([], schema=self._output)
+        if isinstance(answer, dict):
+            try:
+                answer = pa.RecordBatch.from_pydict(answer)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as e:
+                raise ProcessingError(f"the operator's dict of columns is not a record batch: {e}", code=SchemaError.code) from e
+        if isinstance(answer, pa.Table):
+            answer = answer.combine_chunks()
+            batches = answer.to_batches()
+            answer = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=answer.schema)
+        if not isinstance(answer, pa.RecordBatch):
+            raise ProcessingError(
+                f"expected a RecordBatch, Table or dict of columns, the operator answered {type(answer).__name__}", code=SchemaError.code
+            )
+        if problems := misfits(answer.schema, self._output):
+            raise ProcessingError("the operator's answer does not fit its output schema: " + "; ".join(problems), code=SchemaError.code)
+        return conform(answer, self._output)
+
+    def _each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        operator, ctx, names = self._operator, self._ctx, self._names
+        assert operator is not None
+        out: list[dict[str, Any]] = []
+        event: dict[str, Any] = {}
+        try:
+            for event in batch.to_pylist():
+                for answer in operator.process(event, ctx) or ():
+                    if answer.keys() != names:
+                        raise self._wrong_columns(answer, event)
+                    out.append(answer)
+        except ProcessingError:
+            raise
+        except Exception as e:
+            raise ProcessingError(said(e), own_traceback(e), event_text(event)) from e
+        return rows_to_batch(out, self._output)
+
+    def _wrong_columns(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
+        got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__
+        want = ", ".join(self._output.names)
+        return ProcessingError(
+            f"expected an event with the columns {want}; the operator answered {got}", "", event_text(event), SchemaError.code
+        )
+
+
+def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Processor:
+    """Import `module:attribute` with `path` in front of sys.path. OperatorError with the traceback if it cannot be."""
+    sys.path[0:0] = path
+    module_name, _, attribute = entry.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except BaseException as e:  # an operator may even call sys.exit() while it is imported
+        raise ProcessingError(f"cannot import {module_name!r} of {ctx.operator}@{ctx.version}: {said(e)}", own_traceback(e)) from e
+    target = getattr(module, attribute, None)
+    if target is None:
+        there = ", ".join(n for n in vars(module) if not n.startswith("_"))
+        raise ProcessingError(f"module {module_name!r} of {ctx.operator}@{ctx.version} has no {attribute!r}; it has: {there}")
+    if isinstance(target, type) and issubclass(target, Operator):
+        try:
+            target = target()
+        except Exception as e:
+            raise ProcessingError(f"{entry} cannot be created: {said(e)}", own_traceback(e)) from e
+    if not callable(target) and not isinstance(target, Operator):
+        raise ProcessingError(f"{entry} is a {type(target).__name__}; expected an @operator function or an Operator class")
+    return Processor(target, output, ctx)

@@ -1,0 +1,1 @@
+"""Keyed state: groups and sessions in memory, and their form on the state server."""

@@ -1,0 +1,249 @@
+"""Having the owner's state in memory before being promoted: loaded at leisure, kept up with by the owner's journal.
+
+What a follower processes itself, frames that the owner has answered since its last checkpoint, is on trial: the next
+checkpoint takes its place, so that the state is always what the version made of it that answered.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from udo_protocol.errors import Fenced, StateLost
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.state import following
+from udo_protocol.state.checkpoints import load_checkpoint
+from udo_protocol.state.rewinding import kept, rewind
+from udo_runtime.engine.content import Piece
+from udo_runtime.state.groups import Group, pack, unpack
+from udo_runtime.state.session import Session
+from udo_runtime.state.versions import Versions
+
+# A follower reads so much state at once.
+_READ_BYTES = 1 << 20
+# A promotion takes about as long to come.
+_NEARLY_S = 0.05
+
+
+def journal_entries(seq: int, pieces: Iterable[Piece], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> list[bytes]:
+    """A checkpoint as its follower is told of it: its groups, then what it covers and the sessions that changed or went."""
+    entries = [pack([p.session, p.number, p.meta, p.delta, list(p.stored)]) for p in pieces]
+    return [*entries, pack([seq, records, {name: sorted(numbers) for name, numbers in dropped.items()}])]
+
+
+class Follower:
+    """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
+
+    rewinds = False  # whether the first checkpoint goes back to an older state
+    covered = 0  # what a state that is gone back to covers
+
+    def __init__(self, state: Connection, prefix: str, name: str, incarnation: str, versions: Versions | None = None) -> None:
+        self._state, self._prefix, self._name = state, prefix, name
+        self._incarnation, self._versions = incarnation, versions
+        self.follows = True  # until it was last told: of everything
+        self.sessions: dict[str, Session] = {}
+        self._records: dict[str, dict[str, Any]] = {}
+        self._metas: dict[str, dict[int, bytes]] = {}
+
+    def load(self) -> int:
+        """Read all sessions; the sequence number they cover."""
+        following.begin(self._state, self._prefix, self._name)
+        self._renew_at = 0.0
+        covers = load_checkpoint(self._state, self._prefix)
+        covered = covers.seq if covers.incarnation == self._incarnation else 0
+        flat = self._state.call("HGETALL", f"{self._prefix}sessions")
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            self._load(bytes(name).decode(), bytes(text))
+        found = self.sync()
+        if not self.follows:  # what was read is of one time and of another
+            raise Fenced(f"{self._name} was not told of all checkpoints while it loaded: another instance follows, or the owner went back")
+        return covered if found is None else found
+
+    def _load(self, name: str, text: bytes) -> None:
+        p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
+        numbers = [int(n) for n in self._state.call("HKEYS", f"{p}m:{name}")]
+        # A part at a time: the owner writes meanwhile, and is not to wait.
+        some = max(_READ_BYTES * len(numbers) // max(json.loads(text)["bytes"], 1), 1)
+        for part in (numbers[i : i + some] for i in range(0, len(numbers), some)):
+            self.keep_lease()
+            found = iter(self._state.transaction([c for n in part for c in _pieces(p, name, n)]))
+            for n, meta, base, deltas in zip(part, found, found, found, strict=True):
+                if meta is not None:  # else it was dropped meanwhile; the journal says so
+                    metas[n] = bytes(meta)
+                    groups[n] = Group.restore(meta, base, deltas, self._versions if n >= 0 else None)
+                    groups[n].follow()
+        self._know(name, text, groups)
+
+    def _know(self, name: str, text: bytes, groups: dict[int, Group]) -> None:
+        self._records[name] = json.loads(text)
+        self.sessions[name] = Session(name, groups, self._versions)
+        self.sessions[name].renew(**self._records[name])
+
+    def sync(self) -> int | None:
+        """Adopt the checkpoints made since, and drop what was on trial: the sequence number covered. None if there are none."""
+        checkpoints = self.told()
+        for _, entries in checkpoints:
+            self.adopt(entries)
+        return checkpoints[-1][0] if checkpoints else None
+
+    def told(self) -> list[tuple[int, list[list[Any]]]]:
+        """The checkpoints made since, oldest first: what each covers, and its entries."""
+        found: list[tuple[int, list[list[Any]]]] = [(0, [])]
+        entries, self.follows = following.told(self._state, self._prefix, self._name)
+        for entry in entries:
+            fields = unpack(entry)
+            found[-1][1].append(fields)
+            if len(fields) == 3:
+                found[-1] = (int(fields[0]), found[-1][1])
+                found.append((0, []))
+        return found[:-1]
+
+    def adopt(self, entries: list[list[Any]]) -> None:
+        """The state is what this checkpoint made of it; what was on trial is dropped."""
+        self.take_back()
+        for fields in entries[:-1]:
+            self._adopt(*fields)
+        _, records, dropped = entries[-1]
+        self._close(records, dropped)
+
+    def _adopt(self, name: str, number: int, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
+        session = self.sessions.get(name)
+        if session is None:
+            session = self.sessions[name] = Session(name, {}, self._versions)
+        group = session.groups.get(number)
+        if group is None:
+            group = session.groups[number] = session.group(number)
+            group.follow()
+        group.adopt(meta, delta, stored)
+        self._metas.setdefault(name, {})[number] = meta
+
+    def _close(self, records: Mapping[str, str], dropped: Mapping[str, Sequence[int]]) -> None:
+        for name, numbers in dropped.items():
+            for n in numbers:
+                self._metas.get(name, {}).pop(n, None)
+                if name in self.sessions:
+                    self.sessions[name].groups.pop(n, None)
+            self._records.pop(name, None)
+            if not self._metas.get(name):
+                self._metas.pop(name, None)
+                self.sessions.pop(name, None)
+        self._records |= {name: json.loads(text) for name, text in records.items()}
+        for name, session in self.sessions.items():
+            session.renew(**self._records[name])
+
+    def new(self, name: str) -> Session:
+        """A session that no checkpoint knows of yet."""
+        return Session(name, versions=self._versions)
+
+    def take_back(self) -> None:
+        """Drop what was done on trial."""
+        for name, session in list(self.sessions.items()):
+            if name not in self._records:
+                del self.sessions[name]
+                continue
+            metas = self._metas[name]
+            for number, group in list(session.groups.items()):
+                if number not in metas:
+                    del session.groups[number]
+                elif group.touched or group.live or group.originals:
+                    group.take_back(metas[number])
+            session.renew(**self._records[name])
+
+    def keep_lease(self) -> None:
+        """To be called often; Fenced if the owner may have stopped telling."""
+        if time.monotonic() > self._renew_at:
+            self._renew_at = time.monotonic() + following.LEASE_MS / 3000
+            following.renew(self._state, self._prefix, self._name)
+
+    def promoted(self) -> None:
+        """From here on what is done is for good."""
+        for session in self.sessions.values():
+            for group in session.groups.values():
+                group.originals = None
+        self._records, self._metas = {}, {}
+
+    def ending(self) -> Sequence[Sequence[Arg]]:
+        """What the first checkpoint begins with: nothing more is to be told."""
+        return [following.ending(self._prefix, self._name)]
+
+
+class Readiness:
+    """Tells once that a follower is ready: it has, or with `early` very soon will have, tried all that is answered."""
+
+    def __init__(self, queue: Connection, prefix: str, tell: Callable[[], None], *, early: bool) -> None:
+        self._queue, self._prefix, self._tell, self._early = queue, prefix, tell, early
+        self._since, self._tried = time.perf_counter(), 0
+        self._told = self._behind = False
+
+    def tried(self, frames: int, left: int) -> None:
+        """So many more; `left` were answered behind them."""
+        self._tried += frames
+        if self._early and not self._told and (time.perf_counter() - self._since) / self._tried * left < _NEARLY_S:
+            following.behind(self._queue, self._prefix, following.BEHIND_MS)
+            self._tell()
+            self._told = self._behind = True
+
+    def all_tried(self) -> None:
+        """Nothing is left."""
+        if self._behind:
+            following.behind(self._queue, self._prefix, 0)
+            self._behind = False
+        if not self._told:
+            self._tell()
+            self._told = True
+
+
+def _pieces(prefix: str, name: str, number: int) -> list[tuple[Arg, ...]]:
+    """What reads a group: meta, base, deltas."""
+    at = f"{name}:{number}"
+    return [("HGET", f"{prefix}m:{name}", number), ("GET", f"{prefix}g:{at}"), ("LRANGE", f"{prefix}d:{at}", 0, -1)]
+
+
+class Rewinder(Follower):
+    """The sessions as they were kept before an update.
+
+    All that came since is on trial until the first checkpoint, which rewinds the durable state in its own step.
+    """
+
+    rewinds = True
+
+    def load(self) -> int:
+        p = self._prefix
+        found = kept(self._state, p)
+        if found is None:
+            raise StateLost("nothing is kept from before the update any more: it is too late to go back")
+        if found.log != self._incarnation:
+            raise StateLost("the queue server was lost since the update, and the input with it: it is too late to go back")
+        flat = self._state.call("HGETALL", f"{p}kept:sessions")
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            self._load(bytes(name).decode(), bytes(text))
+        self.covered = found.seq
+        return found.seq
+
+    def _load(self, name: str, text: bytes) -> None:
+        p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
+        flat = self._state.call("HGETALL", f"{p}kept:m:{name}")
+        for n, meta in zip(map(int, flat[::2]), map(bytes, flat[1::2]), strict=True):
+            at = f"{name}:{n}"
+            pieces = [("HGET", f"{p}kept:n:{name}", n), ("GET", f"{p}kept:g:{at}"), ("GET", f"{p}g:{at}")]
+            pieces += [("LRANGE", f"{p}kept:d:{at}", 0, -1), ("LRANGE", f"{p}d:{at}", 0, -1)]
+            count, *found = self._state.transaction(pieces)
+            aside = bytes(count).startswith(b"-")
+            base, deltas = (found[0], found[2]) if aside else (found[1], found[3])
+            metas[n] = meta
+            groups[n] = Group.restore(meta, base, deltas[: abs(int(count))], self._versions if n >= 0 else None)
+            groups[n].follow()
+        self._know(name, text, groups)
+
+    def sync(self) -> int | None:
+        return None
+
+    def keep_lease(self) -> None:
+        """Nobody tells anything."""
+
+    def ending(self) -> Sequence[Sequence[Arg]]:
+        if kept(self._state, self._prefix) is None:
+            raise Fenced("what was kept from before the update was given up meanwhile: it is too late to go back")
+        return [rewind(self._prefix)]

@@ -1,0 +1,88 @@
+"""Dead letters of a stateless slot: durable before the frame's answer is emitted, so that none is lost.
+
+One frame's letters are written in one step, as the owner; what a former owner wrote of a frame that it did not answer is
+removed by the next one, who processes that frame again. So an accepted event is answered or a dead letter, never both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from udo_protocol.limits import Limits
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.frame import Header
+from udo_protocol.state.checkpoints import amend
+from udo_protocol.state.dead_letters import LaneName, parse_name
+from udo_runtime.engine.letter import full, letter
+from udo_runtime.execution.bad_events import Bad
+from udo_runtime.execution.failure import ProcessingError
+
+
+class Room:
+    """How many dead letters a slot may still keep: known here, and looked up anew before one is refused."""
+
+    def __init__(self, state: Connection, prefix: str, limits: Limits) -> None:
+        self._state, self._prefix, self._limits = state, prefix, limits
+        self.sizes: dict[str, int] | None = None  # by name
+
+    def events(self) -> int:
+        """Number of bad events there is room for."""
+        if self.sizes is None or len(self.sizes) >= self._limits.dead_letters:
+            self.look()
+        return max(self._limits.dead_letters - len(self.sizes or ()), 0)
+
+    def look(self) -> None:
+        """Ask the server: some may have been dropped."""
+        self.sizes = sizes(self._state, f"{self._prefix}dead")
+
+    def take(self, letters: dict[str, bytes], first: ProcessingError) -> None:
+        """Count these in; ProcessingError made from the first one's if they do not fit."""
+        for looked in (False, True):
+            if looked or self.sizes is None:
+                self.look()
+            wanted = {**(self.sizes or {}), **{n: len(data) for n, data in letters.items()}}
+            if len(wanted) <= self._limits.dead_letters and sum(wanted.values()) <= self._limits.dead_letter_bytes:
+                self.sizes = wanted
+                return
+        raise full(first, self._prefix.split(":")[1], self._limits)
+
+
+def sizes(state: Connection, key: str) -> dict[str, int]:
+    """Name -> bytes of the letters in this hash."""
+    names = [bytes(n) for n in state.call("HKEYS", key)]
+    lengths = state.transaction([("HSTRLEN", key, n) for n in names]) if names else []
+    return {n.decode(): size for n, size in zip(names, lengths, strict=True)}
+
+
+class Letters:
+    """Those of the slot that `token` owns; `incarnation` is the queue server's run."""
+
+    def __init__(self, state: Connection, prefix: str, token: int, incarnation: str, limits: Limits) -> None:
+        self._state, self._prefix, self._token, self._incarnation, self._limits = state, prefix, token, incarnation, limits
+        self.room = Room(state, prefix, limits)
+
+    def begin(self, emitted: int) -> None:
+        """This instance owns the slot: what was kept of frames behind `emitted` is decided anew."""
+        names = [bytes(n).decode() for n in self._state.call("HKEYS", f"{self._prefix}dead")]
+        mine = [(text, n) for text in names if isinstance(n := parse_name(text), LaneName) and n.incarnation == self._incarnation]
+        if open_ones := [text for text, n in mine if n.seq > emitted]:
+            self._write([("HDEL", f"{self._prefix}dead", *open_ones)])
+
+    def keep(self, seq: int, header: Header, found: Sequence[Bad], reference: str, instance: str) -> None:
+        """Make a frame's bad events durable; ProcessingError if there is no room, Fenced if another instance owns the slot."""
+        kept = {
+            str(LaneName(header.lane, self._incarnation, seq, header.number, b.row)): letter(
+                b, header, reference, instance, time.time()
+            ).encode()
+            for b in found
+        }
+        self.room.take(kept, found[0].error)
+        self._write([("HSET", f"{self._prefix}dead", *(x for pair in kept.items() for x in pair))])
+
+    def full(self, error: ProcessingError) -> ProcessingError:
+        """What to fail with when there are more bad events than room."""
+        return full(error, self._prefix.split(":")[1], self._limits)
+
+    def _write(self, writes: Sequence[Sequence[Arg]]) -> None:
+        amend(self._state, self._prefix, self._token, writes)

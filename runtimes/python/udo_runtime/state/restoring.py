@@ -1,0 +1,150 @@
+"""RESTORE and STATE frames: a lane brings the state of its key groups from a store, or takes an epoch's changes to it. No I/O.
+
+What comes from a store goes through the group's own values, so the next checkpoint makes it durable. A group that comes in parts
+has no label until its last one: whatever breaks off between them, it counts as lacking, and the next attempt begins it anew.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from udo_protocol.errors import Stale
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.queue.frame import STATE, Frame, Header
+from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
+from udo_runtime.execution.keyed import label_of
+from udo_runtime.state.groups import RESTORED, VOID, Group, Label
+from udo_runtime.state.session import Session
+
+
+def answer(session: Session, frame: Frame, reply: Header, frame_bytes: int) -> pa.RecordBatch | None:
+    """Answer a RESTORE or STATE frame into `reply`, with these rows. Stale if a newer attempt, run or epoch is known."""
+    header, label = frame.header, label_of(frame.header)
+    if header.kind == STATE:
+        return _state(session, header, label, reply, body_bytes(frame_bytes))
+    if session.overtaken(label):
+        raise Stale(f"session {session.name} has gone on to a newer run or epoch")
+    if frame.body is None:
+        _lacking(session, header, label.epoch, reply)
+    else:
+        _restore(session, frame, label)
+    return None
+
+
+def _current(group: Group | None, epoch: int) -> bool:
+    """Whether the group has what it needs for `epoch`: the values that the epoch before left, or those before an attempt at it."""
+    if group is None or group.label is None or _imported(group.label):
+        return False
+    if group.label.epoch == epoch:
+        return group.label.attempt != RESTORED
+    # Of an epoch that a limit cut short here another node may have made all there is.
+    return group.label.epoch == epoch - 1 and (group.ended is True or bool(group.candidate))
+
+
+def _whole(session: Session, epoch: int) -> bool:
+    """Whether the events of the epoch before that are known here were all there were, so that its highest event time is known.
+
+    Where groups are of several runs, a time group that a newer run's partition has taken over knew of more partitions than that one.
+    """
+    groups = [session.groups.get(n) for n in range(KEY_GROUPS)]
+    before = [g for g in groups if g is not None and g.label is not None and g.label.epoch < epoch]
+    return all(_current(g, epoch) for g in groups) and len({g.label.run for g in before if g.label}) <= 1
+
+
+def _imported(label: Label) -> bool:
+    """By `udo state import`: it serves unless the lane's store has something, which would not know of it."""
+    return label.run == 0 and label.attempt != RESTORED
+
+
+def _usable(session: Session, group: Group | None, epoch: int) -> int:
+    """Of which epoch is what is here of a group that is not current; -1: of no use.
+
+    Older state, or that of an epoch cut short, serves where its partition had no part in the epochs since (a limit).
+    """
+    if group is None or group.label is None or not group.ended or session.last_ended is None:
+        return -1
+    older = group.label.epoch < epoch - 1 or (group.label.epoch < epoch and group.ended == VOID) or _imported(group.label)
+    return group.label.epoch if older and epoch - 1 <= session.last_ended <= epoch else -1
+
+
+def _lacking(session: Session, header: Header, epoch: int, reply: Header) -> None:
+    groups = session.groups
+    reply.behind = not _whole(session, epoch)
+    for n in header.groups:
+        if not _current(groups.get(n), epoch):
+            reply.groups.append(n)
+            reply.epochs.append(_usable(session, groups.get(n), epoch))
+
+
+def _restore(session: Session, frame: Frame, label: Label) -> None:
+    header = frame.header
+    parts: dict[int, dict[bytes, bytes]] = {n: {} for n in header.groups}
+    for n, key, value in zip(*(c.to_pylist() for c in frame.batch(ROWS).columns), strict=True):
+        parts.setdefault(n, {})[key] = value
+    _begin(session, label)
+    under_way = session.restoring
+    assert under_way is not None
+    lacking = [n for n in parts if not _current(session.groups.get(n), label.epoch)]
+    if any(n in under_way and _order(under_way[n]) > _order(label) for n in lacking):
+        raise Stale(f"a newer attempt restores the same key groups of session {session.name}")
+    complete = set(header.groups)
+    for n in lacking:
+        group = session.groups.setdefault(n, session.group(n))
+        if under_way.get(n) != label:
+            group.clear()
+            under_way[n] = label
+        group.fill(parts[n], header.state_version)
+        if n in complete:
+            group.restored(label.epoch - 1)
+            del under_way[n]
+    if header.HasField("highest_us"):
+        session.restore_time(header.highest_us, label.epoch, header.partition)
+    session.states.clear()
+    session.changed = True
+
+
+def _begin(session: Session, label: Label) -> None:
+    """State that is not of this epoch's past (none, older, or of another course of the query) is given up as a whole."""
+    session.run = max(session.run, label.run)
+    follows = session.last_ended is not None and label.epoch - 1 <= session.last_ended <= label.epoch
+    came_later = (g.label for g in session.groups.values() if g.label is not None and g.label.attempt == RESTORED)
+    if not follows or any(came.epoch >= label.epoch for came in came_later):
+        for group in session.groups.values():
+            group.clear()
+        session.last_ended, session.epoch, session.restoring = label.epoch - 1, label.epoch, {}
+    session.epoch = max(session.epoch, label.epoch)
+    if session.restoring is None:
+        session.restoring = {}
+
+
+def _order(label: Label) -> tuple[int, int, int]:
+    return label.run, label.epoch, label.attempt
+
+
+def _state(session: Session, header: Header, label: Label, reply: Header, bound: int) -> pa.RecordBatch:
+    """As many of the groups as go into one frame; one that does not is split by rows in an order that every instance finds again."""
+    groups = {n: session.groups.get(n) for n in header.groups}
+    if any(g is None or g.label != label or not g.ended for g in groups.values()):
+        raise Stale(f"session {session.name}: the groups of this attempt have been touched by a newer one, or it has not ENDed")
+    if (highest := session.highest_us(label.epoch, header.partition)) is not None:
+        reply.highest_us = highest
+    taken: list[Row] = []
+    size, skip = 0, header.offset
+    for n, group in groups.items():
+        assert group is not None
+        values = group.packed(changes=not header.full)
+        total = sum(row_bytes(k, v) for k, v in values.items())
+        if taken and size + total > bound:
+            break
+        ordered = list(values.items())
+        if skip or total > bound:
+            ordered = sorted(ordered)[skip:]
+        for at, (key, value) in enumerate(ordered):
+            size += row_bytes(key, value)
+            if taken and size > bound:
+                reply.offset = skip + at
+                return rows(taken)
+            taken.append((n, key, value))
+        skip = 0
+        reply.groups.append(n)
+    return rows(taken)

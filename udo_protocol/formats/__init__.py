@@ -1,0 +1,1 @@
+"""Files and bodies: manifests, schemas, Arrow bodies, recordings, tar."""

@@ -1,0 +1,180 @@
+"""An operator's manifest: read from `operator.toml`, stored with the version, law for everyone who runs or calls it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+
+from udo_protocol.errors import ManifestError, SchemaError
+from udo_protocol.formats.schema import parse_schema, parse_type, schema_text, update_misfits
+
+FILE_NAME = "operator.toml"
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
+VersionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class OperatorLimits(BaseModel):
+    """What one instance may use. Memory is resident memory: Arrow alone maps 1 GB of address space."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    memory_mb: int = Field(default=1024, ge=16)
+    answer_timeout_s: float = Field(default=60.0, gt=0)
+    open_timeout_s: float = Field(default=60.0, gt=0)
+    open_files: int = Field(default=1024, ge=32)
+    # Processor time in cores, and processes and threads at once: bounded where the node's driver can (docker). Libraries start a
+    # thread per core, so that pids leaves room for a large machine; a fork bomb is over soon.
+    cpus: float = Field(default=2.0, ge=0.01)
+    pids: int = Field(default=256, ge=16)
+    # Keyed state of one session; above it the operator is refused further events, with the largest keys named.
+    state_mb: int = Field(default=256, ge=1)
+
+
+class EventTime(BaseModel):
+    """The input column that holds event time, and how late events may come: what watermark and timers go by."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    column: str
+    delay_s: float = Field(default=0.0, ge=0)
+
+
+class Manifest(BaseModel):
+    """Runtime, entry point, input and output Arrow schema, key, state version and limits of one operator version."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    version: VersionName
+    description: str = ""
+    runtime: Literal["python"] = "python"
+    entry: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    input: dict[str, str] = Field(min_length=1)
+    output: dict[str, str] = Field(min_length=1)
+    # Columns whose values the state belongs to; empty for a stateless operator.
+    key: tuple[str, ...] = ()
+    event_time: EventTime | None = None
+    # Of the form that the operator keeps a key's state in, and the former ones that its migrate() takes.
+    state_version: int = Field(default=0, ge=0, le=127)
+    migrates_from: tuple[Annotated[int, Field(ge=0, le=127)], ...] = ()
+    # When state becomes durable: with each epoch, or with each frame before it is answered, for operators that are not
+    # deterministic (they roll dice, look at the clock): no event is processed again after a crash.
+    commit: Literal["epoch", "frame"] = "epoch"
+    requirements: list[str] = []
+    # Filled in by `udo push`: what the dependencies were resolved for, e.g. "cp311" and "linux_x86_64".
+    python_tag: str = ""
+    platform: str = ""
+    limits: OperatorLimits = OperatorLimits()
+
+    @field_validator("input", "output")
+    @classmethod
+    def _types_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
+        for name, text in columns.items():
+            try:
+                parse_type(text)
+            except SchemaError as e:
+                raise ValueError(f"column {name!r}: {e}") from e
+        return schema_text(parse_schema(columns))
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _one_key_or_several(cls, key: object) -> object:
+        return (key,) if isinstance(key, str) else key
+
+    @model_validator(mode="after")
+    def _keys_and_times_are_columns(self) -> Manifest:
+        there = ", ".join(self.input)
+        for name in self.key:
+            if name not in self.input:
+                raise ValueError(f"key: {name!r} is no input column; there are: {there}")
+        if self.migrates_from and not self.key:
+            raise ValueError("migrates_from: only a keyed operator has state; add key =")
+        if self.commit == "frame" and not self.key:
+            raise ValueError("commit: only a keyed operator has state to commit; add key =")
+        if self.state_version in self.migrates_from:
+            raise ValueError(f"migrates_from: {self.state_version} is the state_version itself")
+        if self.event_time is not None:
+            if not self.key:
+                raise ValueError("event_time: only a keyed operator has timers; add key =")
+            if self.event_time.column not in self.input:
+                raise ValueError(f"event_time.column: {self.event_time.column!r} is no input column; there are: {there}")
+            if not pa.types.is_timestamp(parse_type(self.input[self.event_time.column])):
+                raise ValueError(f"event_time.column: {self.event_time.column!r} is no timestamp")
+        return self
+
+    @property
+    def keyed(self) -> dict[str, Any] | None:
+        """How an instance is to key its state (udo_runtime.execution.keyed.Keyed); None for a stateless operator."""
+        if not self.key:
+            return None
+        time = self.event_time
+        return {
+            "columns": list(self.key),
+            "time_column": time.column if time else None,
+            "delay_us": round(time.delay_s * 1e6) if time else 0,
+            "state_bytes": self.limits.state_mb << 20,
+            "state_version": self.state_version,
+            "migrates_from": list(self.migrates_from),
+            "commit": self.commit,
+        }
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """Arrow schema of the events the operator takes."""
+        return parse_schema(self.input)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Arrow schema of the events the operator answers."""
+        return parse_schema(self.output)
+
+    @property
+    def reference(self) -> str:
+        """`name@version`."""
+        return f"{self.name}@{self.version}"
+
+
+def call_misfits(old: Manifest, new: Manifest) -> list[str]:
+    """Why calls that were built for `old` do not fit `new`; empty when they do."""
+    reasons = update_misfits(old.input_schema, old.output_schema, new.input_schema, new.output_schema)
+    if old.key != new.key:
+        reasons.append(
+            f"key: the state is kept by {', '.join(old.key) or 'nothing'}, the new version keeps it by {', '.join(new.key) or 'nothing'}"
+        )
+    return reasons
+
+
+def update_refusals(old: Manifest, new: Manifest) -> list[str]:
+    """Why queries that run with `old`, and their state, could not go on with `new`; empty when they can."""
+    reasons = call_misfits(old, new)
+    if old.key and old.state_version != new.state_version and old.state_version not in new.migrates_from:
+        reads = f"reads {new.state_version}" + (f" and migrates from {', '.join(map(str, new.migrates_from))}" if new.migrates_from else "")
+        reasons.append(f"state_version: the state is of version {old.state_version}, the new version {reads} (migrates_from)")
+    return reasons
+
+
+def parse(data: dict[str, Any], where: str) -> Manifest:
+    """The manifest of this table; ManifestError lists every field that is wrong, in `where`."""
+    try:
+        return Manifest.model_validate(data)
+    except ValidationError as e:
+        lines = [f"  {'.'.join(str(p) for p in err['loc']) or 'manifest'}: {err['msg']} (got {err['input']!r:.80})" for err in e.errors()]
+        raise ManifestError(
+            f"{where} is not a valid operator manifest:\n" + "\n".join(lines) + "\nSee docs/operators.md for the fields."
+        ) from e
+
+
+def load(directory: Path) -> Manifest:
+    """Read `operator.toml` in `directory`."""
+    path = directory / FILE_NAME
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ManifestError(f"no {FILE_NAME} in {directory}; create one with: udo init {directory}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ManifestError(f"{path} is not valid TOML: {e}") from e
+    return parse(data, str(path))

@@ -1,0 +1,1 @@
+"""The node manager's gRPC API, for everyone who calls it."""

@@ -1,0 +1,1 @@
+"""The queue server: frames, slots, lanes, and the connection to it."""

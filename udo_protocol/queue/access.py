@@ -1,0 +1,102 @@
+"""Who may do what on a queue or state server, as rules of Redis' access control: an instance, and a lane's two ends.
+
+Only words, no I/O. A server function runs with its caller's rights, so the keys that udo.lua touches are listed too; what
+is not listed here is refused. `owner` and `route` are for reading only: who may change them decides who answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from udo_protocol.errors import Conflict
+from udo_protocol.queue import keys
+
+# Rules are tried one after the other for each key of each command, so the first one takes in all that is busy: what begins with
+# another letter than those that it may only read, or that are none of its business (`newest:*`, `used:*`).
+_INSTANCE_WRITES = ("[^orsfnu]*", "out:*", "sizes", "", "schema:*")
+_INSTANCE_READS = ("owner", "route", "status", "failed")
+_INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
+    hset hdel hgetall incrby decrby sadd smembers"""
+# `` is the prefix itself, which a function is called with.
+_COMPARING_WRITES = ("", "pins", "diffed", "diffbytes", "schema:*")
+_COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "diff", "failed")
+_COMPARING_COMMANDS = "info multi exec fcall get set mget exists del pexpire time lrange lindex lpop rpush blpop hset hdel decrby smembers"
+_STATE_WRITES = (
+    "ckpt",
+    "riding",
+    "sessions",
+    "m:*",
+    "g:*",
+    "d:*",
+    "follower",
+    "journal:*",
+    "kept",
+    "kept:*",
+    "dead",
+    "pending",
+    "replay",
+    "",
+)
+_FOLLOW_WRITES = ("follower", "journal:*", "")
+_STATE_READS = ("owner", "cut")
+_STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lpop lrange hget hset hdel
+    hgetall hkeys hmget hexists hstrlen ltrim exists rename"""
+_LETTER_COMMANDS = "info multi exec watch unwatch waitaof mget hset hdel hkeys hstrlen"
+_LANE_WRITES = ("lane:*", "in", "bytes", "out:*", "sizes", "parked", "", "bell:*", "newest:*", "schema:*", "lanes")
+_LANE_READS = ("route", "status", "base", "emitted", "owner")
+_LANE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lpush rpush ltrim blpop hget hset hsetnx hdel
+    incrby sadd srem scard spop srandmember"""
+
+
+def _rules(commands: str, writes: Iterable[str], reads: Iterable[str]) -> list[str]:
+    return ["resetkeys", "-@all", *(f"+{c}" for c in commands.split()), *(f"~{k}" for k in writes), *(f"%R~{k}" for k in reads)]
+
+
+def warm(instance: str) -> list[str]:
+    """A warm instance knows no slot: it waits for its assignment and looks whether its node manager lives."""
+    return _rules("info blpop exists", (keys.warm(instance),), (keys.HEARTBEAT,))
+
+
+def queue(prefix: str, instance: str) -> list[str]:
+    """On the queue server, an instance attached to a slot."""
+    p = _literal(prefix)
+    writes = [*(p + k for k in _INSTANCE_WRITES), f"{p}stats:{instance}", f"{p}ready:{instance}", keys.warm(instance)]
+    return _rules(_INSTANCE_COMMANDS, writes, [*(p + k for k in _INSTANCE_READS), keys.HEARTBEAT])
+
+
+def comparing(prefix: str, instance: str) -> list[str]:
+    """On the queue server, an instance that compares its answers with those served: it can answer nobody."""
+    p = _literal(prefix)
+    writes = [*(p + k for k in _COMPARING_WRITES), *(f"{p}{k}:{instance}" for k in ("compared", "differ", "stats", "ready", "bell"))]
+    return _rules(_COMPARING_COMMANDS, [*writes, keys.warm(instance)], [*(p + k for k in _COMPARING_READS), keys.HEARTBEAT])
+
+
+def state(prefix: str) -> list[str]:
+    """On the state server, an instance of a keyed operator."""
+    p = _literal(prefix)
+    return _rules(_STATE_COMMANDS, [p + k for k in _STATE_WRITES], [p + k for k in _STATE_READS])
+
+
+def following(prefix: str) -> list[str]:
+    """On the state server, an instance that follows the owner and never becomes one: it is told, and changes nothing."""
+    p = _literal(prefix)
+    return _rules(_STATE_COMMANDS, [p + k for k in _FOLLOW_WRITES], [p + k for k in (*_STATE_READS, *_STATE_WRITES) if k])
+
+
+def letters(prefix: str) -> list[str]:
+    """On the state server, an instance of a stateless operator whose bad events are kept. Others have no business there."""
+    p = _literal(prefix)
+    return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}follower"])
+
+
+def lane() -> list[str]:
+    """On the queue server, producers and collectors of every deployment."""
+    return _rules(_LANE_COMMANDS, [f"udo:*:{k}" for k in _LANE_WRITES], [f"udo:*:{k}" for k in _LANE_READS])
+
+
+def _literal(prefix: str) -> str:
+    """A slot's prefix, which must not hold a pattern: it would open other slots."""
+    if not re.fullmatch(r"udo:[^:*?\[\]\\\s]+:\d+:", prefix):
+        raise Conflict(f"expected a slot prefix like 'udo:fraud:0:', got {prefix!r}")
+    return prefix

@@ -1,0 +1,67 @@
+"""Names of every key on the queue and state servers. All keys of a slot start with `udo:{deployment}:{slot}:`.
+
+| key              | server       | type   | content                                                         |
+|------------------|--------------|--------|-----------------------------------------------------------------|
+| `in`             | queue        | list   | the log: frames not yet trimmed, oldest first                   |
+| `sizes`          | queue        | list   | byte size of each frame of `in`, same order                     |
+| `bytes`          | queue        | int    | sum of `sizes`: the retained bytes                              |
+| `base`           | queue        | int    | sequence number of the first frame of `in`; absent = 1          |
+| `emitted`        | queue        | int    | sequence number of the last answered frame; absent = 0          |
+| `owner`          | queue, state | int    | token of the only instance that may answer or checkpoint        |
+| `tokens`         | state        | int    | last token handed out; tokens only grow                         |
+| `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON              |
+| `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
+| `parked`         | queue        | set    | readers that wait on their doorbell                             |
+| `bell:{reader}`  | queue        | list   | doorbell of one reader, length <= 1                             |
+| `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits   |
+| `out:{lane}`     | queue        | list   | answers for that lane, in order                                 |
+| `failed`         | queue        | set    | keyed: lanes that the node manager failed; replay skips them    |
+| `newest:{part}`  | queue        | string | newest label seen of (session, call, partition), keyed only     |
+| `used:{session}` | queue        | zset   | lane -> when it was opened, ms: who uses a keyed session        |
+| `schema:{id}`    | queue        | string | Arrow IPC schema of that id                                     |
+| `ready:{inst}`   | queue        | list   | one JSON report of an instance that loaded, or failed to        |
+| `stats:{inst}`   | queue        | hash   | counters of an instance (see udo_runtime.stats)                 |
+| `diff`           | queue        | string | `bound instance` of a running diff; a lease of its node manager |
+| `diffed`         | queue        | list   | `first last count bytes`, answers: copies for that instance     |
+| `diffbytes`      | queue        | int    | bytes of answers in `diffed`                                    |
+| `compared:{inst}`| queue        | string | JSON: what a comparing instance has found so far                |
+| `differ:{inst}`  | queue        | list   | JSON of examples nobody has fetched yet                         |
+| `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
+| `behind`         | queue        | string | set while a ready follower has answered frames to try: no good time to promote either |
+| `turning`        | queue        | string | set while an epoch ends (following.py): no good time to promote |
+| `ends`           | queue        | list   | when the last two epochs ended, newest first (following.py)     |
+| `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
+| `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
+| `sessions`       | state        | hash   | session -> its record (udo_runtime.state.durable)                     |
+| `runs:{session}` | state        | hash   | run id -> ordinal, in order of first sight                      |
+| `homes`          | state        | hash   | session -> `version home|stored|former`: what it is to this node |
+| `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
+| `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate, keys, bytes      |
+| `g:{session}:{n}`| state        | string | values of key group n at its last compaction: [keys, values]    |
+| `d:{session}:{n}`| state        | list   | changes of key group n since then, in the same form             |
+| `follower`       | state        | string | the instance that is told of every checkpoint; a lease          |
+| `kept`, `kept:*` | state        | hashes | state from before an update, for a rollback (rewinding.py)      |
+| `journal:{inst}` | state        | list   | what it has been told and has not taken yet (following.py)      |
+| `dead`           | state        | hash   | name -> dead letter (udo_protocol.state.dead_letters)                 |
+| `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
+| `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |
+
+Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost). Node-wide on the queue
+server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
+`udo:warm:{inst}` (list: hands a warm instance its assignment).
+"""
+
+from __future__ import annotations
+
+HEARTBEAT = "udo:heartbeat"
+INCARNATION = "udo:incarnation"
+
+
+def prefix(deployment: str, slot: int) -> str:
+    """Common start of all keys of a slot."""
+    return f"udo:{deployment}:{slot}:"
+
+
+def warm(instance: str) -> str:
+    """List on which a warm instance waits for its assignment."""
+    return f"udo:warm:{instance}"

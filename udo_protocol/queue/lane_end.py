@@ -1,0 +1,146 @@
+"""A lane's producer and collector in one slot: pushes that the server accepts or refuses, answers in order, parking."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.clock import Clock
+from udo_protocol.errors import LaneExpired
+from udo_protocol.formats.schema import schema_id
+from udo_protocol.limits import DEFAULT, INLINE_BYTES, Limits
+from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.frame import Bytes, Frame, decode
+from udo_protocol.queue.slot import slot_status, stored_schema
+
+# A parked collector gets `+OK` and `:0` at once and the rest, which is longer, when it is woken: it sleeps through these.
+_ARMED_BYTES = 10
+
+
+class Push(StrEnum):
+    """What became of a pushed frame."""
+
+    ACCEPTED = "ACCEPTED"
+    DUPLICATE = "DUPLICATE"  # it is in the log already
+    GAP = "GAP"  # an earlier frame of the lane is missing here: rewind behind `value`
+    MOVED = "MOVED"  # the routing table changed: `value` is the new one
+    STALE = "STALE"  # a newer attempt has been seen
+    BUSY = "BUSY"  # the log is full of unanswered frames
+    EXPIRED = "EXPIRED"  # the lane's lease ran out
+
+
+@dataclass(frozen=True, slots=True)
+class PushReply:
+    """Outcome of a push; `value` is the last accepted number, the route table, or the retained bytes."""
+
+    status: Push
+    value: Any = None
+
+
+def gone(lane: str, limits: Limits) -> str:
+    """Why a lane is not there."""
+    return (
+        f"lane {lane} was removed: it was idle for more than {limits.lane_ttl_ms / 1000:g} s, or its operator broke the slot's log, which "
+        "was begun anew (udo status says so). What was under way has to be sent again"
+    )
+
+
+class LaneEnd:
+    """The producer's and collector's side of one lane in one slot. One thread at a time."""
+
+    def __init__(self, conn: Connection, prefix: str, lane: str, limits: Limits = DEFAULT, clock: Clock | None = None) -> None:
+        self.conn, self.prefix, self.lane, self.limits = conn, prefix, lane, limits
+        self._out, self._bell = f"{prefix}out:{lane}", f"{prefix}bell:{lane}"
+        conn.bulk_bytes = limits.answer_bytes
+        self._collected = 0
+        self._inline: deque[bool] = deque()  # how each push not yet replied to was sent
+        self._backoff = LinearBackoff(limits.backoff_increment_us, limits.backoff_ceiling_us, clock)
+
+    def open(self, schema_ipc: bytes) -> int:
+        """Register the lane and the schema of its frames; answers the last number accepted (0 for a new lane)."""
+        return int(
+            self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, schema_id(schema_ipc), schema_ipc)
+        )
+
+    def push(
+        self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = ""
+    ) -> PushReply:
+        """Append frame `n`; `prev` is the number of the last frame this lane sent to this slot (0: none)."""
+        self.send_push(n, prev, frame, route=route, control=control, part=part, label=label)
+        return self.push_reply()
+
+    def send_push(
+        self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = ""
+    ) -> None:
+        """Push without waiting, at any depth: a refused frame refuses those behind it as GAP. Pair with push_reply."""
+        size = sum(map(len, frame))
+        bound = self.limits.retained_bytes + (self.limits.reserve_bytes if control else 0)
+        decide = ("FCALL", "udo_accept", 1, self.prefix, self.lane, n, prev, route, size, bound, self.limits.lane_ttl_ms, part, label)
+        self._inline.append(size < INLINE_BYTES)
+        if size < INLINE_BYTES:
+            self.conn.send([(*decide, frame)])
+        else:
+            self.conn.send_transaction([("RPUSH", f"{self.prefix}in", frame), decide])
+
+    def push_reply(self) -> PushReply:
+        """Outcome of the oldest push not yet replied to."""
+        reply = self.conn.reply() if self._inline.popleft() else self.conn.receive_transaction(2)[1]
+        return PushReply(Push(reply[0].decode()), reply[1] if len(reply) > 1 else None)
+
+    def poll(self) -> list[Frame]:
+        """Answers that are there now, in order."""
+        commands: list[Sequence[Arg]] = [("LRANGE", self._out, 0, self.limits.read_frames - 1)]
+        if self._collected:
+            # What the last poll returned is removed only now: a read whose reply got lost loses no answer.
+            commands.insert(0, ("LTRIM", self._out, self._collected, -1))
+        self.conn.send(commands)
+        replies = [self.conn.receive() for _ in commands]
+        if isinstance(replies[-1], Exception):
+            raise replies[-1]
+        self._collected = len(replies[-1])
+        return [decode(f) for f in replies[-1]]
+
+    def collect(self, wait_ms: int) -> list[Frame]:
+        """Answers in order; [] after `wait_ms` or when the slot's status changed. LaneExpired if the lane is gone."""
+        self._backoff.reset()
+        while not self._backoff.at_ceiling:
+            if frames := self.poll():
+                return frames
+            self._backoff.pause()
+        return self._park(wait_ms)
+
+    def _park(self, wait_ms: int) -> list[Frame]:
+        """Arm the doorbell, sleep on it, read: in one round trip, so that who is woken has the answers in hand."""
+        park: Sequence[Arg] = ("FCALL", "udo_park_lane", 1, self.prefix, self.lane, self.limits.lane_ttl_ms)
+        trim: Sequence[Arg] = ("LTRIM", self._out, self._collected, -1)
+        wait = [("BLPOP", self._bell, f"{wait_ms / 1000:.3f}")] if wait_ms > 0 else []
+        self.conn.send([trim, park, *wait, ("LRANGE", self._out, 0, self.limits.read_frames - 1)])
+        if wait:
+            self.conn.sleep_through(_ARMED_BYTES)
+        timeout_s = max(wait_ms, 0) / 1000 + self.conn.default_timeout_s
+        replies = [self.conn.receive(timeout_s) for _ in range(3 + len(wait))]
+        for r in replies:
+            if isinstance(r, Exception):
+                raise r
+        if replies[1] < 0:
+            raise LaneExpired(gone(self.lane, self.limits))
+        self._collected = len(replies[-1])
+        return [decode(f) for f in replies[-1]]
+
+    def schema(self, identity: bytes) -> pa.Schema:
+        """The schema of that id, as registered on this slot; ProtocolError if nobody registered it."""
+        return stored_schema(self.conn, self.prefix, identity)
+
+    def status(self) -> dict[str, Any] | None:
+        """Why the slot does not serve, or None while it does."""
+        return slot_status(self.conn, self.prefix)
+
+    def close(self) -> None:
+        """Remove all that the lane left behind."""
+        self.conn.call("FCALL", "udo_close", 1, self.prefix, self.lane)

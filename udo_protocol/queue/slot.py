@@ -1,0 +1,183 @@
+"""A slot as the node manager sees it: tokens and promotion, counters, status, schemas, readiness, removal.
+
+Every decision is taken by a function of udo.lua on the server; this file and its siblings (lane_end.py, slot_reader.py,
+checkpoints.py) send the payload, name the outcome and wait. Two servers take part: `queue` holds the log and the answers,
+`state` the tokens and durable values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.errors import Conflict, Fenced, ProtocolError
+from udo_protocol.formats.schema import from_ipc, schema_id
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import untrusted
+
+# What an instance counts, and the times of a frame inside the operator (udo_runtime.stats).
+COUNTERS = ("events_in", "events_out", "frames", "errors", "dead_letters", "retries", "busy_s", "p50_ms", "p99_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStats:
+    """A slot's counters; depth counts frames not yet answered."""
+
+    base: int
+    emitted: int
+    owner: int
+    depth_frames: int
+    retained_bytes: int
+    lanes: int
+
+
+def install(conn: Connection) -> None:
+    """Load the function library on a server; both servers need it before anybody else connects."""
+    conn.call("FUNCTION", "LOAD", "REPLACE", (files("udo_protocol") / "udo.lua").read_text("utf-8"))
+
+
+def as_int(value: Any, default: int = 0) -> int:
+    """The number of a reply; `default` for an absent key."""
+    return default if value is None else int(value)
+
+
+def uses(queue: Connection, prefix: str, session: str, lane: str) -> None:
+    """Note that a lane of this keyed session is being opened; says later who uses the session (see `users`)."""
+    queue.call("FCALL", "udo_uses", 1, prefix, session, lane)
+
+
+def users(queue: Connection, prefix: str, session: str) -> tuple[list[str], int]:
+    """The session's lanes that are open now, and when one was last opened, in ms since 1970 (0: not known)."""
+    (flat,) = untrusted.read(queue, ("ZRANGE", f"{prefix}used:{session}", 0, -1, "WITHSCORES"))
+    lanes = [bytes(lane).decode() for lane in flat[::2]]
+    if not lanes:
+        return [], 0
+    there = queue.transaction([("EXISTS", f"{prefix}lane:{lane}") for lane in lanes])
+    return [lane for lane, n in zip(lanes, there, strict=True) if n], int(flat[-1])
+
+
+def next_token(state: Connection, prefix: str) -> int:
+    """A token newer than all before it."""
+    return int(state.call("INCR", f"{prefix}tokens"))
+
+
+def promote(state: Connection, queue: Connection, prefix: str, token: int, between: Callable[[], None] | None = None) -> int:
+    """Make `token` the owner, on the state server first. Answers `emitted`; Fenced if a newer one owns the slot.
+
+    `between` runs while nobody can make a checkpoint: the former owner not any more, the new one not yet.
+    """
+    for conn in (state, queue):
+        with untrusted.reading(f"{prefix}emitted", "a number"):
+            status, value = conn.call("FCALL", "udo_promote", 1, prefix, token)
+        if status == b"FENCED":
+            raise Fenced(f"token {token} is older than the owner {value} of {prefix}")
+        if between is not None and conn is state:
+            between()
+    return untrusted.number(value, f"{prefix}emitted")
+
+
+def slot_stats(queue: Connection, prefix: str) -> SlotStats:
+    """Counters of a slot; SlotBroken if its keys are not what the functions of udo.lua keep there, or contradict each other."""
+    p = prefix
+    numbers = [("GETRANGE", f"{p}{name}", 0, untrusted.NUMBER_BYTES) for name in ("base", "emitted", "owner", "bytes")]
+    lists = [("LLEN", f"{p}in"), ("LLEN", f"{p}sizes")]
+    sets = [("SCARD", f"{p}{name}") for name in ("lanes", "parked", "waiting")]
+    found = untrusted.read(queue, *numbers, *lists, *sets)
+    base = untrusted.number(found[0], f"{p}base", 1, 1)
+    emitted = untrusted.number(found[1], f"{p}emitted")
+    size, (length, sizes, lanes) = untrusted.number(found[3], f"{p}bytes"), found[4:7]
+    tail = base + length - 1
+    if sizes != length:
+        raise untrusted.broken(f"{p}in", f"{sizes} frames, as {p}sizes says", f"{length} frames")
+    if not base - 1 <= emitted <= tail:
+        raise untrusted.broken(f"{p}emitted", f"a number of {base - 1} to {tail}, by the frames of the log", emitted)
+    if bool(size) != bool(length):
+        raise untrusted.broken(f"{p}bytes", f"the size of {length} frames", size)
+    return SlotStats(base, emitted, as_int(found[2] or None), tail - emitted, size, lanes)
+
+
+def owner(queue: Connection, prefix: str) -> int:
+    """The owner's token, which no operator can write; 0 if the slot never had one."""
+    return as_int(queue.call("GET", f"{prefix}owner"))
+
+
+def last_emitted(queue: Connection, prefix: str) -> int:
+    """The last answered frame: whether the slot makes progress."""
+    key = f"{prefix}emitted"
+    with untrusted.reading(key, "a number"):
+        return untrusted.number(queue.call("GET", key), key)
+
+
+def set_status(queue: Connection, prefix: str, why: Mapping[str, Any] | None) -> None:
+    """Say why the slot does not serve (code, message, ...), or None: it does. Waiting producers wake to see it."""
+    queue.call("FCALL", "udo_status", 1, prefix, "" if why is None else json.dumps(why))
+
+
+def slot_status(queue: Connection, prefix: str) -> dict[str, Any] | None:
+    """Why the slot does not serve, or None while it does."""
+    text = queue.call("GET", f"{prefix}status")
+    return None if text is None else json.loads(bytes(text))
+
+
+def failed_lanes(queue: Connection, prefix: str) -> set[str]:
+    """Lanes a frame of which was answered with an error in a keyed operator's stead."""
+    return {bytes(lane).decode("utf-8", "replace") for lane in queue.call("SMEMBERS", f"{prefix}failed")}
+
+
+def store_schema(queue: Connection, prefix: str, schema_ipc: bytes) -> bytes:
+    """Register a schema on the slot and answer its id."""
+    identity = schema_id(schema_ipc)
+    queue.call("SET", f"{prefix}schema:".encode() + identity, schema_ipc)
+    return identity
+
+
+def stored_schema(queue: Connection, prefix: str, identity: bytes) -> pa.Schema:
+    """The schema of that id; ProtocolError if nobody registered it."""
+    with untrusted.reading(f"{prefix}schema:{identity.hex()}", "a schema"):
+        data = queue.call("GET", f"{prefix}schema:".encode() + identity)
+    if data is None:
+        raise ProtocolError(f"a frame names schema {identity.hex()}, which nobody registered on {prefix}")
+    if schema_id(data) != identity:
+        raise ProtocolError(f"what is registered on {prefix} as schema {identity.hex():.40} is another one")
+    return from_ipc(bytes(data))
+
+
+def drop_slot(state: Connection, queue: Connection, prefix: str) -> None:
+    """Remove every key of a slot from both servers."""
+    if not re.fullmatch(r"udo:[^:*?\[\]]+:\d+:", prefix):
+        raise Conflict(f"expected a slot prefix like 'udo:fraud:0:', got {prefix!r}")
+    for conn in (state, queue):
+        cursor: bytes | str = "0"
+        while True:
+            cursor, keys = conn.call("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000)
+            if keys:
+                conn.call("UNLINK", *keys)
+            if cursor == b"0":
+                break
+
+
+def report_ready(queue: Connection, prefix: str, instance: str, report: Mapping[str, Any]) -> None:
+    """An instance tells the node manager, once, that it loaded or why it could not."""
+    key = f"{prefix}ready:{instance}"
+    queue.transaction([("RPUSH", key, json.dumps(report)), ("PEXPIRE", key, 600_000)])
+
+
+def ready(queue: Connection, prefix: str, instance: str, wait_ms: int) -> dict[str, Any] | None:
+    """Wait for an instance's report; None if none came in time."""
+    key = f"{prefix}ready:{instance}"
+    with untrusted.reading(key, "a list of reports"):
+        reply = queue.call("BLPOP", key, f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + queue.default_timeout_s)
+    return None if reply is None else untrusted.document(reply[1], key)
+
+
+def read_stats(queue: Connection, prefix: str, instance: str) -> dict[str, float]:
+    """An instance's counters (udo_runtime.stats); empty when it has reported none."""
+    key = f"{prefix}stats:{instance}"
+    (values,) = untrusted.read(queue, ("HMGET", key, *COUNTERS))
+    return {name: untrusted.measure(value, key) for name, value in zip(COUNTERS, values, strict=True) if value is not None}

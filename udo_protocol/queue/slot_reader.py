@@ -1,0 +1,181 @@
+"""An instance's side of a slot: range reads at its own cursor, answers behind the fence, parking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from udo_protocol.errors import Fenced
+from udo_protocol.limits import DEFAULT, INLINE_BYTES, Limits
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.frame import ERROR, Bytes, Failure, Header, encode
+from udo_protocol.queue.slot import as_int, next_token, promote
+from udo_protocol.state import untrusted
+
+# A parked reader gets a few bytes at once (that it is parked, maybe the outcome of its answers) and the rest, which is longer,
+# when it is woken: it sleeps through these.
+_ARMED_BYTES = 40
+
+
+class Emit(StrEnum):
+    """What became of answers, of a checkpoint or of a trim."""
+
+    EMITTED = "EMITTED"
+    FENCED = "FENCED"
+    DUPLICATE = "DUPLICATE"
+    GAP = "GAP"
+    STORED = "STORED"
+    TRIMMED = "TRIMMED"
+    AHEAD = "AHEAD"  # beyond the last emitted frame
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A range of the log: raw frames from sequence number `first` on, with what the slot looked like then."""
+
+    first: int
+    frames: Sequence[bytes | bytearray]
+    base: int
+    emitted: int
+    owner: int
+
+
+class SlotReader:
+    """An instance's side: range reads at its own cursor, answers, parking. Shadow until its token is the owner."""
+
+    def __init__(self, conn: Connection, prefix: str, name: str, token: int, limits: Limits = DEFAULT) -> None:
+        self.conn, self.prefix, self.name, self.token, self.limits = conn, prefix, name, token, limits
+        self._base = 1
+
+    def send_read(self, cursor: int, base: int | None = None, park_ms: int | None = None) -> None:
+        """Ask for frames from `cursor` on without waiting; `base` is what the log's base will be by then, if known.
+
+        With `park_ms` the read waits on the server until something is there, so that who is woken has the frames in hand;
+        then call `woken` before receive_read.
+        """
+        if base is not None:
+            self._base = base
+        first = max(cursor - self._base, 0)
+        p = self.prefix
+        read: list[Sequence[Arg]] = [("MULTI",), ("MGET", f"{p}base", f"{p}emitted", f"{p}owner")]
+        read += [("LRANGE", f"{p}in", first, first + self.limits.read_frames - 1), ("EXEC",)]
+        self.conn.send(read if park_ms is None else [*self._park(cursor, park_ms, "parked"), *read])
+
+    def receive_read(self, cursor: int) -> Read | None:
+        """The range, or None if the base moved meanwhile (read again). Frames a shadow must not see are left out."""
+        (base, emitted, owner), frames = self.conn.receive_transaction(2)
+        try:
+            read = Read(max(cursor, self._base), frames, as_int(base, 1), as_int(emitted), as_int(owner))
+        except ValueError:
+            raise untrusted.broken(f"{self.prefix}base or {self.prefix}emitted", "whole numbers", f"{base!r}, {emitted!r}") from None
+        if read.base != self._base:
+            self._base = read.base
+            return None
+        if read.owner != self.token:
+            return Read(read.first, frames[: max(read.emitted - read.first + 1, 0)], read.base, read.emitted, read.owner)
+        return read
+
+    def read(self, cursor: int) -> Read:
+        """Frames from `cursor` on. `first` > `cursor` means that the log was trimmed past it: reload the checkpoint."""
+        while True:
+            self.send_read(cursor)
+            if (read := self.receive_read(cursor)) is not None:
+                return read
+
+    def send_emit(
+        self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True, failed: bool = False, hold: bool = False
+    ) -> None:
+        """Send the answers to frames first, first+1 ... as (lane, frame), all or none; pair with emit_reply.
+
+        `trim`: the frames leave the log in the same step. `failed`: they stay, and who replays them skips their lanes.
+        `hold`: small answers may leave together with what is sent next.
+        """
+        lanes: dict[str, list[Arg]] = {}
+        size = 0
+        for lane, frame in answers:
+            lanes.setdefault(lane, []).append(frame)
+            size += sum(map(len, frame))
+        inline = size < INLINE_BYTES
+        decide: list[Arg] = ["FCALL", "udo_emit", 1, self.prefix, self.token, first, first + len(answers) - 1]
+        decide += ["failed" if failed else int(trim), self.limits.retained_bytes, self.limits.lane_ttl_ms, int(inline)]
+        for lane, frames in lanes.items():
+            decide += [lane, len(frames), *frames] if inline else [lane, len(frames)]
+        if inline:
+            self._emit_commands = 1
+            self.conn.send([decide], hold=hold)
+        else:
+            commands: list[Sequence[Arg]] = [("RPUSH", f"{self.prefix}out:{lane}", *frames) for lane, frames in lanes.items()]
+            self._emit_commands = len(commands) + 1
+            self.conn.send_transaction([*commands, decide])
+
+    def emit_reply(self) -> Emit:
+        """Outcome of send_emit; Fenced is raised, since nothing else may follow it."""
+        return self._outcome(self.conn.reply() if self._emit_commands == 1 else self.conn.receive_transaction(self._emit_commands)[-1])
+
+    def emit(self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True, failed: bool = False) -> Emit:
+        """send_emit and emit_reply in one."""
+        self.send_emit(first, answers, trim=trim, failed=failed)
+        return self.emit_reply()
+
+    def trim(self, seq: int) -> Emit:
+        """Take frames up to `seq` off the log, once a checkpoint covers them."""
+        return self._outcome(self.conn.call("FCALL", "udo_trim", 1, self.prefix, self.token, seq, self.limits.retained_bytes))
+
+    def pin(self, seq: int, lease_ms: int) -> int:
+        """Hold the trim in front of `seq` for that long (0 releases), while a large state loads; answers the base."""
+        with untrusted.reading(f"{self.prefix}base", "a number"):
+            return int(self.conn.call("FCALL", "udo_pin", 1, self.prefix, self.name, seq, lease_ms))
+
+    def _outcome(self, reply: Sequence[Any]) -> Emit:
+        status = Emit(reply[0].decode())
+        if status is Emit.FENCED:
+            raise Fenced(f"instance {self.name}: token {self.token} is not the owner of {self.prefix} any more, {reply[1]} is")
+        return status
+
+    def park(self, cursor: int, wait_ms: int, *, shadow: bool = False) -> bool:
+        """Sleep until there is something at `cursor` (a shadow: until it is promoted); False if nothing came in time."""
+        self.conn.send(self._park(cursor, wait_ms, "waiting" if shadow else "parked"))
+        return self.woken(wait_ms)
+
+    def _park(self, cursor: int, wait_ms: int, group: str) -> list[Sequence[Arg]]:
+        """Arm the doorbell, then sleep on it; it rings at once if there is something to do."""
+        arm = ("FCALL", "udo_park", 1, self.prefix, self.name, cursor, self.token, group)
+        return [arm, ("BLPOP", f"{self.prefix}bell:{self.name}", f"{wait_ms / 1000:.3f}")]
+
+    def sleep(self) -> None:
+        """After send_read with `park_ms`: until the range is there; what it answers first is received as ever."""
+        self.conn.sleep_through(_ARMED_BYTES)
+
+    def woken(self, wait_ms: int) -> bool:
+        """Wait for the end of the sleep; False if nothing came in time."""
+        timeout_s = wait_ms / 1000 + self.conn.default_timeout_s
+        replies = [self.conn.receive(timeout_s) for _ in range(2)]
+        for r in replies:
+            if isinstance(r, Exception):
+                raise r
+        return replies[1] is not None
+
+    def sender(self, seq: int) -> tuple[str, int]:
+        """(lane, number) that the log noted for a frame that cannot be decoded."""
+        key = f"{self.prefix}sizes"
+        with untrusted.reading(key, "`size number lane`"):
+            _, number, lane = bytes(self.conn.call("LINDEX", key, seq - self._base)).decode().split(" ", 2)
+            return lane, untrusted.number(number, key)
+
+
+def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failure, version: str, *, keyed: bool = False) -> bool:
+    """Answer the first unanswered frame with `failure`, as its owner, for an operator that dies of it or hangs on it.
+
+    `keyed`: the frame stays in the log until a checkpoint covers it, and who replays it is told to skip its lane.
+    """
+    token = next_token(state, prefix)
+    emitted = promote(state, queue, prefix, token)
+    reader = SlotReader(queue, prefix, "node-manager", token)
+    read = reader.read(emitted + 1)
+    if not read.frames:
+        return False
+    lane, number = reader.sender(emitted + 1)
+    header = Header(lane=lane, number=number, kind=ERROR, version=version, failure=failure)
+    return reader.emit(emitted + 1, [(lane, encode(header))], trim=not keyed, failed=keyed) is Emit.EMITTED

@@ -1,0 +1,229 @@
+"""The registry's HTTP API for everyone who calls it: node manager, Spark driver, command line. One method per endpoint.
+
+Errors of the registry come back as the classes of udo_protocol.errors; a registry that is away is `Unavailable`. What
+goes through the OCI distribution API stands in registry_content.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from urllib.parse import quote
+
+from udo_protocol.errors import Unavailable
+from udo_protocol.lifecycle import UPDATE_FINAL
+from udo_protocol.registry.content import OCI_MANIFEST, Content
+from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
+
+__all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
+# An update's last event has one of these phases.
+FINAL = UPDATE_FINAL
+
+
+class Registry(Content):
+    """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`, with the write token if writes are meant."""
+
+    # Catalogue
+
+    def operators(self) -> list[Json]:
+        """[{name, latest, versions: [{version, digest, created_at, pushed_by}]}], the latest version first."""
+        return list(self._json("GET", "/api/v1/operators")["operators"])
+
+    def version(self, operator: str, ref: str = "latest") -> Json:
+        """{name, version, digest, manifest, layers: [{digest, size, kind}], created_at, pushed_by}; ref: version, digest or `latest`."""
+        return self._json("GET", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}")
+
+    def collect_garbage(self, unused_s: float | None = None, *, untagged: bool = False) -> Json:
+        """{blobs, uploads} removed: what no manifest needs and no push has touched for `unused_s` (default: the registry's day).
+        With `untagged` also images that old which have no tag, belong to no index and are attached to nothing."""
+        return self._json("POST", "/api/v1/gc", {"untagged": untagged} | ({} if unused_s is None else {"unused_s": unused_s}))
+
+    def delete_version(self, operator: str, ref: str) -> None:
+        """Forget a version; Conflict while a deployment uses it."""
+        self._json("DELETE", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}")
+
+    # Deployments
+
+    def deployments(self) -> list[Json]:
+        """All deployments, each as `deployment` returns it."""
+        return list(self._json("GET", "/api/v1/deployments")["deployments"])
+
+    def deployment(self, name: str) -> Json:
+        """{name, operator, version, digest, manifest, env, secrets: [names], files: [paths], slots, policy, limits, generation,
+        previous: [{version, digest}], created_at, nodes: [{node, state, version, digest, detail, error_code, at}]}"""
+        return self._json("GET", f"/api/v1/deployments/{_q(name)}")
+
+    def deploy(
+        self,
+        name: str,
+        operator: str,
+        version: str = "latest",
+        *,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        slots: int = 1,
+        policy: str = "fail",
+        limits: Mapping[str, float] | None = None,
+    ) -> Json:
+        """Deploy; returns at once, nodes report into `deployment(name)["nodes"]`. The same again is fine, else Conflict."""
+        body = {
+            "name": name,
+            "operator": operator,
+            "version": version,
+            "env": dict(env or {}),
+            "secrets": dict(secrets or {}),
+            "files": {path: base64.b64encode(content).decode() for path, content in (files or {}).items()},
+            "slots": slots,
+            "policy": policy,
+            "limits": dict(limits or {}),
+        }
+        return self._json("POST", "/api/v1/deployments", body, retry_s=BRIEFLY_S)
+
+    def undeploy(self, name: str, *, drop_state: bool = False) -> None:
+        """Remove a deployment; nodes stop its instances. A keyed one takes its state along: Conflict without `drop_state`."""
+        self._json("DELETE", f"/api/v1/deployments/{_q(name)}{'?drop_state=true' if drop_state else ''}")
+
+    def update(self, name: str, version: str, timeout_s: float = 120.0, canary: Json | None = None) -> Iterator[Json]:
+        """Start a live update to a version (or digest). Raises here if it is refused (SchemaError, Conflict, NotFound); the
+        iterator then yields {id, phase, node, detail, at_ms, error_code} until the phase is in FINAL; `error_code` is one of
+        udo_protocol.errors where something failed. The update goes on if nobody iterates.
+
+        `canary` = {percent, for_s, rollback_if: ["errors>0", ...], min_events}: the new version serves that share of the new lanes
+        first (a keyed one tries that share of the key groups and serves nobody), and the registry decides; the last phase may then be
+        `rolled_back`."""
+        body = {"version": version, "timeout_s": timeout_s} | ({"canary": canary} if canary else {})
+        return self._follow(f"/api/v1/deployments/{_q(name)}/update", body)
+
+    def rollback(self, name: str, version: str | None = None, timeout_s: float = 120.0) -> Iterator[Json]:
+        """Like `update`, back to the former version, or to the named one of the former ones."""
+        body = {"timeout_s": timeout_s} | ({"version": version} if version else {})
+        return self._follow(f"/api/v1/deployments/{_q(name)}/rollback", body)
+
+    def update_status(self, update_id: str) -> Json:
+        """{id, deployment, action, state, detail, from_version, to_version, nodes, events, ...} of an update."""
+        return self._json("GET", f"/api/v1/updates/{_q(update_id)}")
+
+    def epoch(self, deployment: str, session: str, epoch: int) -> Json:
+        """{version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
+        return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry_s=BRIEFLY_S)
+
+    def claim(self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False) -> Json:
+        """The node is about to serve a keyed session: {session, version, node, incarnation, spread, at, granted}. The first that asks
+        becomes the session's home, and only the home is granted a session without a store."""
+        body = {"session": session, "node": node, "incarnation": incarnation, "stored": stored, "start_empty": start_empty}
+        return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/group-maps", body, retry_s=RESTART_S)
+
+    def group_maps(self, deployment: str) -> list[Json]:
+        """[{session, version, node, incarnation, spread, at}]: where the state of each keyed session lies."""
+        return list(self._json("GET", f"/api/v1/deployments/{_q(deployment)}/group-maps")["group_maps"])
+
+    def release(self, deployment: str, session: str, *, node: str = "", incarnation: str = "", force: bool = False) -> Json:
+        """The session has no home any more. Conflict while its node lives, unless forced; a node that names itself has dropped it."""
+        body = {"session": session, "node": node, "incarnation": incarnation, "force": force}
+        return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/group-maps/release", body)
+
+    def audit(self, deployment: str | None = None, limit: int = 100) -> list[Json]:
+        """[{at, who, address, action, deployment, from_digest, to_digest, detail}], the latest first."""
+        chosen = f"&deployment={_q(deployment)}" if deployment else ""
+        return list(self._json("GET", f"/api/v1/audit?limit={limit}{chosen}")["audit"])
+
+    # Nodes
+
+    def nodes(self) -> list[Json]:
+        """[{node, address, driver, capabilities, metrics_address, last_seen, live}]"""
+        return list(self._json("GET", "/api/v1/nodes")["nodes"])
+
+    def heartbeat(
+        self, node: str, *, address: str = "", driver: str = "process", capabilities: Json | None = None, metrics_address: str = ""
+    ) -> Json:
+        """The node lives: at start and every `interval_s` of the reply. Before its first one a node takes no part in updates."""
+        body = {"address": address, "driver": driver, "capabilities": capabilities or {}, "metrics_address": metrics_address}
+        return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry_s=BRIEFLY_S)
+
+    def leave(self, node: str) -> None:
+        """The node stops in good order: no update waits for it any longer."""
+        self._json("DELETE", f"/api/v1/nodes/{_q(node)}", retry_s=BRIEFLY_S)
+
+    def wanted(self, node: str, after: int = -1, wait_s: float = 25.0) -> Json:
+        """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
+
+        {generation, moved: [{deployment, session, version}], deployments:
+        [{name, operator, version, digest, manifest, layers, slots, generation, config: {env, secrets, files: {path: base64}, limits,
+        policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the node starts
+        update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes there
+        (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
+        "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
+        starts a shadow of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
+        changes the owner and reports "answering"; a shadow whose update is gone without promotion is discarded.
+        """
+        return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted?after={after}&wait_s={wait_s}", read_s=wait_s + self._timeout_s)
+
+    def report(
+        self,
+        node: str,
+        deployment: str,
+        *,
+        version: str,
+        digest: str,
+        state: str,
+        detail: str = "",
+        update_id: str | None = None,
+        phase: str | None = None,
+        at_ms: float | None = None,
+        error_code: str | None = None,
+        measured: Json | None = None,
+    ) -> None:
+        """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, "refused" when it
+        does not take the image, else what it does).
+
+        Within an update give `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed; or
+        observed, with what the canary has counted as `measured` (udo_protocol.registry.canary.Measured).
+        """
+        body: Json = {"deployment": deployment, "version": version, "digest": digest, "state": state, "detail": detail}
+        optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code, "measured": measured}
+        body |= {name: value for name, value in optional.items() if value is not None}
+        self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry_s=RESTART_S)
+
+    def health(self) -> Json:
+        """{status, generation, requires_signatures, live_nodes, waiting_requests} of a registry that answers."""
+        return self._json("GET", "/healthz")
+
+    def _follow(self, path: str, body: Json) -> Iterator[Json]:
+        first = self._stream("POST", path, body, {"Accept": "text/event-stream"})
+        return self._events(first)
+
+    def _events(self, streamed: Streamed) -> Iterator[Json]:
+        """Events to the last one; a stream that breaks is taken up again where it broke, for the registry may just be restarting."""
+        update_id, seen = "", "0"
+        while True:
+            try:
+                with streamed as response:
+                    for number, event in _parse(self._guarded(response.iter_lines())):
+                        seen, update_id = number, event["id"]
+                        yield event
+                        if event["phase"] in FINAL:
+                            return
+                broken = Unavailable(f"the registry at {self.url} ended the stream of update {update_id or '?'} before its last event")
+            except Unavailable as e:
+                broken = e
+            if not update_id:
+                raise broken
+            again = partial(self._stream, "GET", f"/api/v1/updates/{update_id}/events", None, {"Last-Event-ID": seen})
+            streamed = retrying(again, self._timeout_s)
+
+
+def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
+    """(id, data) of each server-sent event."""
+    number = "0"
+    for line in lines:
+        if line.startswith("id: "):
+            number = line[4:]
+        elif line.startswith("data: "):
+            yield number, json.loads(line[6:])
+
+
+def _q(text: str) -> str:
+    return quote(text, safe=":")

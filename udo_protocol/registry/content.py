@@ -1,0 +1,161 @@
+"""Images in the registry, by the OCI distribution API: blobs, manifests, what is attached to them. Large ones never sit in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from udo_protocol import errors
+from udo_protocol.errors import ProtocolError, Unavailable
+from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Transport, retrying
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_EMPTY_TYPE, _EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
+_CHUNK = 1 << 20
+
+
+class Content(Transport):
+    """The content of one registry. A `repository` is an operator's name, or any other OCI repository."""
+
+    def has_blob(self, repository: str, digest: str) -> bool:
+        """Whether the repository has this blob."""
+        try:
+            self._send("HEAD", f"{_at(repository)}/blobs/{quote(digest, safe=':')}")
+        except errors.NotFound:
+            return False
+        return True
+
+    def push_blob(self, repository: str, digest: str, path: Path) -> None:
+        """Upload the file at `path` as `digest`, unless the registry has it; what broke off is resumed where it broke."""
+        if self.has_blob(repository, digest):
+            return
+        # Without `from` the registry looks into all its repositories: what one operator has is sent once.
+        location = self._mount(repository, digest)
+        if location is None:
+            return
+        offset = 0
+
+        def upload() -> None:
+            with path.open("rb") as file:
+                rest = os.fstat(file.fileno()).st_size - file.seek(offset)
+                headers = {"Content-Length": str(rest), "Content-Type": "application/octet-stream"}
+                content = iter(lambda: file.read(_CHUNK), b"")
+                self._send("PUT", f"{location}?digest={quote_plus(digest)}", content=content, headers=headers)
+
+        def resume() -> None:
+            nonlocal offset
+            try:
+                upload()
+            except Unavailable:
+                if self.has_blob(repository, digest):
+                    return
+                standing = self._send("GET", location).headers["Range"]
+                offset = int(standing.partition("-")[2]) + 1 if standing != "0-0" else 0
+                raise
+
+        retrying(resume, RESTART_S)
+
+    def push_bytes(self, repository: str, data: bytes) -> str:
+        """Upload a small blob, unless the registry has it; its digest."""
+        digest = digest_of(data)
+        if not self.has_blob(repository, digest):
+            self._send("POST", f"{_at(repository)}/blobs/uploads/?digest={quote_plus(digest)}", content=data, retry_s=BRIEFLY_S)
+        return digest
+
+    def mount_blob(self, repository: str, digest: str, source: str) -> bool:
+        """Make a blob of the repository `source` one of `repository` too, without sending it; whether there was one."""
+        return self.has_blob(repository, digest) or self._mount(repository, digest, source) is None
+
+    def _mount(self, repository: str, digest: str, source: str = "") -> str | None:
+        """None if the registry had the blob in another repository, else where to upload it."""
+        chosen = f"&from={quote_plus(source)}" if source else ""
+        begun = self._send("POST", f"{_at(repository)}/blobs/uploads/?mount={quote_plus(digest)}{chosen}", retry_s=BRIEFLY_S)
+        return None if begun.status_code == 201 else str(begun.headers["Location"])
+
+    def put_manifest(self, repository: str, ref: str, manifest: bytes) -> str:
+        """Store an OCI manifest whose blobs are pushed, under a tag or its digest; its digest.
+
+        Under a tag, in the repository of an operator, it becomes a version: Conflict if that has other content,
+        SignatureError if the registry wants a signature that is not attached yet.
+        """
+        path, headers = f"{_at(repository)}/manifests/{quote(ref, safe=':')}", {"Content-Type": OCI_MANIFEST}
+        response = self._send("PUT", path, content=manifest, headers=headers, retry_s=BRIEFLY_S)
+        return str(response.headers["Docker-Content-Digest"])
+
+    def manifest(self, repository: str, ref: str) -> bytes:
+        """The manifest under a tag, a digest or `latest`."""
+        return bytes(self._send("GET", f"{_at(repository)}/manifests/{quote(ref, safe=':')}").content)
+
+    def blob(self, repository: str, digest: str) -> bytes:
+        """A small blob, such as an image config; ProtocolError if what comes does not have that digest."""
+        data = bytes(self._send("GET", f"{_at(repository)}/blobs/{quote(digest, safe=':')}").content)
+        if digest_of(data) != digest:
+            raise ProtocolError(f"blob {digest} from {self.url}: what came has digest {digest_of(data)}; fetch it again")
+        return data
+
+    def fetch_blob(self, repository: str, digest: str, path: Path) -> None:
+        """Download a blob to `path`: whole and with that digest, or not at all (ProtocolError)."""
+
+        def download() -> None:
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+                try:
+                    sha = hashlib.sha256()
+                    self._download(f"{_at(repository)}/blobs/{quote(digest, safe=':')}", file.write, sha.update)
+                    if f"sha256:{sha.hexdigest()}" != digest:
+                        raise ProtocolError(f"blob {digest} from {self.url}: what came has digest sha256:{sha.hexdigest()}; fetch it again")
+                    os.replace(file.name, path)
+                except BaseException:
+                    os.unlink(file.name)
+                    raise
+
+        retrying(download)
+
+    def attach(
+        self, repository: str, digest: str, size: int, artifact_type: str, annotations: Mapping[str, str], payload: bytes, payload_type: str
+    ) -> str:
+        """Attach an artifact to the manifest `digest` of `size` bytes, for `referrers` to find; the artifact's digest."""
+        empty = {"mediaType": _EMPTY_TYPE, "digest": self.push_bytes(repository, _EMPTY), "size": len(_EMPTY)}
+        document = {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "artifactType": artifact_type,
+            "config": empty,
+            "layers": [{"mediaType": payload_type, "digest": self.push_bytes(repository, payload), "size": len(payload)}],
+            "subject": {"mediaType": OCI_MANIFEST, "digest": digest, "size": size},
+            "annotations": dict(annotations),
+        }
+        body = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        return self.put_manifest(repository, digest_of(body), body)
+
+    def referrers(self, repository: str, digest: str, artifact_type: str = "") -> list[Json]:
+        """Descriptors {digest, artifactType, annotations, ...} of what is attached to a manifest, of one type if given."""
+        chosen = f"?artifactType={quote_plus(artifact_type)}" if artifact_type else ""
+        found: list[Json] = self._json("GET", f"{_at(repository)}/referrers/{digest}{chosen}")["manifests"]
+        # A registry may ignore the wish.
+        return [d for d in found if artifact_type in ("", d.get("artifactType"))]
+
+
+def digest_of(data: bytes) -> str:
+    """OCI's way of writing a sha256."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def parse_json(data: bytes, what: str) -> dict[str, Any]:
+    """The JSON object in `data`; ProtocolError says what it was meant to be."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as e:
+        raise ProtocolError(f"{what} is not JSON: {e}") from e
+    if not isinstance(found, dict):
+        raise ProtocolError(f"{what}: expected a JSON object, got {type(found).__name__}")
+    return found
+
+
+def _at(repository: str) -> str:
+    return f"/v2/{quote(repository)}"

@@ -1,0 +1,37 @@
+"""Begins the log of a slot anew whose keys an operator broke: for this slot it is as if the queue server had been lost.
+
+Frames that were not answered are gone, and so are the lanes: each attempt fails with LaneExpired and is retried, on the state of
+the newest checkpoint, which stays. Whoever was attached is fenced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from udo_protocol.errors import Fenced, SlotBroken
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.slot import next_token
+from udo_protocol.state import checkpoints, rewinding
+
+
+def begin(state: Connection, queue: Connection, prefix: str, *, keyed: bool) -> None:
+    """Nothing is in the log any more; Fenced if a newer instance owns the slot."""
+    token = next_token(state, prefix)
+    _fenced_or(state, prefix, "udo_promote", token)
+    # Behind every number that the log can have had: what dead letters and dropped sessions say of old frames stays true.
+    cuts = [seq for seq, run in checkpoints.cut(state, prefix).values() if run == queue.run_id]
+    seq = max([time.time_ns() // 1000, *(last + 1 for last in cuts)])
+    if keyed:
+        with suppress(SlotBroken):
+            rewinding.forget(state, queue, prefix)  # the input since then is gone: nobody can go back
+        covers: list[Sequence[Arg]] = [("SET", f"{prefix}ckpt", f"{seq} {queue.run_id}"), ("DEL", f"{prefix}riding")]
+        checkpoints.amend(state, prefix, token, covers)
+    _fenced_or(queue, prefix, "udo_anew", token, seq)
+
+
+def _fenced_or(conn: Connection, prefix: str, function: str, token: int, *more: int) -> None:
+    status, value = conn.call("FCALL", function, 1, prefix, token, *more)
+    if status == b"FENCED":
+        raise Fenced(f"token {token} is older than the owner {value} of {prefix}")

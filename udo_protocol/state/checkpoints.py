@@ -1,0 +1,138 @@
+"""What a slot keeps on the state server: checkpoints of durable state, fenced, and the order of a session's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.slot import as_int
+from udo_protocol.queue.slot_reader import Emit
+from udo_protocol.state import following, untrusted
+
+# What a follower of that name is to be told of a write.
+Journal = Callable[[str], Sequence[bytes]]
+# A write is tried again when a follower came or went meanwhile: that happens once in an update.
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What durable state covers: frames up to `seq` of the queue server's run `incarnation`, and answers not yet emitted.
+
+    `riding` are the answers, as (lane, frame), to the last frames of the range: they were made durable with the state and
+    are emitted from here if their instance died before it could.
+    """
+
+    seq: int = 0
+    incarnation: str = ""
+    riding: Sequence[tuple[str, bytes | bytearray]] = ()
+
+
+def checkpoint(
+    state: Connection,
+    prefix: str,
+    token: int,
+    covers: Checkpoint,
+    emitted: int,
+    writes: Sequence[Sequence[Arg]],
+    journal: Journal = lambda follower: (),
+    wait_ms: int = 10_000,
+) -> Emit:
+    """Make `writes` (commands on the slot's keys) and what they cover durable in one step; AHEAD beyond emitted + riding.
+
+    `journal` is what a follower, if there is one, is told of it (following.py). Fenced by WATCH: sound here, since nothing is
+    sent behind the transaction before its outcome is known, and payload may be large. Returns when it is on disk (WAITAOF on
+    the same connection); ServerLost if that takes longer than `wait_ms`.
+    """
+    if covers.seq > emitted + len(covers.riding):
+        return Emit.AHEAD
+    riding: list[Arg] = [part for lane, frame in covers.riding for part in (lane, frame)]
+    commands: list[Sequence[Arg]] = [
+        *writes,
+        ("SET", f"{prefix}ckpt", f"{covers.seq} {covers.incarnation}"),
+        ("DEL", f"{prefix}riding"),
+    ]
+    if riding:
+        commands.append(("RPUSH", f"{prefix}riding", *riding))
+    _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms, journal)
+    return Emit.STORED
+
+
+def amend(state: Connection, prefix: str, token: int, writes: Sequence[Sequence[Arg]], wait_ms: int = 10_000) -> None:
+    """Make `writes` durable in one step, as the owner, without covering anything: state is replaced from outside."""
+    _write_as_owner(state, prefix, token, writes, "a change of state", wait_ms)
+
+
+def _write_as_owner(
+    state: Connection,
+    prefix: str,
+    token: int,
+    commands: Sequence[Sequence[Arg]],
+    what: str,
+    wait_ms: int,
+    journal: Journal = lambda follower: (),
+) -> None:
+    for _ in range(_TRIES):
+        state.send([("WATCH", f"{prefix}owner", f"{prefix}follower"), ("MGET", f"{prefix}owner", f"{prefix}follower")])
+        state.receive()
+        owner, follower = state.reply()
+        if as_int(owner) != token:
+            state.call("UNWATCH")
+            raise Fenced(f"token {token} is not the owner of {prefix} any more, {as_int(owner)} is")
+        name = "" if follower is None else bytes(follower).decode("utf-8", "replace")
+        told = following.tell(prefix, name, journal(name)) if name else []
+        steps = [*commands, *told]
+        state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
+        replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
+        for r in (*replies, *(replies[-2] or ())):
+            if isinstance(r, Exception):
+                raise r
+        if replies[-2] is None:
+            continue
+        if replies[-1][0] < 1:
+            raise ServerLost(f"the state server on {state.path} did not make {what} of {prefix} durable within {wait_ms} ms")
+        return
+    raise Fenced(f"token {token} could not write {what} of {prefix}: its owner or follower changed {_TRIES} times meanwhile")
+
+
+def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
+    """What durable state covers; Checkpoint() if there is none."""
+    covers, riding = untrusted.read(state, ("GET", f"{prefix}ckpt"), ("LRANGE", f"{prefix}riding", 0, -1))
+    if covers is None:
+        return Checkpoint()
+    with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
+        seq, incarnation = bytes(covers).decode().split(" ")
+    with untrusted.reading(f"{prefix}riding", "lanes and answers"):
+        answers = [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)]
+    return Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), incarnation, answers)
+
+
+def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: str = "", started_ms: int = 0) -> int:
+    """1, 2, 3 ...: the session's runs as they were first seen; TwoProducers for a second call in one.
+
+    Stale for a run that started before the newest one and is only seen now: numbered by sight, a late task of a driver
+    that is gone would make the driver's successor stale for ever (tests/model, runs_in_start_order).
+    """
+    ordinal, known = state.call("FCALL", "udo_run", 1, prefix, session, run, call, started_ms)
+    if ordinal < 0:
+        raise Stale(
+            f"session {session} of {prefix.split(':')[1]}: a run of the query that was planned later is known, this one's answers do not "
+            "count. If it is the newest, build its DataFrame anew (call udo(...) again) before starting it"
+        )
+    if bytes(known).decode() != call:
+        raise TwoProducers(
+            f"session {session} of {prefix.split(':')[1]} is used by two calls in one query; give each a name: udo(..., uid='first')"
+        )
+    return int(ordinal)
+
+
+def cut(state: Connection, prefix: str) -> dict[str, tuple[int, str]]:
+    """Sessions that were dropped or replaced: frames up to (seq, of that run of the queue server) belong to what was there before."""
+    flat = state.call("HGETALL", f"{prefix}cut")
+    found = {}
+    for name, value in zip(flat[::2], flat[1::2], strict=True):
+        seq, _, incarnation = bytes(value).decode().partition(" ")
+        found[bytes(name).decode()] = (int(seq), incarnation)
+    return found

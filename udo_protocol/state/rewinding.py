@@ -1,0 +1,83 @@
+"""State kept from before an update, so that a version which cannot read what the new one writes can come back.
+
+The input since then is held in the log by a pin; a version that goes back starts from what was kept and processes it again
+without answering. Both are bounded: in time by who keeps them, in bytes by the log (a pin holds at most half of its bound).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from udo_protocol.errors import SlotBroken
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.state import untrusted
+from udo_protocol.state.checkpoints import load_checkpoint
+
+_PIN = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept: `info` of who kept it, and the frames that state covers: up to `seq` of the log of the queue server's run `log`."""
+
+    info: Mapping[str, Any]
+    seq: int
+    log: str
+
+
+def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, Any], window_ms: int) -> None:
+    """Keep the state as it is durable now, and the frames behind it; nobody may own the slot meanwhile."""
+    covers = load_checkpoint(state, prefix)
+    seq = covers.seq if covers.incarnation == queue.run_id else 0
+    queue.call("FCALL", "udo_pin", 1, prefix, _PIN, seq + 1, window_ms)
+    state.call("FCALL", "udo_keep", 1, prefix, json.dumps({**info, "seq": seq, "log": queue.run_id}))
+
+
+def kept(state: Connection, prefix: str) -> Kept | None:
+    """What is kept, if anything that can be used."""
+    key = f"{prefix}kept"
+    with suppress(SlotBroken):
+        (text,) = untrusted.read(state, ("HGET", key, "info"))
+        if text is None:
+            return None
+        info = untrusted.document(text, key)
+        with untrusted.reading(key, "digest, until, seq and log"):
+            known = {"digest": str(info["digest"]), "until": untrusted.measure(info.get("until", 0), key)}
+            return Kept({**info, **known}, untrusted.number(info["seq"], key), str(info["log"]))
+    return None
+
+
+def possible(state: Connection, prefix: str, digest: str) -> bool:
+    """Whether the version of that digest is the one whose state is kept."""
+    found = kept(state, prefix)
+    return found is not None and bool(found.info["digest"] == digest)
+
+
+def pending(state: Connection, prefix: str, digest: str) -> bool:
+    """Whether the version of that digest, if it is to serve now, has to start from what was kept: the durable state is still the
+    newer version's, which has made a checkpoint since."""
+    if not possible(state, prefix, digest):
+        return False
+    then, now = untrusted.read(state, ("HGET", f"{prefix}kept", "ckpt"), ("GET", f"{prefix}ckpt"))
+    return then is not None and bytes(then) != bytes(now or b"")
+
+
+def rewind(prefix: str) -> Sequence[Arg]:
+    """The command that makes the durable state what was kept. Only within the checkpoint that covers the input since: alone, it
+    would leave epochs that have been answered to the log, which goes with the queue server."""
+    return ("FCALL", "udo_rewind", 1, prefix)
+
+
+def release(queue: Connection, prefix: str) -> None:
+    """The input since is not needed any more."""
+    queue.call("FCALL", "udo_pin", 1, prefix, _PIN, 0, 0)
+
+
+def forget(state: Connection, queue: Connection, prefix: str) -> None:
+    """Nobody will come back."""
+    state.call("FCALL", "udo_forget_kept", 1, prefix)
+    release(queue, prefix)
