@@ -286,7 +286,7 @@ def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, G
     for _ in range(_READ_TRIES):
         numbers = _numbers(state, p, session)
         values = [c for n in numbers for c in (("GET", f"{p}g:{session}:{n}"), ("LRANGE", f"{p}d:{session}:{n}", 0, -1))]
-        flat, *found = untrusted.read(state, ("HGETALL", f"{p}m:{session}"), *values)
+        flat, *found = untrusted.read(state, ("HGETALL", f"{p}m:{session}"), *values, most_bytes=untrusted.STATE_BYTES)
         metas = _metas(flat, f"{p}m:{session}")
         if sorted(metas) == numbers:
             break
@@ -311,7 +311,7 @@ def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoin
         commands += [["HGETALL", f"{prefix}m:{s}"] for s in wanted]
         for s, n in each:
             commands += [["GET", f"{prefix}g:{s}:{n}"], ["LRANGE", f"{prefix}d:{s}:{n}", 0, -1]]
-        covers, records, *found = untrusted.read(state, *commands)
+        covers, records, *found = untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES)
         metas = {s: _metas(flat, f"{prefix}m:{s}") for s, flat in zip(wanted, found, strict=False)}
         known = _parsed(records, f"{prefix}sessions")
         if known.keys() == wanted.keys() and all(sorted(metas[s]) == wanted[s] for s in wanted):

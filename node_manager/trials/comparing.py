@@ -278,8 +278,9 @@ class Comparisons:
     def _examples(self, c: Comparison, queue: Connection) -> list[str]:
         assert c.load.instance is not None
         key = f"{c.slot.prefix}differ:{c.load.instance.name}"
+        (found,) = untrusted.read(queue, ("LPOP", key, _FETCHED))
         with untrusted.reading(key, "a list of JSON"):
-            return [bytes(e).decode() for e in queue.call("LPOP", key, _FETCHED) or ()]
+            return [bytes(e).decode() for e in found or ()]
 
     def _remove(self, c: Comparison) -> None:
         if c.load.instance is not None:

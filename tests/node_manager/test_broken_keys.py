@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -298,3 +299,24 @@ def test_an_owner_that_broke_its_counters_and_dies_is_replaced(daemon: Daemon, l
     assert (broken.state, f"{MINE}stats:{found.instance}" in broken.last_error) == ("broken", True)
     wait_until(lambda: (daemon.slot("mine").state, daemon.slot("mine").restarts) == ("owner", 1), 20, "the next owner")
     assert lane("mine").ask(1) == 2
+
+
+def test_what_an_operator_blows_up_is_read_past_and_costs_the_manager_no_memory(neighbours: Daemon) -> None:
+    instance, manager = owner(neighbours), psutil.Process(neighbours.process.pid)
+    with servers(neighbours) as conns:
+        queue, state = conns["queue"], conns["state"]
+        before = manager.memory_info().rss
+        big = bytearray(150 << 20)
+        queue.call("HSET", f"{MINE}stats:{instance}", "events_in", big)
+        state.call("HSET", f"{MINE}sessions", "s1", big)
+        del big
+        grown = 0
+        for _ in range(3):
+            look_at_everything(neighbours)
+            grown = max(grown, manager.memory_info().rss - before)
+        found = {s.deployment: s for s in neighbours.api.status().slots}
+        broken = [s.broken for s in neighbours.api.sessions().sessions if s.broken]
+
+    assert "stats" in found["mine"].last_error and "is broken: it holds more than" in found["mine"].last_error
+    assert any("sessions is broken: it holds more than" in text for text in broken)
+    assert grown < 75 << 20

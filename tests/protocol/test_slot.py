@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import Servers
-from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, Stale, TwoProducers
+from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, SlotBroken, Stale, TwoProducers
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import Limits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import ANSWER, DATA, Failure, Header, decode, encode
-from udo_protocol.state import checkpoints
+from udo_protocol.state import checkpoints, untrusted
 
 P = "udo:t:0:"
 SCHEMA = to_ipc(pa.schema([("a", pa.int64())]))
@@ -274,3 +274,16 @@ def test_another_run_of_the_server_and_a_missing_server_are_server_lost(servers:
 def test_bytes_that_are_no_frame_are_named(bytes_: bytes, what: str) -> None:
     with pytest.raises(ProtocolError, match=what):
         decode(bytes_)
+
+
+def test_values_beyond_what_is_looked_at_are_read_past_and_their_key_is_named(servers: Servers) -> None:
+    queue = servers.queue()
+    queue.call("HSET", f"{P}h", "a", "x" * 10, "b", "y" * 100_000, "c", "z" * 10)
+    queue.call("SET", f"{P}s", "1")
+
+    with pytest.raises(SlotBroken, match=f"key {P}h is broken: it holds more than the 1000 bytes that are looked at"):
+        untrusted.read(queue, ("GET", f"{P}s"), ("HGETALL", f"{P}h"), most_bytes=1000)
+
+    # The connection is where it was: the next replies are those of the next commands.
+    assert untrusted.read(queue, ("GET", f"{P}s"), ("HMGET", f"{P}h", "a", "c"), most_bytes=1000) == [b"1", [b"x" * 10, b"z" * 10]]
+    assert len(queue.call("HGET", f"{P}h", "b")) == 100_000

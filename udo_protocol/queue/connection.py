@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,12 @@ class ReplyError(PeerError):
     """The server refused a command; carries its text."""
 
     code = "server"
+
+
+# In the place of a value that is more than the reader wanted to know (Connection.at_most).
+BEYOND = ReplyError("BEYOND more than the reader keeps")
+# What a value costs its reader besides its bytes.
+_ITEM_BYTES = 64
 
 
 class ServerLoading(ServerLost):
@@ -58,6 +65,7 @@ class Connection:
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self.bulk_bytes = _BULK_BYTES
+        self._budget_bytes: int | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # A server that hangs takes in neither connections nor commands once its buffers are full.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
@@ -132,6 +140,15 @@ class Connection:
         if replies[-1] is None:
             raise ReplyError("a transaction was discarded although it watches nothing")
         return list(replies[-1])
+
+    @contextmanager
+    def at_most(self, size: int) -> Iterator[None]:
+        """Values of replies in here are kept up to `size` bytes in all; BEYOND stands for each further one, which is read past."""
+        self._budget_bytes = size
+        try:
+            yield
+        finally:
+            self._budget_bytes = None
 
     def send(self, commands: Iterable[Sequence[Arg]], *, hold: bool = False) -> None:
         """Write commands without waiting for their replies; with `hold` they may leave with the next ones, in one write."""
@@ -228,7 +245,15 @@ class Connection:
                 return line
             self._fill()
 
-    def _bulk(self, size: int) -> bytes | pa.Buffer:
+    def _bulk(self, size: int) -> bytes | pa.Buffer | ReplyError:
+        if self._budget_bytes is not None:
+            self._budget_bytes -= size + _ITEM_BYTES
+            if self._budget_bytes < 0:
+                self._read_past(size + 2)
+                return BEYOND
+        return self._value(size)
+
+    def _value(self, size: int) -> bytes | pa.Buffer:
         if size > self.bulk_bytes:
             self.close()  # what follows cannot be told from it
             raise ProtocolError(f"a value of {size} bytes; the bound is {self.bulk_bytes}")
@@ -240,7 +265,7 @@ class Connection:
         if size < _JOIN_BYTES:
             while self._end - self._start < size + 2:
                 self._fill()
-            return self._bulk(size)
+            return self._value(size)
         # Arrow's pool neither zeroes nor gives back what the next frame needs again: a third less processor time a frame
         # of 320 KB, through all three processes, than a bytearray.
         big = pa.allocate_buffer(size)
@@ -254,6 +279,13 @@ class Connection:
             self._fill()
         self._start += 2
         return big
+
+    def _read_past(self, size: int) -> None:
+        while size > (have := self._end - self._start):
+            size -= have
+            self._start = self._end = 0
+            self._fill()
+        self._start += size
 
     def _fill(self) -> None:
         if self._start == self._end:

@@ -171,7 +171,7 @@ def report_ready(queue: Connection, prefix: str, instance: str, report: Mapping[
 def ready(queue: Connection, prefix: str, instance: str, wait_ms: int) -> dict[str, Any] | None:
     """Wait for an instance's report; None if none came in time."""
     key = f"{prefix}ready:{instance}"
-    with untrusted.reading(key, "a list of reports"):
+    with untrusted.reading(key, "a list of reports"), queue.at_most(untrusted.LOOK_BYTES):
         reply = queue.call("BLPOP", key, f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + queue.default_timeout_s)
     return None if reply is None else untrusted.document(reply[1], key)
 

@@ -99,7 +99,8 @@ def _write_as_owner(
 
 def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
     """What durable state covers; Checkpoint() if there is none."""
-    covers, riding = untrusted.read(state, ("GET", f"{prefix}ckpt"), ("LRANGE", f"{prefix}riding", 0, -1))
+    reads = (("GET", f"{prefix}ckpt"), ("LRANGE", f"{prefix}riding", 0, -1))
+    covers, riding = untrusted.read(state, *reads, most_bytes=untrusted.STATE_BYTES)
     if covers is None:
         return Checkpoint()
     with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):

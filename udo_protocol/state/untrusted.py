@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from udo_protocol.errors import SlotBroken
-from udo_protocol.queue.connection import Arg, Connection, ReplyError
+from udo_protocol.queue.connection import BEYOND, Arg, Connection, ReplyError
 
 # Numbers up to here are exact in Lua and in JSON, and fit every message that they are passed on in.
 MOST = (1 << 53) - 1
@@ -21,7 +21,12 @@ MOST = (1 << 53) - 1
 NUMBER_BYTES = 32
 _SHOWN_CHARACTERS = 60
 _LATEST_S = 253_402_300_799  # the end of the year 9999
-_HOLDS = {"GET": "a string", "GETRANGE": "a number", "LLEN": "a list", "LRANGE": "a list", "SCARD": "a set", "ZRANGE": "a sorted set"}
+_HOLDS = {"GET": "a string", "GETRANGE": "a number", "SCARD": "a set", "ZRANGE": "a sorted set"}
+_HOLDS |= dict.fromkeys(("LLEN", "LRANGE", "LPOP"), "a list")
+# Of what is looked at for people, in all. What may be larger says so where it is read.
+LOOK_BYTES = 16 << 20
+# State itself, for who reads it whole: as much as a server can hold.
+STATE_BYTES = 1 << 40
 
 
 def broken(key: str, expected: str, came: object) -> SlotBroken:
@@ -44,11 +49,14 @@ def reading(key: str, expected: str) -> Iterator[None]:
         raise broken(key, expected, f"{type(e).__name__}: {e}") from None
 
 
-def read(conn: Connection, *commands: Sequence[Arg]) -> list[Any]:
-    """The replies of one transaction of reading commands, whose second word is the key."""
+def read(conn: Connection, *commands: Sequence[Arg], most_bytes: int = LOOK_BYTES) -> list[Any]:
+    """The replies of one transaction of commands whose second word is the key, of up to `most_bytes` together."""
     conn.send_transaction(commands)
-    replies = conn.receive_outcomes(len(commands))
+    with conn.at_most(most_bytes):
+        replies = conn.receive_outcomes(len(commands))
     for command, reply in zip(commands, replies, strict=True):
+        if reply is BEYOND or (isinstance(reply, list) and any(r is BEYOND for r in reply)):
+            raise SlotBroken(f"key {command[1]!s} is broken: it holds more than the {most_bytes} bytes that are looked at")
         if isinstance(reply, ReplyError):
             with reading(str(command[1]), _HOLDS.get(str(command[0]), "a hash")):
                 raise reply
