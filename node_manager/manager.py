@@ -139,6 +139,8 @@ class Manager:
         self.comparisons = Comparisons(self._node)
         self.homes = Homes(settings.node, catalogue, lambda: self.servers.connect("state"))
         self._deployments: dict[str, Deployment] = {}
+        # What is wanted here and cannot be served: name -> why.
+        self.unserved: dict[str, UdoError] = {}
         self._lock = RLock()
         self._lock_fd = -1
         self._stopping = False
@@ -566,7 +568,12 @@ class Manager:
     ) -> Lane:
         """The slot a producer is to push to; SchemaError if its events do not fit, OperatorError if it cannot load."""
         base, _, pin = name.partition("@")
-        deployment = self.find(base)
+        try:
+            deployment = self.find(base)
+        except NotFound:
+            if why := self.unserved.get(base):
+                raise type(why)(f"deployment {base!r} is not served on node {self.settings.node}: {why}") from None
+            raise
         if pin_epoch:
             pin = self._epoch(deployment, session, epoch)
         slot = self._pinned(deployment, pin) if pin else self._own_or_canary(deployment)

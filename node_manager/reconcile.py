@@ -263,12 +263,14 @@ class Reconciler:
             self._report(wish, "failed", text, phase="failed", error_code=code, **step)
             return True
         refused, text = isinstance(e, Refused), f"{text}{self._instead(wish['name'], wish['digest'])}"
+        self._manager.unserved[wish["name"]] = e if isinstance(e, UdoError) else UdoError(text)
         self._report(wish, REFUSED if refused else "failed", text, error_code=code)
         return refused
 
     def _bring_about(self, wish: Mapping[str, Any]) -> bool:
         name, manager = wish["name"], self._manager
         if wish.get("removed"):
+            manager.unserved.pop(name, None)
             with contextlib.suppress(NotFound):
                 manager.undeploy(name, source="registry")
             self._told.pop(name, None)
@@ -290,6 +292,7 @@ class Reconciler:
             manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
         else:
             manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
+        manager.unserved.pop(name, None)
         self._report(wish, "answering")
         return True
 

@@ -21,7 +21,7 @@ from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.settings import Settings
 from tests.conftest import wait_until
-from tests.node_manager.conftest import add
+from tests.node_manager.conftest import Lane, add
 from tests.node_manager.test_registry import SCHEMAS, Cluster, cluster  # noqa: F401 - a fixture
 from tests.registry.conftest import Image, image, sha
 from udo_cli import remote
@@ -186,6 +186,9 @@ def test_a_hostile_version_blocks_no_deploy_or_update_and_says_why_it_is_refused
     with pytest.raises(Refused, match=r"node n1: refused: layer code: .* has the size '-1536'"):
         remote.await_answering(client, "e", 30, lambda _: None)
     assert cluster.state("e") == ("refused", "1")
+    # Who calls it from Spark or a client hears the same.
+    with pytest.raises(Refused, match=r"deployment 'e' is not served on node n1: .* has the size '-1536'"):
+        Lane(cluster.node.api, "e", "l")
     assert list(client.update("d", "2"))[-1]["phase"] == "done"
     image("other", "1", add(7), **SCHEMAS).push(client, cluster.blobs)
     client.deploy("o", "other", "1")
