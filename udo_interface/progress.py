@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROPERTY = "udo.asyncProgressTracking"
+# Real-time mode is run by that class, too. Nobody has shown yet that a keyed stream is exact there.
 _EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
-# Real-time mode is run by that class, too, and writes the offsets of every epoch there: it has no gaps.
-_REAL_TIME = "RealTimeTrigger"
 _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 log = logging.getLogger(__name__)
 
@@ -80,11 +79,10 @@ def require_synchronous(context: TaskContext, what: str) -> None:
 def _refusal(what: str) -> UsageError:
     return UsageError(
         f"{what} keeps state, and this query was started with asyncProgressTrackingEnabled: a restart would run several of its epochs "
-        "as one, and their events would count twice. Start it without that option"
+        "as one, and their events would count twice. Start it without that option (and not in real-time mode)"
     )
 
 
 def _asynchronous(shared: Any, query: Any) -> bool:
     execution = shared.activeStreamingQueries().get(query)
-    kind, trigger = (execution.getClass().getSimpleName(), execution.trigger().getClass().getSimpleName()) if execution else ("", "")
-    return kind == _EXECUTION and trigger != _REAL_TIME
+    return execution is not None and execution.getClass().getSimpleName() == _EXECUTION

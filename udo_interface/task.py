@@ -5,8 +5,10 @@ Objects here are pickled by the driver and carry plain values only; everything t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +129,7 @@ class Task:
         if self.keyed:
             require_synchronous(context, self.what)
             session = f"{session}.{self.uid}" if self.uid else session
-            run = (context.getLocalProperty("spark.jobGroup.id") or "") if query else ""
+            run = self._run(context) if query else ""
             # An RDD's partition is one group by itself: its keys come from nowhere else.
             here, count = context.partitionId(), self.keyed.partitions
             groups = groups_of(here, count) if count else [here]
@@ -142,6 +144,16 @@ class Task:
             self.uid,
             self.window,
             keyed,
+        )
+
+    def _run(self, context: TaskContext) -> str:
+        """The run of the streaming query, which Spark makes the job group of its thread; a restarted query is told from it."""
+        run = context.getLocalProperty("spark.jobGroup.id") or ""
+        with contextlib.suppress(ValueError):
+            return str(uuid.UUID(run))
+        raise UsageError(
+            f"{self.what} keeps state and needs the run of its streaming query, which Spark keeps as the job group: "
+            f"expected a UUID, got {run!r}. In foreachBatch, call it before the job group is set to something else"
         )
 
     def _chunks(self, rows: Iterable[Any], sent: pa.Schema) -> Iterator[tuple[pa.RecordBatch, list[list[Any]]]]:

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks import pushed
+from benchmarks.hostile_layers import HOSTILE
 from tests.cli.conftest import Shell
 from tests.cli.test_platform import ask
 from tests.conftest import wait_until
+from udo_cli.exits import Exit
 from udo_cli.main import cli
 from udo_protocol.node.api import connect_node
 from udo_protocol.registry.api import Registry
@@ -170,3 +173,18 @@ def test_up_says_what_was_cut_off_a_damaged_state_file_and_status_goes_on_saying
 
 
 _RUN = "from udo_runtime import operator\n@operator\ndef run(b):\n    return {'b': b.column('a')}\n"
+
+
+def test_a_refused_version_is_named_by_deploy_status_and_inspect(platform: Shell, tmp_path: Path) -> None:
+    why = "has the size '-1536'"
+    url, token = platform("up", "--json").json["registry"], (platform.home / "registry" / "token").read_text().strip()
+    with Registry(url, token=token, user="tests") as api:
+        pushed._push(api, "1", HOSTILE["negative_size"][1](), tmp_path / "layer")
+    try:
+        assert why in platform("deploy", pushed.OPERATOR, code=Exit.REFUSED).err
+        status = platform("status", code=None)
+        assert f"{pushed.OPERATOR} is refused on node" in status.err and why in status.err and status.code == Exit.OPERATOR
+        assert why in platform("inspect", pushed.OPERATOR).out
+    finally:
+        platform("undeploy", pushed.OPERATOR)
+    assert why not in platform("status", code=None).err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,13 @@ from udo_runtime import operator
 def run(batch):
     os._exit(7)
 """
+
+
+@pytest.fixture
+def hostile(platform: Platform) -> str:
+    """An operator that answers what no honest one would."""
+    source = (Path(__file__).parents[2] / "benchmarks/operators/attack/attack.py").read_text("utf-8")
+    return platform.operator(source, entry="op:Attack", input={"attack": "string", "arguments": "string"}, output={"result": "string"})
 
 
 def message(error: pytest.ExceptionInfo[BaseException]) -> str:
@@ -186,6 +194,28 @@ def test_an_operator_that_dies_on_its_input_fails_the_query_with_the_reason(spar
         udo(name)(spark.range(0, 5, 1, 1)).collect()
     assert f"{name}@1" in message(caught)
     assert "status 7" in message(caught) or "code 7" in message(caught), message(caught)
+
+
+@pytest.mark.parametrize(
+    ("attack", "arguments", "why"),
+    [
+        ("text_beyond", {"end": 1 << 30}, "did not answer with a proper frame"),
+        ("many_rows", {"rows": 100_000_000}, "did not answer with a proper frame"),
+        ("compressed_bomb", {"mebibytes": 128}, "did not answer with a proper frame"),
+        ("giant_header", {"mebibytes": 64}, "a frame header of"),
+        ("giant_error", {"mebibytes": 64}, "characters cut"),
+    ],
+)
+def test_an_answer_made_to_harm_its_caller_fails_the_query_with_the_reason_and_no_worker_dies(
+    spark: SparkSession, hostile: str, attack: str, arguments: dict[str, int], why: str
+) -> None:
+    df = spark.createDataFrame([(attack, json.dumps(arguments))], "attack string, arguments string").coalesce(1)
+    for rows in (lambda: udo(hostile)(df).collect(), lambda: df.rdd.mapPartitions(udo(hostile).map_partitions).collect()):
+        with pytest.raises(Exception) as caught:
+            rows()
+        said = str(caught.value)
+        assert f"{hostile}@1" in said and why in said, said[:2000]
+        assert "exited unexpectedly" not in said and len(said) < 1 << 20
 
 
 def test_an_operator_that_cannot_be_loaded_fails_the_query_with_its_traceback(spark: SparkSession, platform: Platform) -> None:

@@ -208,6 +208,24 @@ def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSes
     stream.check()
 
 
+@pytest.mark.parametrize("group", [None, "mine"])
+def test_a_foreach_batch_that_takes_its_querys_job_group_away_is_told_so(stream: Stream, count: str, group: str | None) -> None:
+    """Without the run of the query a restarted one could not be told from its zombie."""
+
+    def each(df: DataFrame, epoch: int) -> None:
+        context = df.sparkSession.sparkContext
+        context.setLocalProperty("spark.jobGroup.id", group)
+        udo(count)(df, key="k").collect()
+
+    stream.add()
+    query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(stream.directory / "ckpt")).start()
+    try:
+        with pytest.raises(PySparkException, match=f"needs the run of its streaming query.*got '{group or ''}'"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+
+
 def test_an_epoch_that_a_limit_cuts_short_leaves_no_trace(stream: Stream) -> None:
     limited: list[int] = []
 

@@ -9,6 +9,7 @@ import click
 from udo_cli import base
 from udo_cli.commands.node import NODE_COLUMNS, node_row
 from udo_cli.exits import Exit
+from udo_protocol.lifecycle import REFUSED
 
 EXAMPLES = """
 udo status
@@ -66,7 +67,10 @@ def _away(registry: dict[str, Any] | None) -> list[str]:
 
 def _failing(registry: dict[str, Any] | None) -> list[str]:
     states = ((d["name"], n) for d in (registry or {"deployments": []})["deployments"] for n in d["nodes"])
-    return [f"{name} fails on node {n['node']}: {n['detail'].partition(chr(10))[0]}" for name, n in states if n["state"] == "failed"]
+    words = {"failed": "fails", REFUSED: "is refused"}
+    return [
+        f"{name} {words[n['state']]} on node {n['node']}: {n['detail'].partition(chr(10))[0]}" for name, n in states if n["state"] in words
+    ]
 
 
 def _node(address: str) -> dict[str, Any]:
