@@ -37,6 +37,17 @@ def test_the_same_files_give_the_same_digest_wherever_and_whenever(udo: Shell, o
     assert digest(udo, first) == digest(udo, second)
 
 
+def test_a_push_says_what_stays_out_of_the_package(udo: Shell, operator: Callable[..., Path]) -> None:
+    folder = operator()
+    for inside in ("node_modules/left/pad.js", "lib/.env", "__pycache__/op.cpython-311.pyc", "lib/kept.txt"):
+        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+        (folder / inside).write_text("x")
+    done = udo("push", folder, "--dry-run", "--json")
+    assert "left out of the package: lib/.env, node_modules/ (" in done.err
+    assert done.json["left_out"] == ["lib/.env", "node_modules/"]
+    assert "left out" not in udo("push", operator(), "--dry-run").err
+
+
 def test_another_line_of_code_gives_another_digest(udo: Shell, operator: Callable[..., Path]) -> None:
     assert digest(udo, operator(plus=1)) != digest(udo, operator(plus=2))
 
