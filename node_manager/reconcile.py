@@ -304,14 +304,15 @@ class Reconciler:
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
         """One phase of a two-phase update."""
         name, version, digest = wish["name"], update["version"], update["digest"]
-        manager, config = self._manager, dict(wish["config"])
+        manager, old = self._manager, dict(wish["config"])
+        config = {**old, **(update.get("config") or {})}
         step = {"version": version, "digest": digest, "update_id": update["id"]}
         there = True
         if update["phase"] in ("canary", "prepare"):
             try:
                 manager.find(name)
             except NotFound:
-                there = self._serve_old(wish, config)
+                there = self._serve_old(wish, old)
         if update["phase"] == "canary":
             manager.discard(name)  # of a former update that came to nothing
             manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))

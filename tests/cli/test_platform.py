@@ -101,6 +101,30 @@ def test_configuration_reaches_the_operator_and_a_secret_is_shown_nowhere(platfo
     platform("undeploy", "conf")
 
 
+def test_an_update_changes_a_variable_and_a_file_without_a_new_version(platform: Shell, operator: Operators, tmp_path: Path) -> None:
+    (tmp_path / "plus.txt").write_text("40")
+    source = (
+        "import os\nfrom udo_runtime import operator\n@operator\ndef run(b):\n"
+        "    n = int(open('plus').read()) + int(os.environ.get('E', '0')) + int(os.environ.get('S', '0'))\n"
+        "    return {'b': [a + n for a in b.column('a').to_pylist()]}\n"
+    )
+    platform("push", operator("live", "1", source=source))
+    platform("deploy", "live", "--env", "E=100", "--secret", "S", "--file", f"{tmp_path / 'plus.txt'}:plus", S="1000")
+    assert ask(platform, "live", 1) == 1141
+
+    done = platform("update", "live", "--env", "E=200")
+    assert "live@1 answers after" in done.out and "variable E" in done.err
+    assert ask(platform, "live", 1) == 1241
+    (tmp_path / "plus.txt").write_text("50")
+    platform("update", "live", "--file", f"{tmp_path / 'plus.txt'}:plus", "--unset", "S")
+    assert ask(platform, "live", 1) == 251
+    assert platform("inspect", "live", "--json").json["secrets"] == []
+
+    assert "no such variable, secret or file; there are: E, plus" in platform("update", "live", "--unset", "T", code=3).err
+    assert "give the VERSION to go to, or --env" in platform("update", "live", code=2).err
+    platform("undeploy", "live")
+
+
 def test_a_version_that_does_not_fit_is_refused_and_the_old_one_answers_on(platform: Shell, operator: Operators) -> None:
     platform("push", operator("fit", "1"))
     platform("push", operator("fit", "2", output="string"))
