@@ -7,6 +7,7 @@ at a time, so that a slow start holds up nobody else.
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 import time
@@ -256,6 +257,8 @@ class Reconciler:
         if not isinstance(e, UdoError):
             supervised.failed("reconcile", wish["name"])
             text = f"{type(e).__name__} in node manager {self._node}: {text[:_TOLD_CHARS]}; its log says where"
+            if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+                text, code = f"the disk of node {self._node} is full ({e.filename or e}): make room there, then try again", Unavailable.code
         if wish.get("removed"):
             return False
         if update := wish.get("update"):  # the registry decides, the old version serves

@@ -25,7 +25,7 @@ from udo_protocol.queue.slot import report_ready
 from udo_protocol.queue.slot_reader import SlotReader
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
-from udo_runtime.execution.failure import ProcessingError, own_traceback, said
+from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
 from udo_runtime.execution.load import Processor, load
 from udo_runtime.output import by_lines
 from udo_runtime.sdk.api import Context
@@ -118,7 +118,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         try:
             processor.open()
         except Exception as e:
-            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {said(e)}", own_traceback(e)) from e
+            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {explained(e)}", own_traceback(e)) from e
     except ProcessingError as e:
         print(e.traceback or e, file=sys.stderr, flush=True)
         report_ready(
