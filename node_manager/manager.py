@@ -532,7 +532,7 @@ class Manager:
         with contextlib.suppress(UdoError):  # one that is stopped just now
             wanted = self._wanted(deployment, deployment.version, deployment.digest, deployment.config)
             for slot in slots:
-                if slot.wanted is None or slot.wanted.image.digest not in (going_to, wanted.image.digest):
+                if slot.wanted is None or (slot.wanted.image.digest != going_to and slot.wanted != wanted):
                     slot.serve(wanted)
 
     def _canary_slot(self, deployment: Deployment, number: int) -> Slot:

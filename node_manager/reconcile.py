@@ -7,6 +7,7 @@ at a time, so that a slow start holds up nobody else.
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 import time
@@ -256,6 +257,8 @@ class Reconciler:
         if not isinstance(e, UdoError):
             supervised.failed("reconcile", wish["name"])
             text = f"{type(e).__name__} in node manager {self._node}: {text[:_TOLD_CHARS]}; its log says where"
+            if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+                text, code = f"the disk of node {self._node} is full ({e.filename or e}): make room there, then try again", Unavailable.code
         if wish.get("removed"):
             return False
         if update := wish.get("update"):  # the registry decides, the old version serves
@@ -307,14 +310,15 @@ class Reconciler:
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
         """One phase of a two-phase update."""
         name, version, digest = wish["name"], update["version"], update["digest"]
-        manager, config = self._manager, dict(wish["config"])
+        manager, old = self._manager, dict(wish["config"])
+        config = {**old, **(update.get("config") or {})}
         step = {"version": version, "digest": digest, "update_id": update["id"]}
         there = True
         if update["phase"] in ("canary", "prepare"):
             try:
                 manager.find(name)
             except NotFound:
-                there = self._serve_old(wish, config)
+                there = self._serve_old(wish, old)
         if update["phase"] == "canary":
             manager.discard(name)  # of a former update that came to nothing
             manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))

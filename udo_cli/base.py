@@ -5,6 +5,7 @@ Imports click and the error table only, so that `udo --help` stays quick.
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,11 +14,29 @@ from typing import Any
 import click
 
 from udo_cli.exits import Exit, exit_for
-from udo_protocol.errors import UdoError
+from udo_protocol.errors import UdoError, Unavailable, UsageError
+
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def _of_system(error: BaseException) -> BaseException:
+    """A file that the system does not let us have, as an error that says what to do; anything else as it is."""
+    if not isinstance(error, OSError) or error.errno not in _DENIED + _FULL or error.filename is None:
+        return error
+    from udo_cli.settings import Settings
+
+    if error.errno in _FULL:
+        return Unavailable(f"{error.filename} cannot be written: the disk is full")
+    home = Settings().local.path
+    ours = str(error.filename).startswith(str(home))
+    then = f". It belongs to UDO_HOME ({home}), which must be a directory you can write to" if ours else ""
+    return UsageError(f"{error.filename} cannot be opened or made: {error.strerror}{then}")
 
 
 def report(error: BaseException, *, as_json: bool) -> Exit:
     """Print `error` as one message (one JSON object with --json) on stderr; the exit code it stands for."""
+    error = _of_system(error)
     known = isinstance(error, UdoError)
     code = exit_for(error) if isinstance(error, UdoError) else Exit.INTERNAL
     text = str(error) if known else f"{type(error).__name__}: {error} (unexpected; run again with --debug and report it)"

@@ -94,6 +94,12 @@ def secret_values(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def require_once(env: dict[str, str], secrets: dict[str, str]) -> None:
+    """UsageError if a variable is given in both ways."""
+    if twice := env.keys() & secrets.keys():
+        raise UsageError(f"given both as --env and as --secret: {', '.join(sorted(twice))}")
+
+
 def file_contents(texts: Iterable[str]) -> dict[str, bytes]:
     """`{name: bytes}` of PATH[:NAME] texts; names stay inside the operator's folder."""
     found: dict[str, bytes] = {}

@@ -51,6 +51,11 @@ def short(digest: str | None) -> str:
     return (digest or "").removeprefix("sha256:")[:12]
 
 
+def some(names: Sequence[str], most: int = 10) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def size(count: float) -> str:
     """Bytes for people: 1.5 MiB."""
     for unit in ("B", "KiB", "MiB"):

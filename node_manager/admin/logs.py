@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ from node_manager.drivers import logfile
 from node_manager.manager import Deployment, Manager
 from node_manager.slots.slot import Slot
 
-# As udo_runtime writes it: "2026-01-31 12:00:00,123 INFO name text".
-_STAMP = re.compile(r"^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})\s")
 # A follower learns of a new instance this often.
 _NEXT_S = 0.25
 
@@ -33,8 +30,8 @@ class _Stamp:
         self.at = ""
 
     def line(self, instance: str, version: str, text: str) -> Line:
-        if m := _STAMP.match(text):
-            self.at = f"{m[1]}T{m[2]}.{m[3]}"
+        at, text = logfile.split_stamp(text)
+        self.at = at or self.at
         return Line(self.at, instance, version, text)
 
 

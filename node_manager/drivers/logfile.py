@@ -7,6 +7,7 @@ operator may write gigabytes without ever ending one.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,14 @@ KEPT_LINES = 100_000
 _CHUNK_BYTES = 1 << 20
 # A follower looks up this often; nobody polls when nobody follows.
 FOLLOW_S = 0.25
+# What a runtime puts before each line: "2026-01-31 12:00:00,123 ".
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})(?:\s|$)")
+
+
+def split_stamp(line: str) -> tuple[str, str]:
+    """(its time, the line without it); ('', line) of a line that carries none, as a program's that was started by the operator."""
+    found = _STAMP.match(line)
+    return (f"{found[1]}T{found[2]}.{found[3]}", line[found.end() :]) if found else ("", line)
 
 
 def bound(path: Path, kept_bytes: int = KEPT_BYTES) -> None:

@@ -92,7 +92,7 @@ def given_up(load: Load) -> Conflict:
 
 def log_end(instance: Instance) -> str:
     """The last lines it wrote, for an error message; '' if there are none."""
-    lines = logfile.tail(instance.directory / "log", _LOG_LINES)
+    lines = [logfile.split_stamp(line)[1] for line in logfile.tail(instance.directory / "log", _LOG_LINES)]
     return "\nlast lines of its log:\n" + cut("\n".join(lines), LOG_END_CHARS) if lines else ""
 
 

@@ -31,6 +31,18 @@ _LIMITS = {f.name for f in fields(Limits)} | set(OperatorLimits.model_fields)
 EPOCHS_KEPT = 100
 
 
+def require_files(files: dict[str, str]) -> None:
+    """ValueError unless these are base64 under relative paths that stay inside."""
+    for name, content in files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+            raise ValueError(f"file {name!r}: expected a relative path inside the operator's directory")
+        try:
+            base64.b64decode(content, validate=True)
+        except binascii.Error:
+            raise ValueError(f"file {name!r}: expected its content in base64") from None
+
+
 class NewDeployment(BaseModel):
     """Body of POST /api/v1/deployments."""
 
@@ -49,14 +61,7 @@ class NewDeployment(BaseModel):
     @field_validator("files")
     @classmethod
     def _files_stay_inside(cls, files: dict[str, str]) -> dict[str, str]:
-        for name, content in files.items():
-            path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-                raise ValueError(f"file {name!r}: expected a relative path inside the operator's directory")
-            try:
-                base64.b64decode(content, validate=True)
-            except binascii.Error:
-                raise ValueError(f"file {name!r}: expected its content in base64") from None
+        require_files(files)
         return files
 
     @field_validator("limits")
@@ -124,7 +129,8 @@ def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deploy
             return there, False
         raise Conflict(
             f"deployment {new.name!r} exists ({there.version.name}@{there.version.version}, or with other settings): change its version "
-            f"with: udo update {new.name} {version.version}; for other settings undeploy it first"
+            f"with: udo update {new.name} {version.version}, its variables, secrets and files with: udo update {new.name} --env, --secret, "
+            "--file or --unset; for other limits or another policy undeploy it first"
         )
     deployment = Deployment(
         name=new.name, version_id=version.id, version=version, previous=[], generation=bump(session), created_at=caller.now, **config

@@ -96,6 +96,7 @@ def wanted(session: Session) -> dict[str, Any]:
             "digest": u.to_digest,
             "phase": {"canary": "canary", "preparing": "prepare", "promoting": "promote"}[u.state],
             "percent": u.canary["percent"] if u.canary and u.state == "canary" else 0,
+            "config": u.config,  # takes the place of these parts of the deployment's; null: they stay
             "manifest": v.manifest,
             "layers": v.layers,
         }

@@ -12,8 +12,9 @@ from typing import Any
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from registry.domain import audit, catalogue, deployments
+from registry.domain import audit, catalogue, configuration, deployments
 from registry.domain.audit import Caller, iso
+from registry.domain.configuration import ConfigBody
 from registry.domain.presence import Presence
 from registry.store.models import Deployment, Event, Participant, Update, Version
 from registry.store.store import bump
@@ -100,8 +101,11 @@ def start(
     there: Presence,
     timeout_s: float,
     canary: dict[str, Any] | None = None,
+    change: ConfigBody | None = None,
 ) -> Update:
     """Begin an update, maybe with a canary (CanaryBody), on the nodes that are live; those that are away stand as `gone` in it.
+
+    With `change` it goes to other variables, secrets or files, of the same version or another one.
 
     Conflict when no node is live, and while another one runs; but a rollback during a canary ends that one.
     """
@@ -120,8 +124,10 @@ def start(
             f"no node is live, so nobody could check or serve {old.name}@{new.version}: {name!r} stays at @{old.version}. Nodes known: "
             f"{there.named() or 'none'}. Start one (udo up, udo node), then try again; see: udo status"
         )
+    config = configuration.changed(deployment, change)
+    moves = new.digest != old.digest or config is not None
     if canary:
-        _require_canary(deployment, new, canary)
+        _require_canary(deployment, new, canary, moves=moves)
     update = Update(
         id=secrets.token_hex(8),
         deployment=name,
@@ -137,14 +143,17 @@ def start(
         started_at=caller.now,
         deadline_at=caller.now + timeout_s,
         timeout_s=timeout_s,
+        config=config,
         canary=canary and {**canary, "since": None},
     )
     session.add(update)
     session.flush()
-    nodes = there.live if new.digest != old.digest else []
+    nodes = there.live if moves else []
     session.add_all(Participant(update_id=update.id, node=n, state="waiting") for n in nodes)
     session.add_all(Participant(update_id=update.id, node=n, state="gone") for n in there.away if nodes)
     route = f"{old.name}@{old.version} -> @{new.version} on {len(nodes)} node(s)"
+    if config is not None:
+        route += f", {configuration.told(change)}"
     if nodes and there.away:
         route += f", not on {there.named()}"
     noted = f"{route}, update {update.id}"
@@ -225,13 +234,13 @@ def _tries(deployment: Deployment, canary: dict[str, Any]) -> str:
     return f"{len(share_of_groups(canary['percent']))} of {KEY_GROUPS} key groups, tried beside {deployment.version.version}"
 
 
-def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any]) -> None:
+def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any], *, moves: bool) -> None:
     if not _keyed(deployment) and any(Condition.parse(text).measure == DIFFERENT for text in canary["rollback_if"]):
         raise UsageError(
             f"condition {DIFFERENT!r}: expected a keyed deployment, {deployment.name!r} is not: its canary answers events that the serving "
             "version does not, so there is nothing to compare. Use a diff before"
         )
-    if new.digest == deployment.version.digest:
+    if not moves:
         raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: there is nothing to try")
 
 
@@ -351,6 +360,8 @@ def _promote(session: Session, update: Update, now: float) -> None:
             old = {"version": deployment.version.version, "digest": deployment.version.digest}
             deployment.previous = [old, *(p for p in deployment.previous if p["digest"] not in (old["digest"], new.digest))][:PREVIOUS_KEPT]
         deployment.version = new
+    for kind, values in (update.config or {}).items():
+        setattr(deployment, kind, values)
     deployment.generation = bump(session)
     update.deadline_at = now + update.timeout_s
     _move(session, update, "promoting", now)
@@ -364,6 +375,7 @@ def _fail(session: Session, update: Update, why: str, now: float, error_code: st
 
 
 def _outcome(session: Session, update: Update, now: float) -> None:
+    update.config = None  # secrets among it
     caller = Caller(update.who, update.address, now)
     action = f"{update.action}.{update.state}"
     audit.record(

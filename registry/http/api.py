@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from registry.content import repositories
 from registry.domain import audit, catalogue, deployments, group_maps, nodes, updates
 from registry.domain.canaries import CanaryBody
+from registry.domain.configuration import ConfigBody
 from registry.http.stream import stream
 from registry.http.web import body, caller, flag, number, reply, services
 from udo_protocol.errors import UsageError
@@ -28,6 +29,7 @@ class UpdateBody(BaseModel):
     # Nodes may have to pull gigabytes and load a model; each of the two phases has this long.
     timeout_s: float = Field(default=120.0, gt=0, le=3600)
     canary: CanaryBody | None = None
+    config: ConfigBody | None = None
 
 
 class EpochBody(BaseModel):
@@ -141,10 +143,12 @@ def start_update(name: str, action: str) -> Response:
         raise UsageError('update: expected the version to go to, as {"version": ...}')
     if action == "rollback" and wish.canary is not None:
         raise UsageError("rollback: a canary belongs to an update; go back without one")
+    if action == "rollback" and wish.config is not None:
+        raise UsageError("rollback: variables, secrets and files stay as they are; change them by an update")
     canary = wish.canary.model_dump() if wish.canary else None
     try:
         with s.store.write() as session:
-            update = updates.start(session, by, name, action, wish.version, s.presumed(session), wish.timeout_s, canary)
+            update = updates.start(session, by, name, action, wish.version, s.presumed(session), wish.timeout_s, canary, wish.config)
     except UsageError as e:
         with s.store.write() as session:
             audit.record(session, by, f"{action}.refused", deployment=name, detail=str(e))

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from flask import Response, current_app, request
 from pydantic import BaseModel, ValidationError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
@@ -102,7 +103,7 @@ def on_error(e: Exception) -> Response:
     if isinstance(e, UdoError):
         status = getattr(e, "status", None) or next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
         code, message, retry = e.code, str(e), e.retry
-    elif isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+    elif _disk_full(e):
         status, code, message, retry = 507, "unavailable", "the registry's disk is full; remove versions and run: udo registry gc", True
     elif isinstance(e, HTTPException):
         if e.response is not None or e.code in (301, 308):
@@ -122,6 +123,13 @@ def on_error(e: Exception) -> Response:
         for challenge in auth.challenges(request.host_url, oci_base=request.path == "/v2/"):
             response.headers.add("WWW-Authenticate", challenge)
     return response
+
+
+def _disk_full(e: Exception) -> bool:
+    """Of a file, or of the database: PostgreSQL's class of errors for it is 53100."""
+    if isinstance(e, DBAPIError):
+        return "disk is full" in str(e.orig) or getattr(e.orig, "sqlstate", "") == "53100"
+    return isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def reply(data: Any, status: int = 200) -> Response:

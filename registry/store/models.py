@@ -104,6 +104,7 @@ class Update(Base):
     started_at: Mapped[float]
     deadline_at: Mapped[float]
     timeout_s: Mapped[float]
+    config: Mapped[dict[str, Any] | None]  # env, secrets and files to go to, if they change; removed when it has ended
     canary: Mapped[dict[str, Any] | None]  # canaries.CanaryBody and `since`: when all nodes had begun, or null
 
 

@@ -155,3 +155,16 @@ def test_debug_shows_where_an_error_comes_from(udo: Shell, tmp_path: Path) -> No
     (tmp_path / "empty").mkdir()
     assert "Traceback" in udo("test", tmp_path / "empty", "--debug", code=2).err
     assert "Traceback" in udo("--debug", "test", tmp_path / "empty", code=2).err
+
+
+def test_a_package_that_an_operator_lacks_is_to_be_added_to_its_requirements(udo: Shell, operator: Callable[..., Path]) -> None:
+    early, late = operator(source="import pandas\n"), operator(body="import sklearn.svm")
+    for folder, package in ((early, "pandas"), (late, "sklearn")):
+        said = udo("test", folder, code=6).err
+        assert f"No module named '{package}'" in said and f"add the package of '{package}' to requirements in operator.toml" in said
+
+
+@pytest.mark.parametrize("home", ["/dev/null/udo", "/sys/udo"])
+def test_a_home_that_cannot_be_written_is_told(home: str) -> None:
+    error = Shell(Path(home))("up", code=2).err
+    assert f"UDO_HOME ({home})" in error and "must be a directory you can write to" in error and "unexpected" not in error

@@ -37,6 +37,17 @@ def test_the_same_files_give_the_same_digest_wherever_and_whenever(udo: Shell, o
     assert digest(udo, first) == digest(udo, second)
 
 
+def test_a_push_says_what_stays_out_of_the_package(udo: Shell, operator: Callable[..., Path]) -> None:
+    folder = operator()
+    for inside in ("node_modules/left/pad.js", "lib/.env", "__pycache__/op.cpython-311.pyc", "lib/kept.txt"):
+        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+        (folder / inside).write_text("x")
+    done = udo("push", folder, "--dry-run", "--json")
+    assert "left out of the package: lib/.env, node_modules/ (" in done.err
+    assert done.json["left_out"] == ["lib/.env", "node_modules/"]
+    assert "left out" not in udo("push", operator(), "--dry-run").err
+
+
 def test_another_line_of_code_gives_another_digest(udo: Shell, operator: Callable[..., Path]) -> None:
     assert digest(udo, operator(plus=1)) != digest(udo, operator(plus=2))
 
@@ -107,7 +118,9 @@ def test_a_link_out_of_the_folder_is_refused(udo: Shell, operator: Callable[...,
         ('entry = "op:run"', 'entry = "other:run"', "names the module other.py; there are: op.py"),
         ('entry = "op:run"', "entry = 7", "entry: "),
         ('version = "1"', "version = ", "is not valid TOML"),
-        ("[limits]", "[limitz]", "limitz"),
+        ("[limits]", "[limitz]", "did you mean limits?"),
+        ("open_timeout_s", "open_timeouts", "did you mean open_timeout_s"),
+        ("[limits]", "[zzzz]", "there are: name, version, description"),
         ('[output]\nb = "int64"', "[output]", "output: "),
     ],
 )

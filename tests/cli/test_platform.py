@@ -14,11 +14,18 @@ import psutil
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.conftest import wait_until
+from tests.conftest import require, wait_until
 from udo_cli.commands.node import CAPABILITIES
 from udo_interface import connect
 
 Operators = Callable[..., Path]
+OPEN = """
+import socket, urllib.request
+from udo_runtime import Operator
+class run(Operator):
+    def open(self, ctx):
+        {call}
+"""
 
 
 def ask(platform: Shell, deployment: str, a: int) -> int:
@@ -99,6 +106,30 @@ def test_configuration_reaches_the_operator_and_a_secret_is_shown_nowhere(platfo
     for log in platform.home.rglob("log"):
         assert not log.is_file() or b"hunter2" not in log.read_bytes()
     platform("undeploy", "conf")
+
+
+def test_an_update_changes_a_variable_and_a_file_without_a_new_version(platform: Shell, operator: Operators, tmp_path: Path) -> None:
+    (tmp_path / "plus.txt").write_text("40")
+    source = (
+        "import os\nfrom udo_runtime import operator\n@operator\ndef run(b):\n"
+        "    n = int(open('plus').read()) + int(os.environ.get('E', '0')) + int(os.environ.get('S', '0'))\n"
+        "    return {'b': [a + n for a in b.column('a').to_pylist()]}\n"
+    )
+    platform("push", operator("live", "1", source=source))
+    platform("deploy", "live", "--env", "E=100", "--secret", "S", "--file", f"{tmp_path / 'plus.txt'}:plus", S="1000")
+    assert ask(platform, "live", 1) == 1141
+
+    done = platform("update", "live", "--env", "E=200")
+    assert "live@1 answers after" in done.out and "variable E" in done.err
+    assert ask(platform, "live", 1) == 1241
+    (tmp_path / "plus.txt").write_text("50")
+    platform("update", "live", "--file", f"{tmp_path / 'plus.txt'}:plus", "--unset", "S")
+    assert ask(platform, "live", 1) == 251
+    assert platform("inspect", "live", "--json").json["secrets"] == []
+
+    assert "no such variable, secret or file; there are: E, plus" in platform("update", "live", "--unset", "T", code=3).err
+    assert "give the VERSION to go to, or --env" in platform("update", "live", code=2).err
+    platform("undeploy", "live")
 
 
 def test_a_version_that_does_not_fit_is_refused_and_the_old_one_answers_on(platform: Shell, operator: Operators) -> None:
@@ -222,6 +253,38 @@ def test_without_a_platform_every_command_says_how_to_start_one(tmp_path: Path, 
         assert "udo up" in away(*words, code=5).err
     assert "nothing was running" in away("down").out
     assert "udo up" in away("ls", code=5, UDO_REGISTRY="http://127.0.0.1:9").err
+
+
+def test_a_network_that_the_sandbox_refuses_is_told_as_the_reason(platform: Shell, operator: Operators) -> None:
+    if not platform("status", "--json").json["registry"]["nodes"][0]["capabilities"]["isolates_network"]:
+        require("a sandbox", "apt-get install -y --no-install-recommends bubblewrap")
+    for n, call in enumerate(("urllib.request.urlopen('http://127.0.0.1:9')", "socket.create_connection(('example.org', 80))")):
+        platform("push", operator(f"net{n}", source=OPEN.format(call=call)), "--json")
+        error = platform("deploy", f"net{n}", code=6).err
+        assert "the node's sandbox gives operators no network: docs/sandbox.md" in error
+        platform("undeploy", f"net{n}")
+
+
+def test_a_server_that_does_not_answer_makes_the_status_fail(platform: Shell) -> None:
+    pid = next(s["pid"] for s in platform("status", "--json").json["node"]["servers"] if s["role"] == "state")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: platform("status", code=None).code == 5, 60, "the status to fail")
+        assert "does not answer since" in platform("status", code=5).err
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: platform("status", code=None).code == 0, 60, "the status to be well again")
+
+
+def test_a_node_manager_that_was_killed_is_told_in_words(udo: Shell) -> None:
+    own = Shell(udo.home / "own")
+    own("up")
+    pid = json.loads((own.home / "node" / "process.json").read_text())["pid"]
+    psutil.Process(pid).kill()
+    wait_until(lambda: not psutil.pid_exists(pid), 10, "end of the node manager")
+    error = own("logs", "x", code=5).err
+    assert "nobody listens on that socket any more" in error and "udo up" in error and "addresses" not in error
+    own("down")
 
 
 def test_down_leaves_nothing_running_even_after_the_node_manager_was_killed(operator: Operators, udo: Shell) -> None:

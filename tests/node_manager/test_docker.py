@@ -213,9 +213,9 @@ def test_containers_go_on_when_the_manager_is_killed_and_the_next_one_adopts_the
 
 
 def test_what_an_operator_writes_is_in_its_log(daemon: Daemon, lane: Open) -> None:
-    daemon.deploy(add(1).replace("import os", "import sys; print('hello from a container', file=sys.stderr)"))
+    daemon.deploy(add(1).replace("import os", "print('hello from a container')"))
 
-    wait_until(lambda: any("hello from a container" in line.text for line in daemon.api.logs("d")), 10, "the line")
+    wait_until(lambda: any(line.text == "hello from a container" and line.at for line in daemon.api.logs("d")), 10, "the line")
 
 
 def test_without_its_manager_a_hung_container_is_removed_after_the_grace(

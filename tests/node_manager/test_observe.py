@@ -89,6 +89,31 @@ def test_logs_follow_an_operator_over_an_update_and_show_former_instances(daemon
     wait_until(lambda: {"1", "2"} <= {line.version for line in daemon.api.logs("d")}, 10, "lines of both versions")
 
 
+PRINTING = """
+import sys
+from udo_runtime import operator
+@operator
+def run(batch):
+    print("on stderr", file=sys.stderr)
+    print("saw", *batch.column("a").to_pylist())
+    print("two\\nlines, ", end="")
+    print("and the end")
+    return {"b": batch.column("a")}
+"""
+
+
+def test_a_short_print_is_in_the_log_at_once_with_one_time_stamp_a_line(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(PRINTING)
+    caller = lane()
+    caller.ask(7)
+
+    wait_until(lambda: any(line.text == "lines, and the end" for line in daemon.api.logs("d")), 10, "what was printed last")
+
+    lines = [line for line in daemon.api.logs("d") if not line.text.startswith(("INFO", "WARNING"))]
+    assert [line.text for line in lines] == ["on stderr", "saw 7", "two", "lines, and the end"]
+    assert all(line.at.startswith("20") for line in lines)
+
+
 def test_an_idle_node_costs_almost_nothing(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
     lane().ask(1)

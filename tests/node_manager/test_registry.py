@@ -127,6 +127,41 @@ def test_an_update_that_does_not_load_fails_with_the_traceback_and_the_old_versi
         list(cluster.client.update("d", "3"))
 
 
+CONFIGURED = """
+import os
+from udo_runtime import operator
+plus = int(os.environ["A"]) + int(os.environ.get("B", "0")) + len(os.environ["S"]) + int(open("f").read())
+@operator
+def run(batch):
+    return {"b": [a + plus for a in batch.column("a").to_pylist()]}
+"""
+
+
+def test_an_update_changes_variables_secrets_and_files_and_all_others_stay(cluster: Cluster) -> None:
+    cluster.deploy(CONFIGURED, env={"A": "100", "B": "10"}, secrets={"S": "xx"}, files={"f": b"1000"})
+    lane, client = cluster.lane(), cluster.client
+    assert lane.ask(0) == 1112
+
+    def update(config: dict[str, Any]) -> dict[str, Any]:
+        return list(client.update("d", "1", config=config))[-1]
+
+    assert update({"env": {"A": "200"}, "files": {"f": b"2000"}})["phase"] == "done"
+    assert lane.ask(0) == 2212, "the same lane is answered with the new values"
+    failed = update({"env": {"A": "no number"}, "secrets": {"S": "yyy"}})
+    assert failed["phase"] == "failed" and "no number" in failed["detail"]
+    assert lane.ask(0) == 2212, "what cannot be loaded changes nothing"
+    assert update({"env": {"B": None}, "secrets": {"S": "yyyy"}})["phase"] == "done"
+    assert lane.ask(0) == 2204
+    with pytest.raises(NotFound, match="no variable 'B' to remove; there are: A"):
+        update({"env": {"B": None}})
+
+    cluster.node.stop()
+    cluster.start_node()
+    assert cluster.lane().ask(0) == 2204, "and over a restart of the node"
+    assert client.deployment("d")["env"] == {"A": "200"}
+    assert "yyyy" not in str(client.audit("d")) and "file f" in str(client.audit("d"))
+
+
 def test_a_rollback_to_a_narrower_version_is_allowed(cluster: Cluster) -> None:
     cluster.deploy(add(1))
     wide = 'from udo_runtime import operator\n@operator\ndef run(batch):\n    return {"b": batch.column("a"), "c": batch.column("a")}\n'

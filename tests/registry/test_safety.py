@@ -297,3 +297,25 @@ def test_versions_of_a_registry_from_before_repositories_are_pulled_and_kept(tmp
         assert client.get("/v2/old/manifests/latest").data == one.manifest
         assert client.get("/v2/old/tags/list").json["tags"] == ["1"]
         assert client.get(f"/v2/old/blobs/{sha(one.blobs[1])}").data == one.blobs[1]
+
+
+def test_a_full_disk_is_told_as_such_and_an_update_works_when_there_is_room(app: Flask) -> None:
+    client = _client(app)
+    for version in ("1", "2"):
+        _push(client, image("op", version))
+    assert client.post("/api/v1/deployments", json={"name": "d", "operator": "op", "version": "1"}).status_code == 201
+    full = [True]
+    for engine in app.extensions["registry"].store._engines:
+
+        @event.listens_for(engine, "checkout")
+        def _limit(connection: Any, *_: Any) -> None:
+            connection.execute(f"PRAGMA max_page_count={1 if full[0] else 1 << 30}")
+
+    client.post("/api/v1/nodes/n/heartbeat", json={})
+    change = {"version": "2", "config": {"env": {"LONG": "x" * (1 << 20)}}}
+    answer = client.post("/api/v1/deployments/d/update", json=change)
+    assert (answer.status_code, answer.json["error"]["code"]) == (507, "unavailable")  # type: ignore[index]
+    assert "the registry's disk is full" in answer.json["error"]["message"]  # type: ignore[index]
+    full[0] = False
+    client.post("/api/v1/nodes/n/heartbeat", json={})
+    assert client.post("/api/v1/deployments/d/update", json=change).status_code == 202

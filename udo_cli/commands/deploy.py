@@ -51,8 +51,7 @@ def command(
     variables, contents = given.environment(env), given.file_contents(files)
     hidden = given.secret_values(secrets)
     limits = given.policy_limits(on_error, retries, dead_letters, dead_letter_mb)
-    if twice := variables.keys() & hidden.keys():
-        raise click.UsageError(f"given both as --env and as --secret: {', '.join(sorted(twice))}")
+    given.require_once(variables, hidden)
     with remote.registry() as api:
         found = api.deploy(
             deployment, operator_name, version, env=variables, secrets=hidden, files=contents, policy=on_error, limits=limits

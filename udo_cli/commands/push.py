@@ -58,7 +58,7 @@ def command(
     driver.
     """
     from udo_cli import output, remote
-    from udo_cli.packing import archive, bases, build, image, migration, provenance
+    from udo_cli.packing import archive, bases, build, image, layers, migration, provenance
     from udo_cli.packing.upload import upload
     from udo_cli.settings import Settings
     from udo_protocol.errors import UsageError
@@ -74,10 +74,12 @@ def command(
         if source:
             whole = archive.read(source, work)
             manifest = build.load_image_manifest(directory, version, whole)
-            made = image.label(manifest, whole.config, whole.layers)
+            made, left_out = image.label(manifest, whole.config, whole.layers), []
         else:
             manifest = build.load_manifest(directory, version, target)
             below = bases.choose(api, manifest.runtime, target, wish, output.say)
+            if left_out := layers.left_out(directory):
+                output.say(f"left out of the package: {output.some(left_out)} (hidden files, builds and environments)")
             made = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
             if deployment:
                 _, unpacked = build.unpacked_dependencies(manifest, target, directory, settings.local.dependencies, output.say)
@@ -85,9 +87,9 @@ def command(
         if api is not None and not dry_run:
             upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, source or "folder"), key)
     if as_json:
-        layers = [{"kind": la.kind, "digest": la.digest, "size": la.size_bytes} for la in made.layers]
-        found = {"name": manifest.name, "version": manifest.version, "digest": made.digest, "layers": layers, "pushed": not dry_run}
-        output.emit({**found, "base": made.base and {"reference": made.base.reference, "digest": made.base.digest}})
+        packed = [{"kind": la.kind, "digest": la.digest, "size": la.size_bytes} for la in made.layers]
+        found = {"name": manifest.name, "version": manifest.version, "digest": made.digest, "layers": packed, "pushed": not dry_run}
+        output.emit({**found, "left_out": left_out, "base": made.base and {"reference": made.base.reference, "digest": made.base.digest}})
         return
     click.echo(f"{manifest.reference} {made.digest}")
     if not dry_run:

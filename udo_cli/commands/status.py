@@ -22,8 +22,8 @@ udo status --json
 def command(as_json: bool) -> None:
     """Show whether the registry answers, which nodes live, how each deployment fares there, and the slots of this host's node.
 
-    Ends with 5 when a part does not answer: the registry, a node it knows, or this host's node manager. Else with 6 when a
-    deployment fails on a node.
+    Ends with 5 when a part does not answer: the registry, a node it knows, or this host's node manager or one of its servers. Else
+    with 6 when a deployment fails on a node.
     """
     from udo_cli import output, remote
     from udo_cli.settings import Settings
@@ -42,7 +42,7 @@ def command(as_json: bool) -> None:
             found["problems"].append(str(e))
     elif found["registry"] is None:
         raise Unavailable(f"{found['problems'][0]}. There is no node manager on this host either")
-    found["problems"] += _away(found["registry"])
+    found["problems"] += _away(found["registry"]) + _silent(found["node"])
     failing = _failing(found["registry"])
     code = Exit.UNAVAILABLE if found["problems"] else Exit.OPERATOR if failing else Exit.OK
     found["problems"] += failing
@@ -63,6 +63,12 @@ def _away(registry: dict[str, Any] | None) -> list[str]:
     if registry["deployments"] and not registry["live_nodes"]:
         away.append(f"no node is live, so nothing serves {', '.join(d['name'] for d in registry['deployments'])}")
     return away
+
+
+def _silent(node: dict[str, Any] | None) -> list[str]:
+    """Servers of this host's node that do not answer."""
+    servers = node["servers"] if node else []
+    return [f"{s['role']} server (pid {s['pid']}) {s['trouble']}" for s in servers if s["trouble"]]
 
 
 def _failing(registry: dict[str, Any] | None) -> list[str]:
@@ -100,8 +106,6 @@ def _show(found: dict[str, Any]) -> None:
         for server in node["servers"]:
             if server["remark"]:
                 click.echo(f"{server['role']} server: {server['remark']}")
-            if server["trouble"]:
-                click.echo(f"{server['role']} server (pid {server['pid']}) {server['trouble']}")
         if errors := node["background_errors"]:
             counts = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
             click.echo(f"unexpected errors of the node manager's threads since its start: {counts}; see its log")

@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
-from udo_cli import base, trial
+from udo_cli import base, given, trial
 from udo_cli.exits import Exit
 
 EXAMPLES = """
 udo update fraud 2
 udo update fraud latest
 udo update fraud sha256:1f0c... --json
+udo update fraud --env THRESHOLD=0.9 --file model.bin     the same version, with another threshold and model
+udo update fraud 2 --secret API_KEY --unset THRESHOLD
 udo update fraud 2 --diff --for 60s -o differences.jsonl
 udo update fraud 2 --canary 10% --for 60s --rollback-if 'errors>0' --rollback-if 'p99_ms>5'
 """
@@ -23,7 +25,9 @@ _EXAMPLES_KEPT = 1000
 
 @base.command("update", EXAMPLES)
 @click.argument("name")
-@click.argument("version", metavar="VERSION")
+@click.argument("version", metavar="[VERSION]", required=False)
+@given.options
+@click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable, secret or file of the deployment.")
 @click.option(
     "--wait-s", type=click.FloatRange(1), default=120.0, show_default=True, help="How long the new version may take to become ready."
 )
@@ -55,7 +59,11 @@ _EXAMPLES_KEPT = 1000
 @base.json_option
 def command(
     name: str,
-    version: str,
+    version: str | None,
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    files: tuple[str, ...],
+    unset: tuple[str, ...],
     wait_s: float,
     diff: bool,
     canary: float | None,
@@ -71,6 +79,9 @@ def command(
     the state they have (exit code 4); a version that does not become ready, or whose migrate() raises, leaves the old one
     answering. It is refused too when no node is live. A node that is away meanwhile is named as missed. Progress goes to stderr.
 
+    Variables, secrets and files of the deployment stay as they are, except for those named by --env, --secret, --file and --unset. Without
+    VERSION only these change: the same version is loaded with the new values and takes over in the same way.
+
     With --canary it serves a share of the new lanes first. A keyed operator's serves nobody: it follows the serving version and
     processes the events of a share of the key groups. The registry promotes it when the time is over, or rolls it back as soon
     as a condition holds (exit code 8), also if this command has ended; `udo rollback NAME` ends it by hand.
@@ -79,7 +90,11 @@ def command(
     or nothing could be compared (10).
     """
     _require_consistent(diff, canary, for_s, rollback_if, min_events, out)
+    if version is None and not (env or secrets or files or unset):
+        raise click.UsageError("nothing to change: give the VERSION to go to, or --env, --secret, --file or --unset")
     if diff:
+        if version is None or env or secrets or files or unset:
+            raise click.UsageError("--diff compares a VERSION with the serving one under the deployment's own variables, secrets and files")
         _compare(name, version, for_s or 60.0, out, as_json)
         return
     from udo_cli import output, remote
@@ -88,8 +103,15 @@ def command(
     if canary is not None:
         wish = {"percent": canary, "for_s": for_s or 60.0, "rollback_if": list(rollback_if)}
         wish["min_events"] = 1 if min_events is None else min_events
+    variables, contents = given.environment(env), given.file_contents(files)
+    hidden = given.secret_values(secrets)
+    given.require_once(variables, hidden)
+    change: dict[str, dict[str, Any]] = {"env": {**variables}, "secrets": {**hidden}, "files": {**contents}}
     with remote.registry() as api:
-        done = remote.follow(api.update(name, version, wait_s, wish), output.say)
+        serving = api.deployment(name)
+        _remove(change, serving, unset)
+        config = change if any(change.values()) else None
+        done = remote.follow(api.update(name, version or serving["digest"], wait_s, wish, config), output.say)
         found = api.deployment(name)
         on, missed = remote.reached(api, done["id"])
     rolled_back = done["phase"] == "rolled_back"
@@ -105,18 +127,33 @@ def command(
         click.get_current_context().exit(Exit.ROLLED_BACK)
 
 
+def _remove(change: dict[str, dict[str, Any]], serving: dict[str, Any], unset: tuple[str, ...]) -> None:
+    """Note in `change` that these go, whatever they are."""
+    from udo_protocol.errors import NotFound
+
+    for name in unset:
+        kinds = [kind for kind in change if name in serving[kind]]
+        if not kinds:
+            there = ", ".join(sorted({n for kind in change for n in serving[kind]})) or "none"
+            raise NotFound(f"--unset {name}: {serving['name']} has no such variable, secret or file; there are: {there}")
+        for kind in kinds:
+            if name in change[kind]:
+                raise click.UsageError(f"{name} is given to be set and to be removed (--unset)")
+            change[kind][name] = None
+
+
 def _require_consistent(
     diff: bool, canary: float | None, for_s: float | None, rollback_if: tuple[str, ...], min_events: int | None, out: Path | None
 ) -> None:
     if diff and canary is not None:
         raise click.UsageError("--diff changes nothing and --canary decides: choose one; a diff first is a good order")
-    for given, option, needed, there in (
+    for said, option, needed, there in (
         (bool(rollback_if), "--rollback-if", "--canary", canary is not None),
         (min_events is not None, "--min-events", "--canary", canary is not None),
         (out is not None, "--output", "--diff", diff),
         (for_s is not None, "--for", "--canary or --diff", diff or canary is not None),
     ):
-        if given and not there:
+        if said and not there:
             raise click.UsageError(f"{option} means something only with {needed}")
 
 

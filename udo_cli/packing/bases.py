@@ -42,7 +42,8 @@ def find(api: Registry, runtime: str, python_tag: str, platform: str) -> Base | 
 def choose(api: Registry | None, runtime: str, target: Target, wish: str | None, say: Callable[[str], None]) -> Base | None:
     """The base to put below an operator: the one wished for (`repository:tag`, or `none`), else the registry's for the target.
 
-    Without one the image has no interpreter, and runs only where the node has that one itself, which is said.
+    Without one the image has no interpreter, and runs only where the node has that one itself. That is said where it may matter: when the
+    operator is packed for another Python or platform than this machine's, or a node runs containers.
     """
     if wish == "none":
         return None
@@ -56,7 +57,7 @@ def choose(api: Registry | None, runtime: str, target: Target, wish: str | None,
     found = find(api, runtime, target.python_tag, target.platform) if api is not None else None
     if found is not None:
         say(f"base: {found.reference} ({short(found.digest)})")
-    else:
+    elif not target.here or (api is not None and any(node["driver"] == "docker" for node in api.nodes())):
         why = "no registry answers" if api is None else f"the registry holds none for {target.python_tag} {target.platform}"
         say(f"base: {why}; this version needs nodes that have this Python themselves. Publish one with: udo registry base push IMAGE")
     return found

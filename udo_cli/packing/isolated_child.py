@@ -102,6 +102,8 @@ def main() -> None:
     import logging
     import traceback
 
+    for stream in (sys.stdout, sys.stderr):  # what it prints is seen also when it then hangs or dies
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:
         outcome = _run(work, request)

@@ -21,6 +21,8 @@ MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 # Never part of an operator: version control, caches, environments, hidden files.
 SKIPPED_NAMES = frozenset({"__pycache__", "build", "dist", "node_modules", "venv"})
 SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
+# Of these, what Python makes by itself wherever a module is imported: nobody misses it.
+_CACHES = ("__pycache__", ".pyc", ".pyo")
 _PIECE = 1 << 20
 CODE_ROOT = "opt/udo/code"
 DEPENDENCIES_ROOT = "opt/udo/deps"
@@ -57,11 +59,22 @@ class _Digesting:
 
 def files_of(directory: Path) -> Iterator[tuple[str, Path]]:
     """The files an operator's folder contributes, as sorted (path inside, path on disk); links that leave it are refused."""
+    return ((inside, path) for inside, path, kept in _walk(directory) if kept)
+
+
+def left_out(directory: Path) -> list[str]:
+    """What of an operator's folder stays out of its package, folders with a slash behind; without the caches that Python makes."""
+    return [inside for inside, path, kept in _walk(directory) if not kept and not path.name.endswith(_CACHES)]
+
+
+def _walk(directory: Path) -> Iterator[tuple[str, Path, bool]]:
+    """(path inside, path on disk, whether it is packed) of each file, and of each folder that is left out as a whole."""
     root = directory.resolve()
 
-    def walk(folder: Path, inside: str) -> Iterator[tuple[str, Path]]:
+    def walk(folder: Path, inside: str) -> Iterator[tuple[str, Path, bool]]:
         for entry in sorted(folder.iterdir(), key=lambda p: p.name):
             if entry.name.startswith(".") or entry.name in SKIPPED_NAMES or entry.name.endswith(SKIPPED_SUFFIXES):
+                yield f"{inside}{entry.name}{'/' * entry.is_dir()}", entry, False
                 continue
             if entry.is_symlink() and not entry.resolve().is_relative_to(root):
                 raise UsageError(f"{entry} points outside of {directory}: copy the file into the operator's folder")
@@ -69,10 +82,10 @@ def files_of(directory: Path) -> Iterator[tuple[str, Path]]:
                 raise UsageError(f"{entry} is a link to a folder: move the folder itself into the operator's folder")
             if entry.is_dir():
                 yield from walk(entry, f"{inside}{entry.name}/")
-            elif entry.is_file():
-                yield f"{inside}{entry.name}", entry
+            else:  # a link to nowhere, a socket or a pipe cannot be packed
+                yield f"{inside}{entry.name}", entry, entry.is_file()
 
-    yield from walk(root, "")
+    return walk(root, "")
 
 
 def compress(tar: BinaryIO, target: Path) -> Layer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -162,10 +163,24 @@ def parse(data: dict[str, Any], where: str) -> Manifest:
     try:
         return Manifest.model_validate(data)
     except ValidationError as e:
-        lines = [f"  {'.'.join(str(p) for p in err['loc']) or 'manifest'}: {err['msg']} (got {err['input']!r:.80})" for err in e.errors()]
+        lines = [f"  {_place(err['loc'])}: {err['msg']} (got {err['input']!r:.80}){_meant(err['type'], err['loc'])}" for err in e.errors()]
         raise ManifestError(
             f"{where} is not a valid operator manifest:\n" + "\n".join(lines) + "\nSee docs/operators.md for the fields."
         ) from e
+
+
+def _place(where: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, where)) or "manifest"
+
+
+def _meant(kind: str, where: tuple[int | str, ...]) -> str:
+    """Of a field that there is not: those of that table whose names are near, else all."""
+    if kind != "extra_forbidden":
+        return ""
+    tables = {"limits": OperatorLimits.model_fields, "event_time": EventTime.model_fields}
+    fields = tables.get(str(where[0]), Manifest.model_fields) if len(where) > 1 else Manifest.model_fields
+    near = difflib.get_close_matches(str(where[-1]), fields, n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(fields)}"
 
 
 def load(directory: Path) -> Manifest:

@@ -46,6 +46,15 @@ def connect_node(address: str | Path) -> Node:
     return Node(str(address).removeprefix("unix://").removeprefix("unix:"))
 
 
+def _why(details: str) -> str:
+    """What gRPC says of a call that did not get through, in words for whoever made it."""
+    if "Connection refused" in details or "No such file" in details:
+        return "nobody listens on that socket any more, so it has ended"
+    if "Permission denied" in details:
+        return "its socket belongs to another user"
+    return "it ended the connection, as when it is stopped or killed"
+
+
 class Node:
     """One node manager. Every call raises udo_protocol.errors; NodeAway when nobody listens on the socket, Unavailable when not
     even its directory is there."""
@@ -86,7 +95,7 @@ class Node:
                 return by_code(info.reason, status.message)
         code = error.code()
         if code == grpc.StatusCode.UNAVAILABLE:
-            return self._away(error.details() or "unavailable")
+            return self._away(_why(error.details() or ""))
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return WaitTimeout(f"the node manager on {self.path} did not answer in time: {error.details()}")
         if code == grpc.StatusCode.CANCELLED:

@@ -86,15 +86,24 @@ class Registry(Content):
         """Remove a deployment; nodes stop its instances. A keyed one takes its state along: Conflict without `drop_state`."""
         self._json("DELETE", f"/api/v1/deployments/{_q(name)}{'?drop_state=true' if drop_state else ''}")
 
-    def update(self, name: str, version: str, timeout_s: float = 120.0, canary: Json | None = None) -> Iterator[Json]:
+    def update(
+        self, name: str, version: str, timeout_s: float = 120.0, canary: Json | None = None, config: Json | None = None
+    ) -> Iterator[Json]:
         """Start a live update to a version (or digest). Raises here if it is refused (SchemaError, Conflict, NotFound); the
         iterator then yields {id, phase, node, detail, at_ms, error_code} until the phase is in FINAL; `error_code` is one of
         udo_protocol.errors where something failed. The update goes on if nobody iterates.
 
         `canary` = {percent, for_s, rollback_if: ["errors>0", ...], min_events}: the new version serves that share of the new lanes
         first (a keyed one tries that share of the key groups and serves nobody), and the registry decides; the last phase may then be
-        `rolled_back`."""
+        `rolled_back`.
+
+        `config` = {env: {K: V}, secrets: {K: V}, files: {path: bytes}}: these are set from then on, or removed where the value is None;
+        all others stay."""
         body = {"version": version, "timeout_s": timeout_s} | ({"canary": canary} if canary else {})
+        if config:
+            files = config.get("files", {}).items()
+            packed = {path: None if content is None else base64.b64encode(content).decode() for path, content in files}
+            body["config"] = {**config, "files": packed}
         return self._follow(f"/api/v1/deployments/{_q(name)}/update", body)
 
     def rollback(self, name: str, version: str | None = None, timeout_s: float = 120.0) -> Iterator[Json]:

@@ -25,8 +25,9 @@ from udo_protocol.queue.slot import report_ready
 from udo_protocol.queue.slot_reader import SlotReader
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
-from udo_runtime.execution.failure import ProcessingError, own_traceback, said
+from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
 from udo_runtime.execution.load import Processor, load
+from udo_runtime.output import by_lines
 from udo_runtime.sdk.api import Context
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
@@ -117,7 +118,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         try:
             processor.open()
         except Exception as e:
-            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {said(e)}", own_traceback(e)) from e
+            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {explained(e)}", own_traceback(e)) from e
     except ProcessingError as e:
         print(e.traceback or e, file=sys.stderr, flush=True)
         report_ready(
@@ -144,7 +145,8 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
 
 def main() -> int:
     """Run one instance; the environment names it and the queue server."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    by_lines()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     log = logging.getLogger("udo_runtime")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_LEFT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the node manager, which stops its instances in order

@@ -13,6 +13,7 @@ from udo_protocol.cut import cut
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.schema import type_text
 from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, SHOWN_CAUSES, TRACEBACK_CHARS
+from udo_runtime.execution.hints import hint
 
 
 class ProcessingError(OperatorError):
@@ -26,6 +27,11 @@ class ProcessingError(OperatorError):
 def said(e: BaseException) -> str:
     """`Type: message`, bounded, also of an exception that cannot say what it is."""
     return f"{type(e).__name__}: {_text(e)}"
+
+
+def explained(e: BaseException) -> str:
+    """The same, and what its author can do about it where the message does not say so."""
+    return said(e) + hint([link for link, _ in _chain(e)])
 
 
 def _text(e: BaseException) -> str:

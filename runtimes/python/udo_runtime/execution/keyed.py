@@ -18,7 +18,7 @@ from udo_protocol.errors import SchemaError
 from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import Bad, bad_row, empty, joined, rows_of
-from udo_runtime.execution.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
+from udo_runtime.execution.failure import ProcessingError, event_text, explained, own_traceback, rows_to_batch
 from udo_runtime.execution.keyed_bad_events import Again, Policy, Unit
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.groups import EXPIRES, TIMERS, Group, Label, pack, unpack
@@ -180,7 +180,7 @@ class KeyedProcessor:
         except ProcessingError:
             raise
         except Exception as e:
-            raise ProcessingError(said(e), own_traceback(e), event_text(event)) from e
+            raise ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
         return out
 
     def _tolerant(self, session: Session, batch: pa.RecordBatch, column: list[int], policy: Policy) -> tuple[pa.RecordBatch, list[Bad]]:
@@ -246,7 +246,7 @@ class KeyedProcessor:
         try:
             answers = list(call() or ())
         except Exception as e:
-            raise ProcessingError(f"{what}{said(e)}", own_traceback(e), event_text(event)) from e
+            raise ProcessingError(f"{what}{explained(e)}", own_traceback(e), event_text(event)) from e
         for answer in answers:
             if not isinstance(answer, dict) or answer.keys() != self._names:
                 raise self._wrong(answer, event)

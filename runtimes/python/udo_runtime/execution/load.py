@@ -12,7 +12,7 @@ import pyarrow as pa
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import conform, misfits
 from udo_runtime.execution.bad_events import Bad, bad_row, bisect, joined, rows_of
-from udo_runtime.execution.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
+from udo_runtime.execution.failure import ProcessingError, event_text, explained, own_traceback, rows_to_batch
 from udo_runtime.sdk.api import Context, Operator
 
 Batchwise = Callable[[pa.RecordBatch], Any]
@@ -111,14 +111,14 @@ class Processor:
         except ProcessingError:
             raise
         except Exception as e:
-            raise ProcessingError(said(e), own_traceback(e), event_text(event)) from e
+            raise ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
         return answers
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             answer = self._operator.process_batch(batch, self._ctx) if self._operator else self._target(batch)  # type: ignore[operator]
         except Exception as e:
-            raise ProcessingError(said(e), own_traceback(e)) from e
+            raise ProcessingError(explained(e), own_traceback(e)) from e
         return self._checked(answer)
 
     def _culprit(self, batch: pa.RecordBatch) -> str:
@@ -171,7 +171,7 @@ class Processor:
         except ProcessingError:
             raise
         except Exception as e:
-            raise ProcessingError(said(e), own_traceback(e), event_text(event)) from e
+            raise ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
         return rows_to_batch(out, self._output)
 
     def _wrong_columns(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
@@ -189,7 +189,7 @@ def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Proces
     try:
         module = importlib.import_module(module_name)
     except BaseException as e:  # an operator may even call sys.exit() while it is imported
-        raise ProcessingError(f"cannot import {module_name!r} of {ctx.operator}@{ctx.version}: {said(e)}", own_traceback(e)) from e
+        raise ProcessingError(f"cannot import {module_name!r} of {ctx.operator}@{ctx.version}: {explained(e)}", own_traceback(e)) from e
     target = getattr(module, attribute, None)
     if target is None:
         there = ", ".join(n for n in vars(module) if not n.startswith("_"))
@@ -198,7 +198,7 @@ def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Proces
         try:
             target = target()
         except Exception as e:
-            raise ProcessingError(f"{entry} cannot be created: {said(e)}", own_traceback(e)) from e
+            raise ProcessingError(f"{entry} cannot be created: {explained(e)}", own_traceback(e)) from e
     if not callable(target) and not isinstance(target, Operator):
         raise ProcessingError(f"{entry} is a {type(target).__name__}; expected an @operator function or an Operator class")
     return Processor(target, output, ctx)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from udo_protocol.errors import StateLost
-from udo_runtime.execution.failure import ProcessingError, event_text, own_traceback, said
+from udo_runtime.execution.failure import ProcessingError, event_text, explained, own_traceback
 
 # What an operator's migrate() does to one key's state: (old state, its version) -> new state.
 Migrate = Callable[[dict[str, Any], int], dict[str, Any]]
@@ -31,7 +31,7 @@ class Versions:
         try:
             new = self._migrate(state, version)
         except Exception as e:
-            message = f"migrate() from state version {version} to {self.version}: {said(e)}"
+            message = f"migrate() from state version {version} to {self.version}: {explained(e)}"
             raise ProcessingError(message, own_traceback(e), event_text({"key": key, "state": state})) from e
         if not isinstance(new, dict):
             what = f"migrate() from state version {version} to {self.version}: expected the new state as a dict, got {type(new).__name__}"
