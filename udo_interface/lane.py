@@ -322,11 +322,12 @@ class Collector:
         failure = bounded(header.failure)
         who = f", instance {failure.instance}" if failure.instance else ""
         place = replace(self._place, version=header.version.rpartition("@")[2] or self._place.version)
-        text = f"{place} failed on frame {header.number}{who}: {failure.message}"
+        text = failure.message  # what its author and its caller can do something about; where it was comes last
         if failure.event:
             text += f"\nThe offending event: {failure.event}"
         if failure.traceback:
             text += f"\nThe operator's traceback:\n{failure.traceback.rstrip()}"
+        text += f"\nFrom {place}, frame {header.number}{who}"
         raise by_code(failure.code or OperatorError.code, text)
 
 
