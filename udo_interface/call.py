@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import Row, SparkSession
@@ -69,9 +70,11 @@ class Operator:
     def __call__(self, df: DataFrame, **options: Any) -> DataFrame:
         """Every event of `df` (batch or streaming) through the operator; the columns are its output, then the kept ones."""
         chosen = _merged(self.options, options)
+        if isinstance(df, pd.DataFrame):
+            raise UsageError(f"{self!r} expects a Spark DataFrame, got a pandas DataFrame; make one of it: spark.createDataFrame(df)")
         if not hasattr(df, "mapInArrow"):
             raise UsageError(
-                f"{self!r} expects a DataFrame, got {type(df).__name__}; for an RDD use rdd.mapPartitions({self!r}.map_partitions)"
+                f"{self!r} expects a Spark DataFrame, got {type(df).__name__}; for an RDD use rdd.mapPartitions({self!r}.map_partitions)"
             )
         conf: Conf = df.sparkSession.conf.get
         deployed = self._fetch(conf)

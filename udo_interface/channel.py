@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from udo_interface.columns import Picker
-from udo_interface.lane import LOOK_MS, Collector, Sender
+from udo_interface.lane import LEAST_SHARE, LOOK_MS, Collector, Sender
 from udo_interface.opening import Opened
 from udo_protocol import supervised
 from udo_protocol.errors import LaneExpired, PeerError, SchemaError, ServerLost, SlotBroken, UdoError, UsageError, WaitTimeout
@@ -238,7 +238,7 @@ class Channel:
 
     def _push(self, batch: pa.RecordBatch) -> None:
         for rows, pieces in self._sender.encode(batch):
-            while len(self._asked) >= self._window:
+            while len(self._asked) >= min(self._window, LEAST_SHARE) and len(self._asked) >= self._sender.share(self._window):
                 self._take()
             if not self._asked:
                 self._collector.due()

@@ -30,6 +30,9 @@ GRACE_MS = 15_000
 LOOK_MS = 1_000
 # A full log empties at the operator's pace: retry after 0.5, 1, 1.5 ... 20 ms.
 BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
+# Where several lanes share a slot, each keeps no more under way than its part of the deployment's window, but enough to hide the
+# round trip; how many they are is looked up this often: well below what a person notices, and nothing beside the frames in between.
+LEAST_SHARE, SHARE_LOOK_S = 2, 0.25
 # An input batch that was longer in coming than a round trip takes: the source, not the operator, sets the pace.
 SLOW_INPUT_S = 0.002
 
@@ -132,6 +135,20 @@ class Sender:
         self._clock = clock or SystemClock()
         self._unsettled: tuple[int, list[Bytes]] | None = None
         self.number = 0
+        self._lanes, self._counted = 1, float("-inf")
+
+    def share(self, window: int) -> int:
+        """Of `window` frames asked for, how many may be under way: all while the lane is alone in its slot, else its fair part.
+
+        Frames are answered in the order of their coming, so what waits in front of a small lane's frame is what the others keep
+        under way.
+        """
+        if (now := self._clock.monotonic()) - self._counted > SHARE_LOOK_S:
+            self.settle()
+            self._lanes, self._counted = self._end.lanes(), now
+        if self._lanes <= 1:
+            return window
+        return min(window, max(LEAST_SHARE, self._end.limits.window_frames // self._lanes))
 
     def open(self) -> None:
         """Register the lane and the schema of its frames."""
@@ -305,11 +322,12 @@ class Collector:
         failure = bounded(header.failure)
         who = f", instance {failure.instance}" if failure.instance else ""
         place = replace(self._place, version=header.version.rpartition("@")[2] or self._place.version)
-        text = f"{place} failed on frame {header.number}{who}: {failure.message}"
+        text = failure.message  # what its author and its caller can do something about; where it was comes last
         if failure.event:
             text += f"\nThe offending event: {failure.event}"
         if failure.traceback:
             text += f"\nThe operator's traceback:\n{failure.traceback.rstrip()}"
+        text += f"\nFrom {place}, frame {header.number}{who}"
         raise by_code(failure.code or OperatorError.code, text)
 
 
@@ -373,7 +391,8 @@ def exchange(
                 sender.push(pieces)
                 asked.append(Asked(item[1], at, rows))
                 at += rows
-                yield from drain(window - 1)
+                if len(asked) >= min(window, LEAST_SHARE):
+                    yield from drain(sender.share(window) - 1)
             if slow:
                 yield from drain(0)
         if sender.stamp is not None:

@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,12 +25,13 @@ from udo_interface.opening import Keyed, Request, conversation
 from udo_interface.progress import require_synchronous
 from udo_interface.store import Store, Stored
 from udo_interface.store_lane import StoreLane
-from udo_protocol.errors import OperatorError, SchemaError, UsageError
+from udo_protocol.errors import OperatorError, SchemaError, UdoError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc
 from udo_protocol.state.dead_letters import DEAD_LETTER
 
 # Rows gathered into one frame where Spark hands over single rows; Spark's own default for Arrow batches.
 ROWS_PER_FRAME = 10_000
+T = TypeVar("T")
 _GROUP = pa.field(GROUP_COLUMN, pa.int32())
 
 
@@ -70,7 +71,7 @@ class Task:
             sent = sent.append(_GROUP)
         pick, deliver = Picker(sent, self.what), Picker(from_ipc(self.delivered), self.what)
         items = ((pick(b), b if self.keep else None) for b in batches if b.num_rows)
-        for asked, answer, place in self._exchange(items, sent, os.environ.get("SPARK_PIPELINED_UDF") == "1"):
+        for asked, answer, place in _plainly(self._exchange(items, sent, os.environ.get("SPARK_PIPELINED_UDF") == "1")):
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
                 part = asked.kept.slice(asked.at, asked.rows)
@@ -85,7 +86,7 @@ class Task:
         sent, output = from_ipc(self.input), from_ipc(self.output)
         make = Row(*output.names, *self.keep)
         travels = sent.append(_GROUP) if self.keyed else sent
-        for asked, answer, place in self._exchange(self._chunks(rows, sent), travels, False):
+        for asked, answer, place in _plainly(self._exchange(self._chunks(rows, sent), travels, False)):
             columns = [c.to_pylist() for c in answer.columns]
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
@@ -191,6 +192,14 @@ class Task:
             return pa.array(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as e:
             raise SchemaError(f"{self.what}: column {field.name!r} expects {field.type}: {e}") from e
+
+
+def _plainly(answers: Iterator[T]) -> Iterator[T]:
+    """Errors that say all there is to say, without our own frames on top of them: Spark shows the whole traceback to its user."""
+    try:
+        yield from answers
+    except UdoError as e:
+        raise e.with_traceback(None) from None
 
 
 def _one_each(asked: Asked, answer: pa.RecordBatch, place: Place) -> None:

@@ -287,7 +287,8 @@ local function forget_lane(p, lane)
   redis.call('SREM', p .. 'lanes', lane)
 end
 
--- ARGV: lane, ttl_ms, schema id, schema. Also sweeps a few lanes whose lease has run out.
+-- ARGV: lane, ttl_ms, schema id, schema, and maybe the id of the producer's connection: the lane ends with it.
+-- Also sweeps a few lanes whose lease has run out.
 local function open(keys, a)
   local p = keys[1]
   for _, lane in ipairs(redis.call('SRANDMEMBER', p .. 'lanes', 4)) do
@@ -295,6 +296,7 @@ local function open(keys, a)
   end
   local key = p .. 'lane:' .. a[1]
   redis.call('HSETNX', key, 'last', 0)
+  if a[5] then redis.call('HSET', key, 'client', a[5]) end
   redis.call('PEXPIRE', key, a[2])
   redis.call('SADD', p .. 'lanes', a[1])
   redis.call('SET', p .. 'schema:' .. a[3], a[4])

@@ -579,6 +579,8 @@ class Slot(Worker):
         owner, wanted = self._owner, self._wanted
         try:
             stats = slot.slot_stats(self.conn("queue"), self.prefix)
+            if stats.lanes:
+                slot.close_abandoned(self.conn("queue"), self.prefix)
         except SlotBroken as e:  # mended when nobody is left who could break it again
             self._say_broken(e)
             if owner is not None and owner.handle is not None:

@@ -140,6 +140,34 @@ def test_whatever_effect_a_process_dies_at_the_next_goes_on_as_if_nothing_had_ha
         assert s.deaths == 1
 
 
+def test_an_attempt_whose_lane_is_closed_is_skipped_and_the_next_counts_as_if_it_had_never_been() -> None:
+    """A cancelled task's frames and END wait in the log while its lane is closed, and processes die at any effect around it."""
+    epochs: Epochs = [[[0, 2], [1]], [[0, 2], [3]]]
+
+    def run(dies: frozenset[int], commit: str) -> MemorySlot:
+        s = slot(commit=commit, dies=dies)
+        first = [a.answers() for a in play(s, epochs[:1])]
+        cancelled = Attempt(s, 1, 0, 0)
+        cancelled.send([0], 51)
+        s.serve()
+        cancelled.send([2], 51)
+        cancelled.end()
+        s.closed.add(cancelled.lane)
+        s.serve()
+        assert cancelled.kinds() == [ANSWER, SKIPPED, SKIPPED]
+        again = [Attempt(s, 1, 1, p) for p in range(PARTITIONS)]
+        for attempt, keys in zip(again, epochs[1], strict=True):
+            attempt.send(keys, 1)
+            attempt.end()
+        s.serve()
+        assert [*first, *(a.answers() for a in again)] == oracle(epochs), f"dies at {dies}"
+        return s
+
+    for commit in ("epoch", "frame"):
+        for moment in range(run(frozenset(), commit).moments):
+            assert run(frozenset({moment}), commit).deaths == 1
+
+
 def test_two_deaths_one_soon_behind_the_other_change_nothing() -> None:
     undisturbed = slot()
     play(undisturbed, SCRIPT[:2])

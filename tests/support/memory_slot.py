@@ -16,6 +16,7 @@ from udo_runtime.engine.effects import (
     Execute,
     FindSchema,
     FindSender,
+    LaneOpen,
     LetterSizes,
     LoadSession,
     ReadLetters,
@@ -101,6 +102,7 @@ class MemorySlot:
     ) -> None:
         self.durable, self.answers = Durable(), defaultdict[str, list[Frame]](list)
         self.moments = self.deaths = 0
+        self.closed: set[str] = set()  # lanes of which nobody collects answers any more
         self._log: list[bytes] = []
         self._base, self._emitted = 1, 0
         self._operator, self._keyed, self._schemas, self._sent = operator, keyed, schemas, sent
@@ -165,6 +167,8 @@ class MemorySlot:
                 return effect.work()
             case FindSchema():
                 return self._sent[effect.identity]
+            case LaneOpen():
+                return effect.lane not in self.closed
             case FindSender():
                 return "?", 0
             case LoadSession():

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -186,6 +187,21 @@ def test_an_operator_that_throws_shows_its_traceback_and_the_event(spark: SparkS
         "op.py",
     ):
         assert part in text, text
+
+
+def test_the_operators_own_message_comes_first_and_where_it_was_last(spark: SparkSession, platform: Platform) -> None:
+    name = platform.operator(THROWS)
+    with pytest.raises(PySparkException) as caught:
+        udo(name)(spark.range(0, 5000, 1, 1)).collect()
+    text = message(caught)
+    error = text.index("OperatorError: ValueError: cannot judge 1234")
+    assert error < text.index('The offending event: {"id": 1234}') < text.index("op.py") < text.index("slot udo:")
+    assert "lane.py" not in text, "frames of this project's own stand in front of the message"
+
+
+def test_a_pandas_dataframe_is_refused_by_that_name(spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match=r"expects a Spark DataFrame, got a pandas DataFrame.*spark\.createDataFrame"):
+        udo("anything")(pd.DataFrame({"a": [1]}))  # type: ignore[arg-type]
 
 
 def test_an_operator_that_dies_on_its_input_fails_the_query_with_the_reason(spark: SparkSession, platform: Platform) -> None:

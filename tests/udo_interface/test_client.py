@@ -34,6 +34,16 @@ def run(batch):
         time.sleep(0.005)
     return batch
 """
+COUNTS = """
+import time
+from udo_runtime import Operator
+class run(Operator):
+    def open(self, ctx): self.n = 0
+    def process(self, event, ctx):
+        time.sleep(0.005)
+        self.n += 1
+        yield {"id": event["id"], "frame": self.n}
+"""
 THROWS = """
 from udo_runtime import Operator
 class run(Operator):
@@ -263,3 +273,56 @@ def test_a_log_that_its_operator_broke_names_what_was_lost(platform: Platform, g
 def test_the_client_needs_no_spark() -> None:
     code = "import sys; from udo_interface import connect; connect; assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_work_of_a_caller_that_was_killed_is_not_done(platform: Platform, gate: tuple[str, Path]) -> None:
+    """As of a cancelled query, whose Python workers Spark kills: nobody closes their lanes, and others wait behind their frames."""
+    deployment, go = gate
+    program = f"""
+from udo_interface import connect
+client = connect({deployment!r}, node={platform.node!r}, window=8)
+import pyarrow as pa
+for n in range(8): client.send_batch(pa.record_batch({{"id": [n]}}))
+client.flush()
+"""
+    queue, p = platform.queue(), prefix(deployment, 0)
+    with closing(queue), subprocess.Popen([sys.executable, "-c", program]) as caller:
+        try:
+            wait_until(lambda: queue.call("LLEN", f"{p}in") == 8, 60, "the caller's frames to be there")
+            wait_until(lambda: platform.said(deployment, "holding"), 20, "the first of them to be under way")
+        finally:
+            caller.kill()
+        wait_until(lambda: queue.call("SCARD", f"{p}lanes") == 0, 60, "the killed caller's lane to be closed")
+        go.touch()
+        wait_until(lambda: queue.call("LLEN", f"{p}in") == 0, 60, "its frames to be gone")
+    lines = [line.text for line in connect_node(platform.node).logs(deployment)]
+    assert lines.count("holding") == 1
+
+
+def test_a_caller_with_little_to_ask_does_not_wait_behind_all_that_a_greedy_one_sends(platform: Platform) -> None:
+    deployment = platform.operator(COUNTS, output={"id": "int64", "frame": "int64"})
+    answered: list[int] = []
+    mine: list[int] = []
+    stop = threading.Event()
+    with connect(deployment, node=platform.node, window=64, buffer_events=64) as greedy, connect(deployment, node=platform.node) as small:
+        greedy.add_listener(lambda e: answered.append(e["frame"]))
+        small.add_listener(lambda e: mine.append(e["frame"]))
+
+        def ask_on() -> None:
+            while not stop.is_set():
+                greedy.send_batch(pa.record_batch({"id": [1]}))
+
+        asking = threading.Thread(target=ask_on)
+        asking.start()
+        try:
+            wait_until(lambda: len(answered) > 100, 60, "the greedy caller to be served for a while")
+            waited = []
+            for _ in range(10):
+                before = answered[-1]
+                small.send({"id": 2})
+                small.flush()
+                waited.append(mine[-1] - before)
+        finally:
+            stop.set()
+            asking.join()
+    assert sorted(waited)[5] <= 12, f"frames that were processed before the small caller's: {waited}"

@@ -45,8 +45,8 @@ _STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set de
 _LETTER_COMMANDS = "info multi exec watch unwatch waitaof mget hset hdel hkeys hstrlen"
 _LANE_WRITES = ("lane:*", "in", "bytes", "out:*", "sizes", "parked", "", "bell:*", "newest:*", "schema:*", "lanes")
 _LANE_READS = ("route", "status", "base", "emitted", "owner")
-_LANE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lpush rpush ltrim blpop hget hset hsetnx hdel
-    incrby sadd srem scard spop srandmember"""
+_LANE_COMMANDS = """info client|id multi exec fcall get set mget exists del pexpire time llen lrange lpush rpush ltrim
+    blpop hget hset hsetnx hdel incrby sadd srem scard spop srandmember"""
 
 
 def _rules(commands: str, writes: Iterable[str], reads: Iterable[str]) -> list[str]:

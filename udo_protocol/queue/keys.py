@@ -13,7 +13,8 @@
 | `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
 | `parked`         | queue        | set    | readers that wait on their doorbell                             |
 | `bell:{reader}`  | queue        | list   | doorbell of one reader, length <= 1                             |
-| `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits   |
+| `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits;  |
+|                  |              |        | `client`: the id of the connection that it ends with            |
 | `out:{lane}`     | queue        | list   | answers for that lane, in order                                 |
 | `failed`         | queue        | set    | keyed: lanes that the node manager failed; replay skips them    |
 | `newest:{part}`  | queue        | string | newest label seen of (session, call, partition), keyed only     |

@@ -64,9 +64,13 @@ class LaneEnd:
 
     def open(self, schema_ipc: bytes) -> int:
         """Register the lane and the schema of its frames; answers the last number accepted (0 for a new lane)."""
-        return int(
-            self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, schema_id(schema_ipc), schema_ipc)
-        )
+        client = self.conn.call("CLIENT", "ID")  # the lane ends with this connection, however its process dies
+        schema = (schema_id(schema_ipc), schema_ipc)
+        return int(self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, *schema, client))
+
+    def lanes(self) -> int:
+        """How many lanes are open in this slot."""
+        return int(self.conn.call("SCARD", f"{self.prefix}lanes"))
 
     def push(
         self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = ""

@@ -21,6 +21,8 @@ from udo_protocol.formats.schema import from_ipc, schema_id
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
+# Lanes looked at in one step: more than a node's tasks as a rule, and one small reply.
+_ABANDONED_AT_A_TIME = 256
 # What an instance counts, and the times of a frame inside the operator (udo_runtime.stats).
 COUNTERS = ("events_in", "events_out", "frames", "errors", "dead_letters", "retries", "busy_s", "p50_ms", "p99_ms")
 
@@ -60,6 +62,26 @@ def users(queue: Connection, prefix: str, session: str) -> tuple[list[str], int]
         return [], 0
     there = queue.transaction([("EXISTS", f"{prefix}lane:{lane}") for lane in lanes])
     return [lane for lane, n in zip(lanes, there, strict=True) if n], int(flat[-1])
+
+
+def close_abandoned(queue: Connection, prefix: str) -> list[str]:
+    """Close lanes whose producer's connection is gone, as when its process was killed; answers their names.
+
+    A few hundred at a time, picked at random: the next look sees to the others.
+    """
+    (some,) = untrusted.read(queue, ("SRANDMEMBER", f"{prefix}lanes", _ABANDONED_AT_A_TIME))
+    lanes = [bytes(lane) for lane in some]
+    clients = untrusted.read(queue, *(("HGET", f"{prefix}lane:{lane.decode('utf-8', 'replace')}", "client") for lane in lanes))
+    bound = {lane: untrusted.number(client, f"{prefix}lane:*") for lane, client in zip(lanes, clients, strict=True) if client}
+    if not bound:
+        return []
+    # Asked after the lanes: who is connected and not among these opened none of them. The server never uses an id twice.
+    listed = bytes(queue.call("CLIENT", "LIST", "ID", *sorted(set(bound.values()))))
+    alive = {int(line.split()[0].partition(b"=")[2]) for line in listed.splitlines() if line}
+    gone = [lane for lane, client in bound.items() if client not in alive]
+    for lane in gone:
+        queue.call("FCALL", "udo_close", 1, prefix, lane)
+    return [lane.decode("utf-8", "replace") for lane in gone]
 
 
 def next_token(state: Connection, prefix: str) -> int:

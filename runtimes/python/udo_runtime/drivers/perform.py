@@ -1,4 +1,4 @@
-"""Performs the effects that every engine asks for: user code, schemas, who sent a frame that cannot be decoded."""
+"""Performs the effects that every engine asks for: user code, schemas, who sent a frame, and whether that lane is still open."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ import pyarrow as pa
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.queue.slot import stored_schema
 from udo_runtime.drivers.link import Link
-from udo_runtime.engine.effects import Effect, Execute, FindSchema, FindSender
+from udo_runtime.engine.effects import Effect, Execute, FindSchema, FindSender, LaneOpen
 
 Perform = Callable[[Effect], Any]
+# A lane is looked at again after so much time in user code: nobody waits longer than this for frames that nobody collects, plus
+# the one under way, and where frames are quick the look costs nothing beside them.
+_LOOK_WORKED_S = 0.1
+# Lanes remembered; beyond that each is looked at once more.
+_MOST_LANES = 1000
 
 
 class Performer:
@@ -24,7 +29,14 @@ class Performer:
         self._schemas: dict[bytes, pa.Schema] = {schema_id(to_ipc(schema)): schema}
         self.settle: Callable[[], None] = lambda: None
         self.counting = True  # off: what is executed counts nowhere
-        self._does: dict[type, Callable[[Any], Any]] = {Execute: self._execute, FindSchema: self._find, FindSender: self._sender}
+        self._worked_s = 0.0  # in user code, so far
+        self._seen_open: dict[str, float] = {}  # lane -> time worked when it was seen open
+        self._does: dict[type, Callable[[Any], Any]] = {
+            Execute: self._execute,
+            FindSchema: self._find,
+            FindSender: self._sender,
+            LaneOpen: self._open,
+        }
 
     def on(self, kind: type, does: Callable[[Any], Any]) -> None:
         """Perform effects of this kind so."""
@@ -35,10 +47,14 @@ class Performer:
 
     def _execute(self, effect: Execute) -> Any:
         started = time.perf_counter()
-        result = effect.work()
+        try:
+            result = effect.work()
+        finally:
+            took_s = time.perf_counter() - started
+            self._worked_s += took_s
         if effect.rows is not None and self.counting:
             answer = result[0] if isinstance(result, tuple) else result
-            self._link.counters.record(effect.rows, 0 if answer is None else answer.num_rows, time.perf_counter() - started)
+            self._link.counters.record(effect.rows, 0 if answer is None else answer.num_rows, took_s)
         return result
 
     def _find(self, effect: FindSchema) -> pa.Schema:
@@ -51,6 +67,17 @@ class Performer:
             self.settle()
             found = self._schemas[identity] = stored_schema(self._link.conn, self._link.prefix, identity)
         return found
+
+    def _open(self, effect: LaneOpen) -> bool:
+        if self._worked_s - self._seen_open.get(effect.lane, -_LOOK_WORKED_S) < _LOOK_WORKED_S:
+            return True
+        self.settle()
+        if not self._link.conn.call("EXISTS", f"{self._link.prefix}lane:{effect.lane}"):
+            return False
+        if len(self._seen_open) >= _MOST_LANES:
+            self._seen_open.clear()
+        self._seen_open[effect.lane] = self._worked_s
+        return True
 
     def _sender(self, effect: FindSender) -> tuple[str, int]:
         self.settle()

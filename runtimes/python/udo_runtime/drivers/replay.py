@@ -18,7 +18,7 @@ from udo_protocol.limits import DEFAULT
 from udo_protocol.queue.frame import Header, decode
 from udo_protocol.state.dead_letters import FAIL
 from udo_runtime.engine.counters import Counters
-from udo_runtime.engine.effects import Answer, Effect, Execute, FindSchema, FindSender, Send, Steps, run
+from udo_runtime.engine.effects import Answer, Effect, Execute, FindSchema, FindSender, LaneOpen, Send, Steps, run
 from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine
 from udo_runtime.execution.load import Processor
@@ -59,6 +59,7 @@ class Replay:
             Execute: lambda e: watch(e.work)(),
             FindSchema: self._schema,
             FindSender: lambda e: ("", 0),  # of a frame that cannot be decoded only the log knew
+            LaneOpen: lambda e: True,  # what was recorded is replayed
             Send: lambda e: self._answers.extend(e.answers),
         }
         if keyed is None:

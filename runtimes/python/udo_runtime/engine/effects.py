@@ -43,6 +43,13 @@ class FindSender:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneOpen:
+    """-> whether anybody can still collect answers of this lane. What was open a moment ago may be taken for open."""
+
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoadSession:
     """-> the Session of that name as durable state has it, or a new one."""
 
@@ -115,6 +122,7 @@ Effect: TypeAlias = (
     Execute
     | FindSchema
     | FindSender
+    | LaneOpen
     | LoadSession
     | Send
     | Checkpoint

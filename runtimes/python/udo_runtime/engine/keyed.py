@@ -21,7 +21,7 @@ from udo_protocol.queue.frame import ANSWER, DATA, END, RESTORE, STATE, Frame, H
 from udo_protocol.state.dead_letters import KeyedName, Letter
 from udo_runtime.engine.content import Content, changed, stored
 from udo_runtime.engine.counters import Counters
-from udo_runtime.engine.effects import Answer, Checkpoint, Execute, FindSchema, FindSender, LoadSession, Send, Steps, Trim
+from udo_runtime.engine.effects import Answer, Checkpoint, Execute, FindSchema, FindSender, LaneOpen, LoadSession, Send, Steps, Trim
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import Letters, Sizes
@@ -93,7 +93,7 @@ class Engine:
 
     def serve(self, seq: int, data: bytes | bytearray) -> Steps[None]:
         """Process frame `seq`; its answer leaves with the next flush, at an END behind its checkpoint."""
-        answer, ended = yield from self.frame(seq, data)
+        answer, ended = yield from self.frame(seq, data, due=seq > self.emitted)
         if seq <= self.emitted:  # replayed: its answer is out already
             return
         if not ended or self.commit_frame:
@@ -161,8 +161,12 @@ class Engine:
 
     # -- a frame -----------------------------------------------------------------------------------------------------
 
-    def frame(self, seq: int, data: bytes | bytearray) -> Steps[tuple[Answer, bool]]:
-        """The answer to one frame, whatever is in it, and whether it completes a lane's epoch."""
+    def frame(self, seq: int, data: bytes | bytearray, *, due: bool = False) -> Steps[tuple[Answer, bool]]:
+        """The answer to one frame, whatever is in it, and whether it completes a lane's epoch.
+
+        `due`: it is to be answered now. Then an attempt whose lane is closed has failed; what was answered once is processed again
+        whatever has become of its lane since.
+        """
         self._uncovered += len(data)
         try:
             frame = decode(data)
@@ -179,6 +183,9 @@ class Engine:
             session = self.sessions[header.session] = yield LoadSession(header.session)
         assert session is not None
         if (header.partition, *label_of(header)) in session.failed:
+            return self._skipped(seq, header), False
+        if due and not (yield LaneOpen(header.lane)):  # its task was cancelled or died: the attempt can complete no more
+            session.fail(label_of(header), header.partition)
             return self._skipped(seq, header), False
         try:
             answer = yield from self._answer(session, frame)

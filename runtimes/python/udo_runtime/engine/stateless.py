@@ -10,7 +10,7 @@ from udo_protocol.limits import Limits
 from udo_protocol.queue.frame import DATA, END, Frame, Header, decode
 from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.engine.counters import Counters
-from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, KeepLetters, LetterRoom, Steps
+from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, KeepLetters, LaneOpen, LetterRoom, Steps
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import full
 from udo_runtime.engine.replies import Replies, failure, require_bounded
@@ -41,6 +41,8 @@ class StatelessEngine:
             return self._replies.skipped(header)
         if header.kind == END:
             return self._replies.nothing(header)
+        if not (yield LaneOpen(header.lane)):  # its task was cancelled or died: others wait behind it
+            return self._replies.skipped(header)
         try:
             if header.kind != DATA:
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -107,6 +108,58 @@ def _shown(value: Any) -> str:
         return f"{value!r:.200}"
     except Exception as e:
         return f"(a value whose __repr__ raised {type(e).__name__})"
+
+
+def not_answers(given: Any, columns: Iterable[str], event: dict[str, Any], last: Any = None) -> ProcessingError | None:
+    """What is wrong with what process() or on_timer() gave back, if it is no series of events; None if it is.
+
+    `last`: what came last of one that cannot be looked at again.
+    """
+    if isinstance(given, Iterator) and last is not None:
+        given = [last]
+    if given is None:
+        return None
+    want = f"expected events with the columns {', '.join(columns)}"
+    if isinstance(given, Mapping):
+        what = "a dict itself: write `yield {...}` instead of `return {...}`, or return a list of dicts"
+    elif isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        what = f"{_shown(given)} ({type(given).__name__}): yield a dict for each answer, or return a list of dicts"
+    elif isinstance(given, (list, tuple)) and (others := [a for a in given if not isinstance(a, dict)]):
+        what = f"{_shown(others[0])} ({type(others[0]).__name__}) among them: each answer is a dict"
+    else:
+        return None
+    return ProcessingError(f"{want}; the operator gave back {what}", "", event_text(event), SchemaError.code)
+
+
+def columns_to_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """A dict of columns as a record batch. Python's own numbers have no width: a list takes the type of its column."""
+    arrays = {name: _column(name, values, schema) for name, values in columns.items()}
+    try:
+        return pa.RecordBatch.from_pydict(arrays)
+    except Exception as e:
+        raise ProcessingError(f"the operator's dict of columns is not a record batch: {_text(e)}", code=SchemaError.code) from e
+
+
+def _column(name: str, values: Any, schema: pa.Schema) -> Any:
+    if not isinstance(values, (list, tuple)) or name not in schema.names:
+        return values
+    wanted = schema.field(name).type
+    try:
+        return pa.array(values, wanted)
+    except Exception as e:
+        row, value = next(((n, v) for n, v in enumerate(values) if not _fits(v, wanted)), (0, values))
+        message = (
+            f"column {name!r}: expected {type_text(wanted)}, the operator answered {_shown(value)} ({type(value).__name__}) in row {row}"
+        )
+        raise ProcessingError(f"{message}: {_text(e)}", code=SchemaError.code) from e
+
+
+def _fits(value: Any, wanted: pa.DataType) -> bool:
+    try:
+        pa.array([value], wanted)
+    except Exception:
+        return False
+    return True
 
 
 def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

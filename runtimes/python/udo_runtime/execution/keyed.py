@@ -18,7 +18,7 @@ from udo_protocol.errors import SchemaError
 from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import Bad, bad_row, empty, joined, rows_of
-from udo_runtime.execution.failure import ProcessingError, event_text, explained, own_traceback, rows_to_batch
+from udo_runtime.execution.failure import ProcessingError, event_text, explained, not_answers, own_traceback, rows_to_batch
 from udo_runtime.execution.keyed_bad_events import Again, Policy, Unit
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.groups import EXPIRES, TIMERS, Group, Label, pack, unpack
@@ -164,6 +164,8 @@ class KeyedProcessor:
         ctx, process, names, states = self._ctx, self._operator.process, self._names, session.states
         out: list[dict[str, Any]] = []
         event: dict[str, Any] = {}
+        answer: Any = None
+        answers: Any = ()
         try:
             events, keys = asked()
             for event, key, number in zip(events, keys, column, strict=True):
@@ -173,14 +175,15 @@ class KeyedProcessor:
                     session.open(keys, column)  # those of all the frame: much cheaper than one by one
                     ctx.state = states[key]
                 ctx.key, ctx._number = key, number
-                for answer in process(event, ctx) or ():
+                for answer in (answers := process(event, ctx)) or ():
                     if answer.keys() != names:
                         raise self._wrong(answer, event)
                     out.append(answer)
         except ProcessingError:
             raise
         except Exception as e:
-            raise ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
+            wrong = not_answers(answers, self._output.names, event, answer)
+            raise wrong or ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
         return out
 
     def _tolerant(self, session: Session, batch: pa.RecordBatch, column: list[int], policy: Policy) -> tuple[pa.RecordBatch, list[Bad]]:
@@ -243,13 +246,17 @@ class KeyedProcessor:
 
     def _answers(self, call: Callable[[], Any], event: dict[str, Any], what: str = "") -> list[dict[str, Any]]:
         """What user code answers to one event, checked; ProcessingError with the event, and with `what` was called."""
+        given: Any = ()
         try:
-            answers = list(call() or ())
+            given = call() or ()
+            answers = list(given)
         except Exception as e:
-            raise ProcessingError(f"{what}{explained(e)}", own_traceback(e), event_text(event)) from e
+            wrong = not_answers(given, self._output.names, event)
+            raise wrong or ProcessingError(f"{what}{explained(e)}", own_traceback(e), event_text(event)) from e
         for answer in answers:
             if not isinstance(answer, dict) or answer.keys() != self._names:
-                raise self._wrong(answer, event)
+                told = given if isinstance(given, (dict, str, bytes)) else answers
+                raise not_answers(told, self._output.names, event) or self._wrong(answer, event)
         return answers
 
     def end(self, session: Session, header: Header, again: Again | None = None) -> tuple[pa.RecordBatch, Sequence[Bad]] | None:

@@ -12,7 +12,15 @@ import pyarrow as pa
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import conform, misfits
 from udo_runtime.execution.bad_events import Bad, bad_row, bisect, joined, rows_of
-from udo_runtime.execution.failure import ProcessingError, event_text, explained, own_traceback, rows_to_batch
+from udo_runtime.execution.failure import (
+    ProcessingError,
+    columns_to_batch,
+    event_text,
+    explained,
+    not_answers,
+    own_traceback,
+    rows_to_batch,
+)
 from udo_runtime.sdk.api import Context, Operator
 
 Batchwise = Callable[[pa.RecordBatch], Any]
@@ -103,15 +111,18 @@ class Processor:
         if isinstance(event, ProcessingError):
             raise event
         assert self._operator is not None
+        given: Any = ()
         try:
-            answers = list(self._operator.process(event, self._ctx) or ())
+            given = self._operator.process(event, self._ctx) or ()
+            answers = list(given)
             for answer in answers:
-                if answer.keys() != self._names:
-                    raise self._wrong_columns(answer, event)
+                if not isinstance(answer, dict) or answer.keys() != self._names:
+                    told = given if isinstance(given, (dict, str, bytes)) else answers
+                    raise not_answers(told, self._output.names, event) or self._wrong_columns(answer, event)
         except ProcessingError:
             raise
         except Exception as e:
-            raise ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
+            raise self._failed(e, given, event) from e
         return answers
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -141,10 +152,7 @@ class Processor:
         if answer is None:
             return pa.RecordBatch.from_pylist([], schema=self._output)
         if isinstance(answer, dict):
-            try:
-                answer = pa.RecordBatch.from_pydict(answer)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as e:
-                raise ProcessingError(f"the operator's dict of columns is not a record batch: {e}", code=SchemaError.code) from e
+            answer = columns_to_batch(answer, self._output)
         if isinstance(answer, pa.Table):
             answer = answer.combine_chunks()
             batches = answer.to_batches()
@@ -162,17 +170,23 @@ class Processor:
         assert operator is not None
         out: list[dict[str, Any]] = []
         event: dict[str, Any] = {}
+        answer: Any = None
+        answers: Any = ()
         try:
             for event in batch.to_pylist():
-                for answer in operator.process(event, ctx) or ():
+                for answer in (answers := operator.process(event, ctx)) or ():
                     if answer.keys() != names:
                         raise self._wrong_columns(answer, event)
                     out.append(answer)
         except ProcessingError:
             raise
         except Exception as e:
-            raise ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
+            raise self._failed(e, answers, event, answer) from e
         return rows_to_batch(out, self._output)
+
+    def _failed(self, e: Exception, answers: Any, event: dict[str, Any], last: Any = None) -> ProcessingError:
+        """What user code raised, or what is wrong with the `answers` that it gave back."""
+        return not_answers(answers, self._output.names, event, last) or ProcessingError(explained(e), own_traceback(e), event_text(event))
 
     def _wrong_columns(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
         got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__

@@ -1,0 +1,81 @@
+"""What an operator's author is told whose answers are not what they should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.load import Processor
+from udo_runtime.sdk.api import Context, Operator
+from udo_runtime.state.session import Session
+
+from udo_protocol.errors import SchemaError
+from udo_protocol.queue.frame import Header
+
+
+class _Answers(Operator):
+    """Gives back what it was made with."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def process(self, event: Any, ctx: Any) -> Any:
+        return self._given
+
+
+NUMBERS = pa.schema([("n", pa.int32())])
+
+
+def refused(given: Any) -> str:
+    """The message where process() gives that back, stateless and keyed, event by event and under a tolerant policy."""
+    events = pa.record_batch({"a": [1]})
+    ctx = Context("t", "1")
+    stateless = Processor(_Answers(given), NUMBERS, ctx)
+    with pytest.raises(ProcessingError) as one:
+        stateless.once(events)
+    [bad] = stateless.without_bad(events, one.value, 1)[1]
+    keyed = KeyedProcessor(_Answers(given), Keyed(("a",)), NUMBERS, ctx)
+    with pytest.raises(ProcessingError) as two:
+        keyed.events(Session("s"), Header(session="s"), events, pa.array([0], pa.int32()))
+    assert str(one.value) == str(bad.error) == str(two.value)
+    assert one.value.wire_code == SchemaError.code and not one.value.traceback
+    return str(one.value)
+
+
+def test_return_in_place_of_yield_is_told_as_that() -> None:
+    assert "write `yield {...}` instead of `return {...}`" in refused({"n": 1})
+
+
+@pytest.mark.parametrize("given", [5, "text", [1], [{"n": 1}, None]])
+def test_what_is_no_series_of_events_is_told_by_its_value_and_type(given: Any) -> None:
+    message = refused(given)
+    assert "expected events with the columns n" in message
+    assert any(f"{v!r} ({type(v).__name__})" in message for v in (given, *(given if isinstance(given, list) else ())))
+
+
+def test_what_is_yielded_and_no_dict_is_told_too() -> None:
+    class Yields(Operator):
+        def process(self, event: Any, ctx: Any) -> Any:
+            yield {"n": 1}
+            yield 7
+
+    with pytest.raises(ProcessingError, match=r"gave back 7 \(int\) among them: each answer is a dict"):
+        Processor(Yields(), NUMBERS, Context("t", "1")).once(pa.record_batch({"a": [1]}))
+
+
+def test_a_list_takes_the_type_of_its_column() -> None:
+    """Python's numbers have no width: `[1, 2]` fits int32 as well as int64."""
+    answer = Processor(lambda batch: {"n": [1, 2]}, NUMBERS, Context("t", "1")).once(pa.record_batch({"a": [1]}))
+    assert answer.schema == NUMBERS and answer.to_pydict() == {"n": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("values", "bad"), [([1, [2]], "[2] (list) in row 1"), ([1, "x"], "'x' (str) in row 1"), ([1 << 40], "1099511627776 (int)")]
+)
+def test_a_value_that_does_not_fit_its_column_is_told_with_its_row(values: list[Any], bad: str) -> None:
+    with pytest.raises(ProcessingError, match="column 'n': expected int32, the operator answered") as e:
+        Processor(lambda batch: {"n": values}, NUMBERS, Context("t", "1")).once(pa.record_batch({"a": [1]}))
+    assert bad in str(e.value)
