@@ -19,7 +19,8 @@ from typing import Any
 
 import structlog
 
-from node_manager.manager import DRIVERS, Manager
+from node_manager.drivers.available import DRIVERS
+from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.rpc import metrics
 from node_manager.rpc.service import CLOSE_GRACE_S, Server

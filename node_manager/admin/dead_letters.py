@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from node_manager.manager import Deployment, Manager
+from node_manager.deployments.deployments import Deployment
+from node_manager.manager import Manager
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import rewinding, untrusted
@@ -57,7 +58,7 @@ class DeadLetters:
 
     def letters(self, deployment: str = "", ids: Sequence[str] = (), *, unfinished: bool = False) -> Iterator[Kept]:
         """Of one deployment, or of all; by `ids` those that begin so. In no particular order."""
-        deployments = [self._manager.find(deployment)] if deployment else self._manager.deployments()
+        deployments = [self._manager.deployments.find(deployment)] if deployment else self._manager.deployments.all()
         with self._state() as state:
             for d in deployments:
                 for number in _slots(d):

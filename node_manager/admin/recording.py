@@ -108,10 +108,10 @@ Part = Begin | Session | Stored | Schema | Frames | Gap | Tick | End
 
 def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
     """Everything that `name` answers within `for_s` seconds, `frames` frames at most (0: no bound), or until `stop` is set."""
-    deployment = manager.find(name)
+    deployment = manager.deployments.find(name)
     if for_s <= 0:
         raise UsageError(f"a recording lasts some time; got {for_s:g} s")
-    if deployment.slot is None or deployment.slot.wanted is None:
+    if deployment.slot.wanted is None:
         raise NotFound(f"deployment {name!r} is still starting; see: udo status")
     with (
         contextlib.closing(manager.servers.connect("state")) as state,

@@ -15,8 +15,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
 
+from node_manager.deployments.deployments import Deployment
 from node_manager.homes import Asked
-from node_manager.manager import Deployment, Manager
+from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, UsageError, WaitTimeout
 from udo_protocol.formats.manifest import Manifest
@@ -63,7 +64,7 @@ class Info:
 def keyed(deployment: Deployment) -> tuple[Slot, Manifest]:
     """Its slot and manifest; UsageError for an operator that keeps no state, NotFound while it has never been loaded."""
     slot = deployment.slot
-    if slot is None or slot.wanted is None:
+    if slot.wanted is None:
         raise NotFound(f"deployment {deployment.name!r} is still starting; see: udo status")
     manifest = slot.wanted.image.manifest
     if not manifest.key:
@@ -79,7 +80,7 @@ class States:
 
     def sessions(self, name: str = "") -> list[Info]:
         """Of one deployment, or of all, by name."""
-        deployments = [self._manager.find(name)] if name else self._manager.deployments()
+        deployments = [self._manager.deployments.find(name)] if name else self._manager.deployments.all()
         with self._connected() as (state, queue):
             return [
                 self._info(queue, slot, session, record)
@@ -99,19 +100,19 @@ class States:
 
     def header(self, name: str, session: str) -> tuple[Info, Manifest]:
         """The session and the operator that serves it; NotFound lists near names."""
-        slot, manifest = keyed(self._manager.find(name))
+        slot, manifest = keyed(self._manager.deployments.find(name))
         with self._connected() as (state, queue):
             return self._info(queue, slot, session, self._record(state, slot, session)), manifest
 
     def groups(self, name: str, session: str) -> Iterator[tuple[int, Group]]:
         """The session's groups as one checkpoint left them."""
-        slot, _ = keyed(self._manager.find(name))
+        slot, _ = keyed(self._manager.deployments.find(name))
         with self._connected() as (state, _queue):
             yield from _read(state, slot.prefix, session)
 
     def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
         """Remove a session for good; its record. Conflict while it is in use, unless forced: then its query fails."""
-        slot, _ = keyed(self._manager.find(name))
+        slot, _ = keyed(self._manager.deployments.find(name))
         found: dict[str, Any] = {}
 
         def drop(state: Connection, queue: Connection) -> Writes:
@@ -131,7 +132,7 @@ class States:
 
     def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, Group], *, replace: bool) -> None:
         """Write a session. Conflict while one of that name is in use, or is there and is not to be replaced."""
-        slot, manifest = keyed(self._manager.find(name))
+        slot, manifest = keyed(self._manager.deployments.find(name))
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
         home: Writes = []
@@ -194,7 +195,7 @@ class States:
 
     def _registered(self, name: str) -> bool:
         """Whether other nodes may have the deployment, too."""
-        return self._manager.find(name).source == "registry"
+        return self._manager.deployments.find(name).source == "registry"
 
     def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]) -> None:
         """Carry out what `plan` says, which may refuse, as the slot's only owner; `agree` asks the registry before."""

@@ -76,7 +76,7 @@ def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) ->
     if first is None or not first.HasField("header"):
         raise UsageError("an import begins with a header")
     header = first.header
-    _, manifest = keyed(manager.find(header.deployment))
+    _, manifest = keyed(manager.deployments.find(header.deployment))
     require_fit(manifest, [(c.name, c.type) for c in header.key], header.state_version, header.key_groups)
     bound = _OVERHEAD * (manifest.limits.state_mb << 20)
     groups: dict[int, Group] = {}

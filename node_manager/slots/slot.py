@@ -18,9 +18,9 @@ from node_manager.servers.binaries import Role
 from node_manager.slots.loading import Load, Node, Wanted, log_end
 from node_manager.slots.loads import Loads
 from node_manager.slots.ownership import Ownership
+from node_manager.slots.promotions import Promotions, StateWork
 from node_manager.slots.restarts import Restarts
 from node_manager.slots.thread import SlotThread
-from node_manager.slots.updates import StateWork, Updates
 from udo_protocol.errors import Fenced, OperatorError, ServerLost, SlotBroken, UdoError
 from udo_protocol.queue import slot
 from udo_protocol.state import dead_letters
@@ -56,7 +56,7 @@ class Slot(SlotThread):
         self._ownership = Ownership(self)
         self._loads = Loads(self, self._ownership, self._loaded)
         self._restarts = Restarts(self, self._ownership, self._loads)
-        self._updates = Updates(self, self._ownership, self._loads, self._restarts)
+        self._promotions = Promotions(self, self._ownership, self._loads, self._restarts)
         self.at("look", _LOOK_LEAST_S, self._look)
         self.start()
 
@@ -78,13 +78,13 @@ class Slot(SlotThread):
     def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
         """Load `wanted` as a standby. SchemaError if running queries could not go on with it, unless that was decided elsewhere."""
         load = Load(wanted, update=True, follow=True)
-        self._ask(lambda: self._updates.prepare(load, check=check))
+        self._ask(lambda: self._promotions.prepare(load, check=check))
         return load.done
 
     def promote(self) -> Future[Instance]:
         """Make the prepared standby the owner. Conflict if there is none."""
         done: Future[Instance] = Future()
-        self._ask(lambda: self._updates.promote(done))
+        self._ask(lambda: self._promotions.promote(done))
         return done
 
     def discard(self) -> None:
@@ -98,7 +98,7 @@ class Slot(SlotThread):
         first, and only `work` lies between the two. Conflict while an update is under way.
         """
         done: Future[None] = Future()
-        self._ask(lambda: self._updates.change_state(work, done))
+        self._ask(lambda: self._promotions.change_state(work, done))
         return done
 
     def server_restarted(self, role: Role) -> None:
@@ -161,7 +161,7 @@ class Slot(SlotThread):
             return
         if own.owner is not None:
             if own.wanted != wanted:
-                self._updates.change_over(wanted)
+                self._promotions.change_over(wanted)
         elif wanted != own.wanted or self._restarts.next_try_s is None:  # else it failed just now and is tried again in time
             if wanted != own.wanted:
                 self._loads.cancel()

@@ -229,7 +229,7 @@ def manager(home: Path) -> Iterator[Manager]:
     try:
         yield made
     finally:
-        if not made._stopping:
+        if not made.deployments.closed:
             made.stop()
         left = Daemon(home).processes()
         for p in left:

@@ -341,17 +341,17 @@ def test_no_canary_begins_beside_an_update_and_an_update_ends_it(manager: Manage
     images = manager.settings.home
     one, two = put_image(images, COUNT, **KEYED), put_image(images, COUNT + "# 2\n", version="2", **KEYED)
     manager.deploy("d", "t", "1", one, {}, 30)
-    manager.prepare("d", "2", two)
+    manager.updates.prepare("d", "2", two)
     with pytest.raises(Conflict, match="an update of 'd' is under way on node"):
-        manager.start_canary("d", "u", "2", two, {}, 100)
-    manager.discard("d")
-    manager.start_canary("d", "u", "2", two, {}, 100)
-    assert [name for name, _ in manager.canaries()] == ["d"]
-    manager.prepare("d", "2", two)
-    assert not manager.canaries()
-    manager.promote("d", "2", two)
-    manager.start_canary("d", "v", "1", one, {}, 100)
-    manager.end_canary("d")
+        manager.canaries.start("d", "u", "2", two, {}, 100)
+    manager.updates.discard("d")
+    manager.canaries.start("d", "u", "2", two, {}, 100)
+    assert [name for name, _ in manager.canaries.running()] == ["d"]
+    manager.updates.prepare("d", "2", two)
+    assert not manager.canaries.running()
+    manager.updates.promote("d", "2", two)
+    manager.canaries.start("d", "v", "1", one, {}, 100)
+    manager.canaries.end("d")
 
 
 def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(manager: Manager) -> None:  # noqa: F811
@@ -359,13 +359,13 @@ def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(mana
     home = manager.settings.home
     one, two = put_image(home, COUNT, **KEYED), put_image(home, COUNT + "# 2\n", version="2", **KEYED)
     manager.deploy("d", "t", "1", one, {}, 30, source="registry")
-    manager.prepare("d", "2", two)
+    manager.updates.prepare("d", "2", two)
     update = {"id": "u", "phase": "canary", "version": "2", "digest": two, "percent": 100}
     wish = {"name": "d", "operator": "t", "version": "1", "digest": one, "config": {}, "update": update}
     with Registry("http://127.0.0.1:1", token="t") as nobody:
         assert Reconciler(manager, nobody)._bring_about(wish)
-    assert [name for name, _ in manager.canaries()] == ["d"]
-    manager.end_canary("d")
+    assert [name for name, _ in manager.canaries.running()] == ["d"]
+    manager.canaries.end("d")
 
 
 def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(keyed: Keyed) -> None:

@@ -84,17 +84,17 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
 
     manager.deploy("d", "t", "1", one, {}, 30)
     assert run(0, 5, 6) == [1, 1]
-    manager.change("d", "2", two, {}, 30)
+    manager.updates.change("d", "2", two, {}, 30)
     assert run(1, 5) == [2]
     if when == "prepared":
-        manager.prepare("d", "1", one)
+        manager.updates.prepare("d", "1", one)
     newer = pid()
     os.kill(newer, signal.SIGKILL)
     if when == "prepared":
         wait_until(lambda: pid() not in (0, newer), 20, "another owner")
-        manager.promote("d", "1", one)
+        manager.updates.promote("d", "1", one)
     else:
         wait_until(lambda: pid() != newer, 20, "the death to be seen")
-        manager.change("d", "1", one, {}, 30)
+        manager.updates.change("d", "1", one, {}, 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["1"]

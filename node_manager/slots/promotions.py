@@ -22,7 +22,7 @@ from udo_protocol.state import following, rewinding
 StateWork = Callable[[Connection, Connection, int], None]
 
 
-class Updates:
+class Promotions:
     """One slot's. `done` is told how each ended."""
 
     def __init__(self, thread: SlotThread, ownership: Ownership, loads: Loads, restarts: Restarts) -> None:
