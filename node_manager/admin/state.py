@@ -36,7 +36,7 @@ Writes = list[list[Arg]]
 
 
 @dataclass
-class Group:
+class GroupPieces:
     """One key group as it lies on the server."""
 
     meta: bytes = b""
@@ -45,7 +45,7 @@ class Group:
 
 
 # Record and groups by session.
-Sessions = dict[str, tuple[Mapping[str, Any], dict[int, Group]]]
+Sessions = dict[str, tuple[Mapping[str, Any], dict[int, GroupPieces]]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class States:
         with self._connected() as (state, queue):
             return self._info(queue, slot, session, self._record(state, slot, session)), manifest
 
-    def groups(self, name: str, session: str) -> Iterator[tuple[int, Group]]:
+    def groups(self, name: str, session: str) -> Iterator[tuple[int, GroupPieces]]:
         """The session's groups as one checkpoint left them."""
         slot, _ = keyed(self._manager.deployments.find(name))
         with self._connected() as (state, _queue):
@@ -130,7 +130,7 @@ class States:
         self._change(slot, session, drop, release)
         return found
 
-    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, Group], *, replace: bool) -> None:
+    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, GroupPieces], *, replace: bool) -> None:
         """Write a session. Conflict while one of that name is in use, or is there and is not to be replaced."""
         slot, manifest = keyed(self._manager.deployments.find(name))
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
@@ -281,7 +281,7 @@ def _removal(state: Connection, prefix: str, session: str) -> Writes:
     return [["UNLINK", f"{prefix}m:{session}", *keys], ["HDEL", f"{prefix}sessions", session]]
 
 
-def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, Group]]:
+def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, GroupPieces]]:
     """All groups of one moment: a transaction, since checkpoints may come in between."""
     p = prefix
     for _ in range(_READ_TRIES):
@@ -294,7 +294,7 @@ def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, G
     else:
         raise _restless(f"{p}m:{session}")
     for i, n in enumerate(numbers):
-        yield n, Group(metas[n], found[2 * i], found[2 * i + 1])
+        yield n, GroupPieces(metas[n], found[2 * i], found[2 * i + 1])
 
 
 def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoints.Checkpoint, Sessions]:
@@ -320,9 +320,9 @@ def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoin
     else:
         raise _restless(f"{prefix}sessions")
     values = iter(found[len(wanted) :])
-    groups: dict[str, dict[int, Group]] = {s: {} for s in wanted}
+    groups: dict[str, dict[int, GroupPieces]] = {s: {} for s in wanted}
     for s, n in each:
-        groups[s][n] = Group(metas[s][n], next(values), next(values))
+        groups[s][n] = GroupPieces(metas[s][n], next(values), next(values))
     with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
-        seq, incarnation = bytes(covers or b"0 ").decode().split(" ")
-    return checkpoints.Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), incarnation), {s: (known[s], groups[s]) for s in wanted}
+        seq, run_id = bytes(covers or b"0 ").decode().split(" ")
+    return checkpoints.Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), run_id), {s: (known[s], groups[s]) for s in wanted}

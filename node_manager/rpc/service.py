@@ -323,7 +323,7 @@ def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
     )
 
 
-class Server:
+class RpcServer:
     """The gRPC server on the node's Unix socket, for this user only."""
 
     def __init__(self, manager: Manager) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import Servers
-from tests.protocol.test_slot import P, a_lane, answer, data, owner
+from tests.support.slots import P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced
 from udo_protocol.queue import access, slot, slot_reader
 from udo_protocol.queue.connection import Connection, Login, ReplyError

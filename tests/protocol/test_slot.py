@@ -6,39 +6,13 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import Servers
+from tests.support.slots import BATCH, P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, SlotBroken, Stale, TwoProducers
-from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import Limits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.frame import ANSWER, DATA, Failure, Header, decode, encode
+from udo_protocol.queue.frame import Failure, decode
 from udo_protocol.state import checkpoints, untrusted
-
-P = "udo:t:0:"
-SCHEMA = to_ipc(pa.schema([("a", pa.int64())]))
-BATCH = pa.record_batch({"a": [1, 2, 3]})
-
-
-def a_lane(servers: Servers, name: str = "l", **limits: int) -> lane_end.LaneEnd:
-    end = lane_end.LaneEnd(servers.queue(), P, name, Limits(**limits))  # type: ignore[arg-type]
-    end.open(SCHEMA)
-    return end
-
-
-def data(lane: str, n: int, batch: pa.RecordBatch | None = BATCH) -> list[slot.Bytes]:
-    return encode(Header(lane=lane, number=n, kind=DATA), batch)
-
-
-def owner(servers: Servers, token: int | None = None) -> slot_reader.SlotReader:
-    state = servers.state()
-    token = token or slot.next_token(state, P)
-    slot.promote(state, servers.queue(), P, token)
-    return slot_reader.SlotReader(servers.queue(), P, f"i{token}", token)
-
-
-def answer(read: slot_reader.Read) -> list[tuple[str, list[slot.Bytes]]]:
-    frames = [decode(f) for f in read.frames]
-    return [(f.header.lane, encode(Header(lane=f.header.lane, number=f.header.number, kind=ANSWER))) for f in frames]
 
 
 def test_an_event_goes_in_and_its_answer_comes_out(servers: Servers) -> None:

@@ -11,12 +11,13 @@ from udo_runtime.state.session import Session
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
-from tests.runtime.test_keyed import COUNT, COUNTS, EVENTS, GROUPS, TIMERS, Attempt, counter, group_of
+from tests.support.attempt import GROUPS, Attempt, group_of
+from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, counter
 from udo_protocol.queue.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label, encode
 from udo_protocol.state.stored import ROWS, Row, rows
 
 Start = Callable[..., Process]
-ALL = range(GROUPS)
+ALL = GROUPS
 
 
 class Storing(Attempt):
@@ -142,7 +143,7 @@ def test_a_group_in_parts_counts_when_it_is_whole_also_over_a_crash_and_a_newer_
     dead.restore([(stored[0][0], b"\xa1z", stored[0][2])], [])  # a key that the newer attempt does not know
     half = Storing(servers, 1, 2, session="there")
     half.restore(stored[:1], [])
-    assert len(half.lacking()) == GROUPS
+    assert len(half.lacking()) == len(GROUPS)
     assert dead.restore(stored[1:]).header.kind == STALE
     Storing(servers, 0, 1, session="other").run(["q"])  # its checkpoint covers the half
     process.process.kill()

@@ -53,7 +53,7 @@ class Login:
 
 
 class Connection:
-    """A connection; `run_id` names the server's incarnation. Not safe for use by several threads at once."""
+    """A connection; `run_id` is the server's: another one after each start. Not safe for use by several threads at once."""
 
     def __init__(
         self, socket_path: str, *, run_id: str | None = None, timeout_s: float = SERVER_WAIT_S, login: Login | None = None

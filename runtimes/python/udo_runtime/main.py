@@ -78,7 +78,7 @@ def _yield_to_others(nice: int) -> None:
             f.write(str(nice))
 
 
-class Instance(Protocol):
+class Assigned(Protocol):
     """What serves an assignment."""
 
     link: Link
@@ -87,7 +87,7 @@ class Instance(Protocol):
         """Until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
 
 
-def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: Limits) -> Instance:
+def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: Limits) -> Assigned:
     link = Link(conn, SlotReader(conn, a["prefix"], a["instance"], a["token"], limits), limits)
     if comparing := a.get("comparing"):
         _yield_to_others(comparing["nice"])
