@@ -335,7 +335,7 @@ class Reconciler:
         else:
             try:
                 instance = manager.updates.promote(name, version, digest, config)
-            except Conflict:  # not prepared by this manager: it was started meanwhile, or the shadow died
+            except Conflict:  # not prepared by this manager: it was started meanwhile, or the standby died
                 instance = manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
             except NotFound:  # the old version was refused here
                 instance = manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")

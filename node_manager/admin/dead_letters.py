@@ -122,7 +122,7 @@ class DeadLetters:
                 some = ", ".join(k.id for k in there[:5]) or "none"
                 raise NotFound(f"deployment {deployment!r} has no dead letter {text!r}; there are: {some}. List them with: udo dead ls")
             if len(near) > 1:
-                raise UsageError(f"{text!r} begins several dead letters of {deployment!r}: {', '.join(k.id for k in near[:5])}")
+                raise UsageError(f"ambiguous id prefix {text!r} of dead letters of {deployment!r}: {', '.join(k.id for k in near[:5])}")
             found += near
         return found
 

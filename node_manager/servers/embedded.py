@@ -141,7 +141,7 @@ class Servers:
                     conn.call("ACL", "DELUSER", name)
 
     def dismiss_others(self, known: Iterable[str]) -> None:
-        """Whoever is not among these instances has no business here."""
+        """Revoke the users of all other instances."""
         for role in ROLES:
             for name in self.users.others(role, known):
                 self.dismiss(name)

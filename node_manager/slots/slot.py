@@ -196,7 +196,7 @@ class Slot(SlotThread):
             self.log.error("operator did not become ready", operator=load.wanted.reference, update=load.update, error=str(error))
 
     def _take_over(self, load: Load, instance: Instance) -> None:
-        self.node.instances.move(instance, "shadow")
+        self.node.instances.move(instance, "standby")
         if load.update:
             self._loads.standby = (instance, load.wanted)
         else:

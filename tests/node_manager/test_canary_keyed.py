@@ -84,7 +84,7 @@ class Keyed:
     def instance(self) -> int:
         """Process id of the instance that tries; 0 while there is none."""
         for record in self.c.node.records():
-            if record.get("comparing") and record["state"] == "shadow":
+            if record.get("comparing") and record["state"] == "standby":
                 return int(record["handle"]["data"]["pid"])
         return 0
 

@@ -65,7 +65,7 @@ def test_dead_letters_are_listed_by_deployment_and_id_and_dropped(deployed: Daem
     assert [(d.event, d.arrow) for d in api.dead_letters(ids=[first.id])] == [("", b"")]
     with pytest.raises(NotFound, match="no dead letter 'zz'; there are: "):
         api.drop_dead_letters("d", ["zz"])
-    with pytest.raises(UsageError, match="begins several dead letters"):
+    with pytest.raises(UsageError, match="ambiguous id prefix ''"):
         api.drop_dead_letters("d", [""])
     with pytest.raises(UsageError, match="not both"):
         api.drop_dead_letters("d")

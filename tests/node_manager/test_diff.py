@@ -170,7 +170,7 @@ def test_a_comparing_instance_may_answer_nobody(daemon: Daemon, queue: Connectio
     diff.end()
 
 
-@pytest.mark.parametrize("victim", ["shadow", "owner", "manager"])
+@pytest.mark.parametrize("victim", ["standby", "owner", "manager"])
 def test_whatever_is_killed_during_a_diff_the_answers_go_on_and_nothing_stays(
     daemon: Daemon, lane: Open, queue: Connection, victim: str
 ) -> None:
@@ -189,9 +189,9 @@ def test_whatever_is_killed_during_a_diff_the_answers_go_on_and_nothing_stays(
         wait_until(lambda: isinstance(diff.error, UdoError), 20, "the caller of the diff to be told")
         assert not record.exists()
     else:
-        pid = json.loads(record.read_text())["handle"]["data"]["pid"] if victim == "shadow" else before.pid
+        pid = json.loads(record.read_text())["handle"]["data"]["pid"] if victim == "standby" else before.pid
         os.kill(pid, signal.SIGKILL)
         assert [caller.ask(i, 30) for i in range(20)] == [i + 1 for i in range(20)]
-        assert bool(diff.end()["died"]) == (victim == "shadow")
+        assert bool(diff.end()["died"]) == (victim == "standby")
     assert not left(queue)
     assert caller.ask(5) == 6

@@ -167,13 +167,13 @@ def test_unknown_sessions_and_stateless_deployments_are_named(daemon: Daemon, at
         list(daemon.api.export_state("s", "query-1"))
 
 
-def test_an_update_goes_on_when_the_owner_dies_while_its_shadow_loads(daemon: Daemon, attempt: Open) -> None:
+def test_an_update_goes_on_when_the_owner_dies_while_its_standby_loads(daemon: Daemon, attempt: Open) -> None:
     attempt("q1", 0).run([1, 1])
     slow = COUNT + "    def open(self, ctx):\n        import time\n        time.sleep(3)\n"
     digest = put_image(daemon.home, slow, version="2", **KEYED)
     [serving] = [s for s in daemon.api.status().slots if s.deployment == "d"]
     updating = ThreadPoolExecutor(1).submit(lambda: list(daemon.api.update("d", "2", digest, timeout_s=60)))
-    wait_until(daemon.loading, 10, "shadow to load")
+    wait_until(daemon.loading, 10, "standby to load")
     os.kill(serving.pid, signal.SIGKILL)
     wait_until(lambda: any(s.deployment == "d" and s.pid not in (0, serving.pid) for s in daemon.api.status().slots), 30, "an owner")
     last = updating.result(60)[-1]

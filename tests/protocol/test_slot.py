@@ -87,14 +87,14 @@ def test_answers_out_of_turn_are_refused(servers: Servers) -> None:
     assert [f.header.number for f in lane.poll()] == [1, 2, 3]
 
 
-def test_a_shadow_never_sees_past_emitted(servers: Servers) -> None:
+def test_a_standby_never_sees_past_emitted(servers: Servers) -> None:
     lane, instance = a_lane(servers), owner(servers)
-    shadow = slot_reader.SlotReader(servers.queue(), P, "s", 99)
+    standby = slot_reader.SlotReader(servers.queue(), P, "s", 99)
     for n in (1, 2):
         lane.push(n, n - 1, data("l", n))
-    assert shadow.read(1).frames == []
+    assert standby.read(1).frames == []
     instance.emit(1, answer(instance.read(1))[:1], trim=False)
-    assert len(shadow.read(1).frames) == 1
+    assert len(standby.read(1).frames) == 1
 
 
 def test_a_token_older_than_the_owner_is_not_promoted(servers: Servers) -> None:
@@ -160,15 +160,15 @@ def test_a_full_log_costs_the_pin_that_holds_most_and_no_other(servers: Servers)
     assert slot.slot_stats(queue, P).base == 19
 
 
-def test_a_parked_reader_wakes_at_once_and_a_shadow_at_its_promotion(servers: Servers) -> None:
+def test_a_parked_reader_wakes_at_once_and_a_standby_at_its_promotion(servers: Servers) -> None:
     lane, instance = a_lane(servers), owner(servers)
     assert instance.park(1, 1) is False
     lane.push(1, 0, data("l", 1))
     assert instance.park(1, 60_000) is True
-    shadow = slot_reader.SlotReader(servers.queue(), P, "s", 7)
-    assert shadow.park(1, 1, shadow=True) is False
+    standby = slot_reader.SlotReader(servers.queue(), P, "s", 7)
+    assert standby.park(1, 1, standby=True) is False
     slot.promote(servers.state(), servers.queue(), P, 7)
-    assert shadow.park(1, 60_000, shadow=True) is True
+    assert standby.park(1, 60_000, standby=True) is True
     assert servers.queue().call("LLEN", f"{P}bell:s") <= 1
 
 

@@ -159,7 +159,7 @@ def test_a_frame_of_another_schema_or_garbage_is_an_error_not_a_crash(start: Sta
     assert answer(servers, [1]) == [{"b": 2}]
 
 
-def test_a_shadow_takes_over_at_its_promotion_and_the_former_owner_leaves(start: Start, servers: Servers) -> None:
+def test_a_standby_takes_over_at_its_promotion_and_the_former_owner_leaves(start: Start, servers: Servers) -> None:
     old = start(DOUBLE)
     assert answer(servers, [1]) == [{"b": 2}]
     new = start(TRIPLE, promote=False)

@@ -78,6 +78,6 @@ def release(queue: Connection, prefix: str) -> None:
 
 
 def forget(state: Connection, queue: Connection, prefix: str) -> None:
-    """Nobody will come back."""
+    """No rollback is possible any more: what was kept for one is removed."""
     state.call("FCALL", "udo_forget_kept", 1, prefix)
     release(queue, prefix)

@@ -31,7 +31,7 @@ from udo_runtime.output import by_lines
 from udo_runtime.sdk.api import Context
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
-# Whoever is replaced leaves so much later, at the lowest priority: its successor has the processor to itself until then.
+# A replaced instance exits after this delay, at the lowest priority, so that its successor's first answers have the processor.
 _LEAVING_S, _LEAVING_NICE = 0.25, 19
 # How often a waiting warm instance looks whether its node manager still lives.
 _WARM_POLL_S = 5

@@ -1,4 +1,4 @@
-"""Having the owner's state in memory before being promoted: loaded at leisure, kept up with by the owner's journal.
+"""The state of a standby: it loads the owner's, then applies the owner's journal, so that a promotion has nothing left to load.
 
 What a follower processes itself, frames that the owner has answered since its last checkpoint, is on trial: the next
 checkpoint takes its place, so that the state is always what the version made of it that answered.
@@ -242,7 +242,7 @@ class Rewinder(Follower):
         return None
 
     def keep_lease(self) -> None:
-        """Nobody tells anything."""
+        """It holds no lease: there is no journal to read."""
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         if kept(self._state, self._prefix) is None:
