@@ -146,7 +146,7 @@ class States:
             self._require_unused(queue, slot, session, "stop it first")
             if not replace and session in _records(state, p):
                 raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
-            # Whoever continues is a newer run than all before.
+            # A query that continues it is a newer run than all before.
             runs = state.call("HLEN", f"{p}runs:{session}")
             kept = {"last_ended": record["last_ended"], "run": runs, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
             writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]

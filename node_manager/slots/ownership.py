@@ -17,7 +17,7 @@ from udo_protocol.lifecycle import INSTANCE, Lifecycle
 from udo_protocol.queue import slot
 from udo_protocol.state import rewinding
 
-# After a promotion the processors are left to the new owner's first answers; what is to be stored and reported about it comes then.
+# Bookkeeping is deferred by this after a promotion: the new owner's first answers need the processors.
 _PROMOTED_PAUSE_S = 0.02
 
 
