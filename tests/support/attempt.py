@@ -88,7 +88,7 @@ class Attempt:
     def push(self, kind: Kind, batch: pa.RecordBatch | None = None, **header: Any) -> None:
         """One frame, as it is."""
         self._sent += 1
-        if batch is not None:
+        if kind == DATA and batch is not None:
             header["schema"] = schema_id(to_ipc(batch.schema))
         frame = encode(Header(lane=self.lane.lane, number=self._sent, kind=kind, **self._header, **header), batch)
         assert self.lane.push(self._sent, self._sent - 1, frame).status is Push.ACCEPTED

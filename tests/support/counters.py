@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue import lane_end
 
+A = TypeVar("A", bound=Attempt)
 Start = Callable[..., Process]
 EVENTS = pa.schema([("k", pa.string()), ("t", pa.timestamp("us"))])
 SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))
@@ -41,10 +42,17 @@ class Quiet(Operator):
 
 def an_attempt(servers: Servers, epoch: int, attempt: int, partition: int = 0, run: int = 1, session: str = "q", **header: Any) -> Attempt:
     """One at the slot P, which no node manager looks after."""
+    return attempted(Attempt, servers, epoch, attempt, partition, run, session, **header)
+
+
+def attempted(
+    kind: type[A], servers: Servers, epoch: int, attempt: int, partition: int = 0, run: int = 1, session: str = "q", **header: Any
+) -> A:
+    """The same, of a class of the caller's."""
     lane = lane_end.LaneEnd(servers.queue(), P, f"{session}.{run}.{epoch}.{partition}.{attempt}")
     lane.open(to_ipc(SENT))
     label = Label(run=run, epoch=epoch, attempt=attempt)
-    return Attempt(lane, (EVENTS, COUNTS), session=session, partition=partition, label=label, **header)
+    return kind(lane, (EVENTS, COUNTS), session=session, partition=partition, label=label, **header)
 
 
 def counter(start: Start, source: str = COUNT, entry: str = "op:Count", promote: bool = True, **keyed: Any) -> Process:
