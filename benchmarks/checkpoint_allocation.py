@@ -108,7 +108,7 @@ def gap_to_optimum(seed: int) -> dict[str, float]:
 
     40 key groups whose loads share four rhythms, on 8 nodes; mean and worst over `OPTIMA` jobs under three limits on fairness.
     """
-    from tests.elasticity.test_allocation import gaps_to_optimum  # the solver is a development dependency
+    from tests.support.optimum import gaps_to_optimum  # the solver is a development dependency
 
     gaps = 100 * np.array([gaps_to_optimum(seed + i, fairness) for i in range(OPTIMA) for fairness in FAIRNESS])
     return {

@@ -17,7 +17,7 @@ import pyarrow as pa
 from benchmarks.openloop import undisturbed
 from benchmarks.rules import InvalidRun
 from udo_interface.lane import exchange
-from udo_interface.opening import Keyed, Request, conversation
+from udo_interface.opening import KeyedCall, Request, conversation
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
 
@@ -83,7 +83,7 @@ class KeyedLoad:
         return pa.record_batch([ids, cards, np.full(len(ids), self.size), self._groups[cards]], schema=SENT)
 
     def _exchange(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keyed = Keyed("r1", "load", tuple(range(KEY_GROUPS)))
+        keyed = KeyedCall("r1", "load", tuple(range(KEY_GROUPS)))
         request = Request(self.deployment, "load", 0, self._epoch + 1, self._epoch, keyed=keyed)
         with conversation(self.address, request, SENT, BACK) as (sender, collector, place):
             for _, answer in exchange(sender, collector, ((b, None) for b in batches), place.window_frames, interleave=True):

@@ -241,7 +241,7 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
 def sections(record: dict[str, Any]) -> list[Section]:
     """For people."""
     names = {
-        "preparation_ms": "request to ready (shadow loaded)",
+        "preparation_ms": "request to ready (standby loaded)",
         "request_to_answer_ms": "request to first answer of the new version",
         "gap_ms": "gap at the switch: last old to first new answer",
         "gap_within_epoch_ms": "the same, of the switches that did not fall on an epoch's end",

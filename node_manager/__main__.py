@@ -19,10 +19,11 @@ from typing import Any
 
 import structlog
 
-from node_manager.manager import DRIVERS, Manager
+from node_manager.drivers.available import DRIVERS
+from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.rpc import metrics
-from node_manager.rpc.service import CLOSE_GRACE_S, Server
+from node_manager.rpc.service import CLOSE_GRACE_S, RpcServer
 from node_manager.settings import Settings
 from udo_protocol.errors import UdoError
 
@@ -118,7 +119,7 @@ def run(settings: Settings, stopping: Event) -> None:
     registry = _registry(settings)
     manager = Manager(settings, registry)
     manager.lock_home()
-    server, reconciler = Server(manager), Reconciler(manager, registry) if registry else None
+    server, reconciler = RpcServer(manager), Reconciler(manager, registry) if registry else None
     try:
         manager.start()
         manager.metrics_address = metrics.serve(manager, settings.metrics_host, settings.metrics_port)

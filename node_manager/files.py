@@ -1,12 +1,15 @@
-"""Small files that are whole or absent: JSON written beside its place and renamed into it."""
+"""Small files that are whole or absent, JSON written beside its place and renamed into it; and files that one process holds."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
 from threading import get_ident
 from typing import Any
+
+from udo_protocol.errors import Conflict
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -24,3 +27,16 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def lock(path: Path, taken: str) -> int:
+    """Hold `path` until the returned descriptor is closed. Conflict while another process does: `taken`, with its {pid}."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise Conflict(taken.replace("{pid}", path.read_text().strip() or "unknown")) from None
+    os.ftruncate(fd, 0)
+    os.write(fd, str(os.getpid()).encode())
+    return fd

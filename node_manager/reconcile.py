@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from node_manager.manager import Catalogue, Manager
+from node_manager.deployments.lanes import Catalogue
+from node_manager.manager import Manager
 from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, NotFound, Refused, UdoError, Unavailable
@@ -139,7 +140,7 @@ class Reconciler:
             wanted = self._registry.wanted(self._node, generation, POLL_S)
             self._take(wanted["deployments"])
             if wanted["generation"] != generation:
-                self._manager.forget_homes(wanted["moved"])
+                self._manager.lanes.forget_homes(wanted["moved"])
             generation = int(wanted["generation"])
 
         self._retrying(read, "wanted")
@@ -149,9 +150,9 @@ class Reconciler:
 
         def observe() -> None:
             with self._changed:
-                if not self._changed.wait_for(lambda: bool(self._manager.canaries()) or self._stopping.is_set(), POLL_S):
+                if not self._changed.wait_for(lambda: bool(self._manager.canaries.running()) or self._stopping.is_set(), POLL_S):
                     return
-            for name, canary in self._manager.canaries():
+            for name, canary in self._manager.canaries.running():
                 told: dict[str, Any] = {"version": canary.version, "digest": canary.digest, "update_id": canary.update_id}
                 if isinstance(canary, KeyedCanary):
                     told["detail"] = canary.first_error
@@ -170,7 +171,7 @@ class Reconciler:
 
         def look() -> None:
             for name, (wish, told) in list(self._told.items()):
-                condition = self._manager.condition(name)
+                condition = self._manager.deployments.condition(name)
                 if condition is not None and condition != told:
                     self._tell_condition(name, wish, condition)
             self._stopping.wait(_OBSERVE_S)
@@ -194,7 +195,7 @@ class Reconciler:
 
     def _take(self, deployments: list[Mapping[str, Any]]) -> None:
         names = {d["name"] for d in deployments}
-        for gone in [d.name for d in self._manager.deployments() if d.source == "registry" and d.name not in names]:
+        for gone in [d.name for d in self._manager.deployments.all() if d.source == "registry" and d.name not in names]:
             self._wish(gone, {"name": gone, "removed": True})
         for deployment in deployments:
             self._wish(deployment["name"], deployment)
@@ -266,26 +267,26 @@ class Reconciler:
             self._report(wish, "failed", text, phase="failed", error_code=code, **step)
             return True
         refused, text = isinstance(e, Refused), f"{text}{self._instead(wish['name'], wish['digest'])}"
-        self._manager.unserved[wish["name"]] = e if isinstance(e, UdoError) else UdoError(text)
+        self._manager.lanes.unserved[wish["name"]] = e if isinstance(e, UdoError) else UdoError(text)
         self._report(wish, REFUSED if refused else "failed", text, error_code=code)
         return refused
 
     def _bring_about(self, wish: Mapping[str, Any]) -> bool:
         name, manager = wish["name"], self._manager
         if wish.get("removed"):
-            manager.unserved.pop(name, None)
+            manager.lanes.unserved.pop(name, None)
             with contextlib.suppress(NotFound):
                 manager.undeploy(name, source="registry")
             self._told.pop(name, None)
             return True
         update = wish.get("update")
         if update is None or update["phase"] != "canary":
-            manager.end_canary(name, update["digest"] if update else "")
+            manager.canaries.end(name, update["digest"] if update else "")
         if update is not None:
             return self._update(wish, update)
         version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
         try:
-            deployment = manager.find(name)
+            deployment = manager.deployments.find(name)
         except NotFound:
             deployment = None
         if deployment is not None and deployment.operator != wish["operator"]:
@@ -294,16 +295,16 @@ class Reconciler:
         if deployment is None:
             manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
         else:
-            manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
-        manager.unserved.pop(name, None)
+            manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
+        manager.lanes.unserved.pop(name, None)
         self._report(wish, "answering")
         return True
 
     def _instead(self, name: str, digest: str) -> str:
         """Which other version serves."""
         with contextlib.suppress(NotFound):
-            slot = self._manager.find(name).slot
-            if slot is not None and slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:
+            slot = self._manager.deployments.find(name).slot
+            if slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:
                 return f". {slot.wanted.reference} goes on serving on this node"
         return ""
 
@@ -316,26 +317,26 @@ class Reconciler:
         there = True
         if update["phase"] in ("canary", "prepare"):
             try:
-                manager.find(name)
+                manager.deployments.find(name)
             except NotFound:
                 there = self._serve_old(wish, old)
         if update["phase"] == "canary":
-            manager.discard(name)  # of a former update that came to nothing
-            manager.start_canary(name, update["id"], version, digest, config, float(update["percent"]))
+            manager.updates.discard(name)  # of a former update that came to nothing
+            manager.canaries.start(name, update["id"], version, digest, config, float(update["percent"]))
             self._report(wish, "ready", phase="ready", **step)
             with self._changed:
                 self._changed.notify_all()  # who tells what it counts
         elif update["phase"] == "prepare":
             if there:
-                manager.prepare(name, version, digest, config, check=False)
+                manager.updates.prepare(name, version, digest, config, check=False)
             else:
                 manager.images.get(wish["operator"], version, digest)
             self._report(wish, "ready", phase="ready", **step)
         else:
             try:
-                instance = manager.promote(name, version, digest, config)
-            except Conflict:  # not prepared by this manager: it was started meanwhile, or the shadow died
-                instance = manager.change(name, version, digest, config, _DEPLOY_WAIT_S)
+                instance = manager.updates.promote(name, version, digest, config)
+            except Conflict:  # not prepared by this manager: it was started meanwhile, or the standby died
+                instance = manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
             except NotFound:  # the old version was refused here
                 instance = manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
             self._report(wish, "answering", instance, phase="answering", **step)

@@ -22,7 +22,7 @@ from udo_protocol.queue.connection import Connection
 # Ignored in what a script starts in the background, and then in all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A Docker daemon and the runtime base: started and made when a test asks for them.
-pytest_plugins = ["tests.docker_daemon"]
+pytest_plugins = ["tests.support.docker_daemon"]
 
 
 def require(name: str, why: str) -> NoReturn:

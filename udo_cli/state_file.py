@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from udo_runtime.state.groups import PACKED_TIMERS, Group
+from udo_runtime.state.codec import PACKED_TIMERS
+from udo_runtime.state.groups import Group
 from udo_runtime.state.versions import Versions
 
 from udo_protocol.errors import Conflict, ProtocolError, UsageError

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from udo_runtime.execution.keyed import TIMER, unpack_key
-from udo_runtime.state.groups import EXPIRES, PACKED_TIMERS, unpack
+from udo_runtime.execution.timers import TIMER, unpack_key
+from udo_runtime.state.codec import EXPIRES, PACKED_TIMERS, unpack
 
 from udo_cli.state_file import Settled
 

@@ -21,7 +21,7 @@ from udo_interface.deployed import Deployed, fetch
 from udo_interface.discovery import NODE_SETTING, NODE_WAIT_SETTING, REGISTRY_SETTING, node_wait_s, registry_url
 from udo_interface.key_groups import by_key_group
 from udo_interface.spark_types import delivered, output_fields, require_input
-from udo_interface.store import Stored
+from udo_interface.store import StoreLocation
 from udo_interface.store_place import located, require_writable
 from udo_interface.task import Keys, Task
 from udo_protocol.errors import SchemaError, UsageError
@@ -190,13 +190,13 @@ def _require_key(deployed: Deployed, key: tuple[str, ...]) -> bool:
     raise UsageError(f"{deployed.what} keeps state by {', '.join(deployed.key)}; call it with key={wanted!r}, got key={list(key)!r}")
 
 
-def _stored(location: str | os.PathLike[str], deployed: Deployed, df: DataFrame) -> Stored:
+def _stored(location: str | os.PathLike[str], deployed: Deployed, df: DataFrame) -> StoreLocation:
     """Where the call's state is kept; UsageError if it has none to keep, or the place cannot be written."""
     if not df.isStreaming and not _query(df):
         raise UsageError(
             f"{deployed.what}: store= keeps the state of a streaming query, and a batch job's ends with it: call it without store="
         )
-    stored = Stored(located(location), deployed.key_columns)
+    stored = StoreLocation(located(location), deployed.key_columns)
     require_writable(stored.location)
     return stored
 

@@ -31,7 +31,7 @@ REPLACED_INCREMENT_US, REPLACED_CEILING_US = 20_000, 500_000
 
 
 @dataclass(frozen=True)
-class Keyed:
+class KeyedCall:
     """A keyed attempt: the run of the query it belongs to (empty: a batch job) and the key groups it answers for."""
 
     run: str
@@ -54,7 +54,7 @@ class Request:
     pin_epoch: bool = False
     uid: str = ""
     window: int | None = None
-    keyed: Keyed | None = None
+    keyed: KeyedCall | None = None
 
     def lane(self) -> str:
         """A lane id unique to this attempt, readable in `udo status` and in logs."""

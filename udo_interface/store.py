@@ -41,7 +41,7 @@ _NAME = re.compile(r"(\d+)of(\d+)-(\d+)-(\d+)-v(\d+)\.(void\.)?(full|delta)\.arr
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoreLocation:
     """Where a call keeps its state, and by which key columns (name, type); travels to the tasks."""
 
     location: str
@@ -145,7 +145,7 @@ def _checksum(batches: Iterable[pa.RecordBatch]) -> int:
 class Store:
     """One session's files."""
 
-    stored: Stored
+    stored: StoreLocation
     deployment: str
     session: str
     directory: str = field(init=False)

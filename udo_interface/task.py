@@ -21,9 +21,9 @@ from udo_interface.columns import Picker, kept
 from udo_interface.discovery import node_address, node_wait_s
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Asked, Collector, Place, Sender, exchange
-from udo_interface.opening import Keyed, Request, conversation
+from udo_interface.opening import KeyedCall, Request, conversation
 from udo_interface.progress import require_synchronous
-from udo_interface.store import Store, Stored
+from udo_interface.store import Store, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import OperatorError, SchemaError, UdoError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc
@@ -43,7 +43,7 @@ class Keys:
     call: str
     start_empty: bool = False
     planned_ms: int = 0  # since 1970; runs of a query are ordered by it
-    stored: Stored | None = None  # a second store of its state
+    stored: StoreLocation | None = None  # a second store of its state
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,9 @@ class Task:
             # An RDD's partition is one group by itself: its keys come from nowhere else.
             here, count = context.partitionId(), self.keyed.partitions
             groups = groups_of(here, count) if count else [here]
-            keyed = Keyed(run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms, self.keyed.stored is not None)
+            keyed = KeyedCall(
+                run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms, self.keyed.stored is not None
+            )
         return Request(
             self.deployment,
             session,

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from udo_protocol.errors import Conflict
 
-# warm: runtime loaded, no operator; loading: importing the operator and running open(); shadow: ready, may not answer;
+# warm: runtime loaded, no operator; loading: importing the operator and running open(); standby: ready, may not answer;
 # owner: answers; leaving: fenced or asked to stop, finishing; stopped: gone as asked; failed: gone by itself.
 INSTANCE: Mapping[str, tuple[str, ...]] = {
     "starting": ("warm", "loading", "stopped", "failed"),
     "warm": ("loading", "stopped", "failed"),
-    "loading": ("shadow", "stopped", "failed"),
-    "shadow": ("owner", "leaving", "stopped", "failed"),
+    "loading": ("standby", "stopped", "failed"),
+    "standby": ("owner", "leaving", "stopped", "failed"),
     "owner": ("leaving", "stopped", "failed"),
     "leaving": ("stopped", "failed"),
     "stopped": (),

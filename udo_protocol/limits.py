@@ -14,7 +14,7 @@ INLINE_BYTES = 8192
 # A server that has not answered its node manager for so long is ended and started again: much longer than a stalled disk or a
 # machine short of processor time, well below what Spark tolerates (network time-out 120 s).
 SERVER_HANG_S = 60.0
-# Whoever waits for a server's reply waits longer than that, so that the node manager decides alone what is lost; the bound is for
+# The wait for a server's reply is longer than that, so that the node manager decides alone what is lost; the bound is for
 # when there is none.
 SERVER_WAIT_S = 75.0
 

@@ -244,7 +244,7 @@ local function uses(keys, a)
 end
 
 -- Arm a reader's doorbell, then look again, so that what came in between is not slept through.
--- ARGV: reader, cursor, token, set ('parked': woken by events; 'waiting': a shadow, woken by a promotion only).
+-- ARGV: reader, cursor, token, set ('parked': woken by events; 'waiting': a standby, woken by a promotion only).
 -- Answers 1 if there is something to do at once; the bell rings then too, so that the caller may send this, the blocking
 -- pop of its bell and the next read in one go.
 local function park(keys, a)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from benchmarks.chaos.kinds import ANSWERS
 from benchmarks.chaos.oracle import Event
 from udo_interface.lane import Collector, Sender, exchange
-from udo_interface.opening import Keyed, Request, reach
+from udo_interface.opening import KeyedCall, Request, reach
 from udo_protocol.formats.schema import GROUP_COLUMN
 
 EVENTS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("kind", pa.string()), ("t", pa.timestamp("us"))])
@@ -58,7 +58,7 @@ class Attempt:
         late: bool = False,
         answers: pa.Schema = ANSWERS,
     ) -> None:
-        keyed = Keyed(who.run, "c", who.groups, who.start_empty)
+        keyed = KeyedCall(who.run, "c", who.groups, who.start_empty)
         request = Request(who.deployment, who.session, who.partition, who.number, who.epoch, window=window, keyed=keyed)
         self.who, self.frames, self.rows = who, len(frames), Rows()
         opened, self._end = reach(node, request, SENT)

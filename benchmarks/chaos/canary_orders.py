@@ -36,17 +36,17 @@ def _follow(manager: Manager) -> None:
     while True:
         orders = {p.name.removeprefix("canary."): p.read_text() for p in directory.glob("canary.*")}
         for name in done.keys() - orders.keys():
-            manager.end_canary(name)
+            manager.canaries.end(name)
             del done[name]
             (directory / f"tried.{name}").unlink(missing_ok=True)
         for name, order in orders.items():
             identity, version, percent = order.split()
             try:
                 if done.get(name) != identity:
-                    digest = _digest(manager, manager.find(name).operator, version)
-                    manager.start_canary(name, identity, version, digest, {}, float(percent))
+                    digest = _digest(manager, manager.deployments.find(name).operator, version)
+                    manager.canaries.start(name, identity, version, digest, {}, float(percent))
                     done[name] = identity
-                found = next((c.measured() for n, c in manager.canaries() if (n, c.update_id) == (name, identity)), None)
+                found = next((c.measured() for n, c in manager.canaries.running() if (n, c.update_id) == (name, identity)), None)
             except UdoError:  # the node is down for another reason: the next look tries again
                 continue
             if found is not None:

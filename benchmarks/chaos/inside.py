@@ -9,7 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 
-# Only the one that replaces a dead owner passes the first, only an update's shadow the second and third.
+# Only the one that replaces a dead owner passes the first, only an update's standby the second and third.
 RESTORED, CHANGE_POINTS = "restored", ("loaded", "promoted")
 POINTS = (RESTORED, "before_emit", "after_emit", "before_checkpoint", "after_checkpoint", *CHANGE_POINTS)
 _ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -33,7 +33,7 @@ def at(directory, prefix, point):
 
 
 def install_points(directory):
-    """Let every step of a keyed instance, and of the shadow that it was, pass its points."""
+    """Let every step of a keyed instance, and of the standby that it was, pass its points."""
     from udo_runtime.drivers.keyed import KeyedOwner
     from udo_runtime.state.following import Follower, Rewinder
 
@@ -164,7 +164,7 @@ def lack_commit_frame(directory):
 
 
 def lack_journal(directory):
-    """An update's shadow has the owner's state as it was when it began to follow."""
+    """An update's standby has the owner's state as it was when it began to follow."""
     from udo_runtime.state.following import Follower
 
     Follower.sync = lambda self: None

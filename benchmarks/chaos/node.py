@@ -157,7 +157,7 @@ class ChaosNode:
             found = rewinding.kept(state, prefix(name, 0))
             log = queue.run_id
         known = {digest: version for (operator, version), digest in self._digests.items() if operator == kind.operator}
-        return known[found.info["digest"]] if found and found.log == log else ""
+        return known[found.info["digest"]] if found and found.run_id == log else ""
 
     def change(self, name: str, version: str, *, back: bool) -> str:
         """Update to this version, which may be a former one; '' if it took place, else why not."""

@@ -71,7 +71,7 @@ class _Versions:
             return None
         with closing(access.connect(home, "state")) as state, closing(access.connect(home, "queue")) as queue:
             found = rewinding.kept(state, prefix(deployment, 0))
-            if found is None or found.log != queue.run_id:
+            if found is None or found.run_id != queue.run_id:
                 return ""
         with self._platform.registry() as registry:
             return str(registry.version(kind.operator, found.info["digest"])["version"])

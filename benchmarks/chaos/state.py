@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from udo_runtime.execution.keyed import unpack_key
+from udo_runtime.execution.timers import unpack_key
+from udo_runtime.state.codec import TIMERS, unpack
 from udo_runtime.state.durable import load_session
-from udo_runtime.state.groups import TIMERS, unpack
 
 from benchmarks.chaos.kinds import Kind
 from node_manager.servers import access

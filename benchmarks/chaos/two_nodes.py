@@ -22,8 +22,8 @@ from benchmarks.chaos.pair import OPERATOR, Pair, pair
 from benchmarks.chaos.query import events_of, group_of, keys_of
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import exchange
-from udo_interface.opening import Keyed, Request, conversation
-from udo_interface.store import Store, Stored
+from udo_interface.opening import KeyedCall, Request, conversation
+from udo_interface.store import Store, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import PeerError, ProtocolError, SchemaError, StateElsewhere, StateLost, TwoProducers, UdoError
 from udo_protocol.queue.connection import ReplyError
@@ -52,7 +52,7 @@ class StoredQuery:
         self.session = f"two-nodes-{seed}"
         keys = keys_of(self.rng)
         self._epochs = [events_of(self.rng, e, keys) for e in range(self.rng.randrange(6, 13))]
-        self.stored = Stored(str(nodes.store), (("k", "string"),), full_every=self.rng.choice((2, 3, 10)))
+        self.stored = StoreLocation(str(nodes.store), (("k", "string"),), full_every=self.rng.choice((2, 3, 10)))
         self.trace: list[str] = []
         self.faults: Counter[str] = Counter()
         self.runs = self._attempt = 0
@@ -116,7 +116,7 @@ class StoredQuery:
         self._attempt += 1
         self._log(f"e{epoch} p{partition} of {self._partitions} on {node}, attempt {self._attempt} of run {self.runs}")
         groups = tuple(groups_of(partition, self._partitions))
-        keyed = Keyed(f"{self.session}-r{self.runs}", "c", groups, started_ms=self.runs, stored=True)
+        keyed = KeyedCall(f"{self.session}-r{self.runs}", "c", groups, started_ms=self.runs, stored=True)
         request = Request(OPERATOR, self.session, partition, self._attempt, epoch, keyed=keyed)
         dies_after = self.rng.randrange(4) if not cut and self._chance(_KILL) else None
         rows = Rows()

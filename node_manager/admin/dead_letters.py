@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from node_manager.manager import Deployment, Manager
+from node_manager.deployments.deployments import Deployment
+from node_manager.manager import Manager
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import rewinding, untrusted
@@ -22,7 +23,7 @@ _ANSWERED = "answered in epoch"
 
 
 @dataclass(frozen=True)
-class Kept:
+class FoundLetter:
     """A letter and where it lies."""
 
     id: str
@@ -55,9 +56,9 @@ class DeadLetters:
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
 
-    def letters(self, deployment: str = "", ids: Sequence[str] = (), *, unfinished: bool = False) -> Iterator[Kept]:
+    def letters(self, deployment: str = "", ids: Sequence[str] = (), *, unfinished: bool = False) -> Iterator[FoundLetter]:
         """Of one deployment, or of all; by `ids` those that begin so. In no particular order."""
-        deployments = [self._manager.find(deployment)] if deployment else self._manager.deployments()
+        deployments = [self._manager.deployments.find(deployment)] if deployment else self._manager.deployments.all()
         with self._state() as state:
             for d in deployments:
                 for number in _slots(d):
@@ -67,7 +68,7 @@ class DeadLetters:
                         if deployment:
                             raise
                         prefix = f"udo:{d.name}:{number}:"  # listed among those of all: it hides no others
-                        yield Kept("", d.name, number, prefix + DEAD, "", False, unfinished, 0, "", Letter.unreadable(e))
+                        yield FoundLetter("", d.name, number, prefix + DEAD, "", False, unfinished, 0, "", Letter.unreadable(e))
 
     def drop(self, deployment: str, ids: Sequence[str], *, everything: bool = False, unfinished: bool = False) -> int:
         """Remove letters for good; how many. Each id must begin exactly one; all of the deployment with `everything`."""
@@ -112,7 +113,7 @@ class DeadLetters:
         with self._state() as state:
             state.call("HSET", kept.key, kept.name, changed.encode())
 
-    def _each(self, deployment: str, ids: Iterable[str], unfinished: bool) -> list[Kept]:
+    def _each(self, deployment: str, ids: Iterable[str], unfinished: bool) -> list[FoundLetter]:
         there = list(self.letters(deployment, unfinished=unfinished))
         found = []
         for text in dict.fromkeys(ids):
@@ -121,7 +122,7 @@ class DeadLetters:
                 some = ", ".join(k.id for k in there[:5]) or "none"
                 raise NotFound(f"deployment {deployment!r} has no dead letter {text!r}; there are: {some}. List them with: udo dead ls")
             if len(near) > 1:
-                raise UsageError(f"{text!r} begins several dead letters of {deployment!r}: {', '.join(k.id for k in near[:5])}")
+                raise UsageError(f"ambiguous id prefix {text!r} of dead letters of {deployment!r}: {', '.join(k.id for k in near[:5])}")
             found += near
         return found
 
@@ -130,7 +131,7 @@ class DeadLetters:
         with contextlib.closing(self._manager.servers.connect("state")) as state:
             yield state
 
-    def _of_slot(self, state: Connection, deployment: str, number: int, ids: Sequence[str], unfinished: bool) -> Iterator[Kept]:
+    def _of_slot(self, state: Connection, deployment: str, number: int, ids: Sequence[str], unfinished: bool) -> Iterator[FoundLetter]:
         prefix = f"udo:{deployment}:{number}:"
         key = prefix + (PENDING if unfinished else DEAD)
         found, flat = untrusted.read(state, ("HKEYS", key), ("HGETALL", f"{prefix}{REPLAY}"))
@@ -150,7 +151,7 @@ class DeadLetters:
                             keyed, letter = isinstance(parse_name(name), KeyedName), Letter.decode(data)
                     except SlotBroken as e:
                         keyed, letter = False, Letter.unreadable(e)
-                    yield Kept(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, letter)
+                    yield FoundLetter(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, letter)
 
 
 def _slots(deployment: Deployment) -> list[int]:

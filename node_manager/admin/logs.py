@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+from node_manager.deployments.deployments import Deployment
 from node_manager.drivers import logfile
-from node_manager.manager import Deployment, Manager
+from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 
 # A follower learns of a new instance this often.
@@ -47,7 +48,7 @@ def _former(manager: Manager, slot: Slot) -> Iterator[Line]:
 def read(manager: Manager, deployment: Deployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
     """The last lines (0 = all that is kept) of all its slots, then with `follow` new ones until `stop` is set."""
     lines: list[Line] = []
-    for each in [s for s in (deployment.slot, *deployment.pinned.values(), *deployment.beside.values()) if s is not None]:
+    for each in deployment.slots:
         lines += _former(manager, each)
         owner = each.view().owner
         if owner is not None:
@@ -55,10 +56,10 @@ def read(manager: Manager, deployment: Deployment, *, tail_lines: int, follow: b
             lines += [stamp.line(owner.name, owner.record["version"], text) for text in logfile.tail(Path(owner.directory) / "log", 0)]
     yield from lines[-tail_lines:] if tail_lines else lines
     slot = deployment.slot
-    owner = slot.view().owner if slot else None
+    owner = slot.view().owner
     seen = owner.name if owner else ""
     first = True
-    while follow and slot is not None and not stop.is_set():
+    while follow and not stop.is_set():
         owner = slot.view().owner
         if owner is None or owner.handle is None or (owner.name == seen and not first):
             stop.wait(_NEXT_S)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-from node_manager.admin.state import Group, Sessions, snapshot
+from node_manager.admin.state import GroupPieces, Sessions, snapshot
 from node_manager.instances.instances import Config
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
@@ -60,11 +60,11 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Stored:
+class RecordedGroup:
     """A key group of that session."""
 
     number: int
-    group: Group
+    group: GroupPieces
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,15 @@ class End:
     reason: str
 
 
-Part = Begin | Session | Stored | Schema | Frames | Gap | Tick | End
+Part = Begin | Session | RecordedGroup | Schema | Frames | Gap | Tick | End
 
 
 def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
     """Everything that `name` answers within `for_s` seconds, `frames` frames at most (0: no bound), or until `stop` is set."""
-    deployment = manager.find(name)
+    deployment = manager.deployments.find(name)
     if for_s <= 0:
         raise UsageError(f"a recording lasts some time; got {for_s:g} s")
-    if deployment.slot is None or deployment.slot.wanted is None:
+    if deployment.slot.wanted is None:
         raise NotFound(f"deployment {name!r} is still starting; see: udo status")
     with (
         contextlib.closing(manager.servers.connect("state")) as state,
@@ -148,7 +148,7 @@ class _Recorder:
             name, (record, groups) = sessions.popitem()
             yield Session(name, record)
             while groups:
-                yield Stored(*groups.popitem())
+                yield RecordedGroup(*groups.popitem())
                 self._pin(first)
         try:
             yield from self._frames(first)
@@ -249,7 +249,7 @@ class _Recorder:
             covers, sessions = snapshot(self._state, self._slot.prefix, STATE_BYTES)
             if self._cuts_now() == self._cuts:
                 break
-        seq = covers.seq if covers.incarnation == self._queue.run_id else 0  # of a lost queue server: the log has begun anew
+        seq = covers.seq if covers.run_id == self._queue.run_id else 0  # of a lost queue server: the log has begun anew
         self._pin(seq + 1)
         return seq + 1, sessions
 

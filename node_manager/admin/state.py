@@ -15,8 +15,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
 
+from node_manager.deployments.deployments import Deployment
 from node_manager.homes import Asked
-from node_manager.manager import Deployment, Manager
+from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, UsageError, WaitTimeout
 from udo_protocol.formats.manifest import Manifest
@@ -35,7 +36,7 @@ Writes = list[list[Arg]]
 
 
 @dataclass
-class Group:
+class GroupPieces:
     """One key group as it lies on the server."""
 
     meta: bytes = b""
@@ -44,7 +45,7 @@ class Group:
 
 
 # Record and groups by session.
-Sessions = dict[str, tuple[Mapping[str, Any], dict[int, Group]]]
+Sessions = dict[str, tuple[Mapping[str, Any], dict[int, GroupPieces]]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Info:
 def keyed(deployment: Deployment) -> tuple[Slot, Manifest]:
     """Its slot and manifest; UsageError for an operator that keeps no state, NotFound while it has never been loaded."""
     slot = deployment.slot
-    if slot is None or slot.wanted is None:
+    if slot.wanted is None:
         raise NotFound(f"deployment {deployment.name!r} is still starting; see: udo status")
     manifest = slot.wanted.image.manifest
     if not manifest.key:
@@ -79,7 +80,7 @@ class States:
 
     def sessions(self, name: str = "") -> list[Info]:
         """Of one deployment, or of all, by name."""
-        deployments = [self._manager.find(name)] if name else self._manager.deployments()
+        deployments = [self._manager.deployments.find(name)] if name else self._manager.deployments.all()
         with self._connected() as (state, queue):
             return [
                 self._info(queue, slot, session, record)
@@ -99,19 +100,19 @@ class States:
 
     def header(self, name: str, session: str) -> tuple[Info, Manifest]:
         """The session and the operator that serves it; NotFound lists near names."""
-        slot, manifest = keyed(self._manager.find(name))
+        slot, manifest = keyed(self._manager.deployments.find(name))
         with self._connected() as (state, queue):
             return self._info(queue, slot, session, self._record(state, slot, session)), manifest
 
-    def groups(self, name: str, session: str) -> Iterator[tuple[int, Group]]:
+    def groups(self, name: str, session: str) -> Iterator[tuple[int, GroupPieces]]:
         """The session's groups as one checkpoint left them."""
-        slot, _ = keyed(self._manager.find(name))
+        slot, _ = keyed(self._manager.deployments.find(name))
         with self._connected() as (state, _queue):
             yield from _read(state, slot.prefix, session)
 
     def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
         """Remove a session for good; its record. Conflict while it is in use, unless forced: then its query fails."""
-        slot, _ = keyed(self._manager.find(name))
+        slot, _ = keyed(self._manager.deployments.find(name))
         found: dict[str, Any] = {}
 
         def drop(state: Connection, queue: Connection) -> Writes:
@@ -129,9 +130,9 @@ class States:
         self._change(slot, session, drop, release)
         return found
 
-    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, Group], *, replace: bool) -> None:
+    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, GroupPieces], *, replace: bool) -> None:
         """Write a session. Conflict while one of that name is in use, or is there and is not to be replaced."""
-        slot, manifest = keyed(self._manager.find(name))
+        slot, manifest = keyed(self._manager.deployments.find(name))
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
         home: Writes = []
@@ -145,7 +146,7 @@ class States:
             self._require_unused(queue, slot, session, "stop it first")
             if not replace and session in _records(state, p):
                 raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
-            # Whoever continues is a newer run than all before.
+            # A query that continues it is a newer run than all before.
             runs = state.call("HLEN", f"{p}runs:{session}")
             kept = {"last_ended": record["last_ended"], "run": runs, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
             writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
@@ -194,7 +195,7 @@ class States:
 
     def _registered(self, name: str) -> bool:
         """Whether other nodes may have the deployment, too."""
-        return self._manager.find(name).source == "registry"
+        return self._manager.deployments.find(name).source == "registry"
 
     def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]) -> None:
         """Carry out what `plan` says, which may refuse, as the slot's only owner; `agree` asks the registry before."""
@@ -280,7 +281,7 @@ def _removal(state: Connection, prefix: str, session: str) -> Writes:
     return [["UNLINK", f"{prefix}m:{session}", *keys], ["HDEL", f"{prefix}sessions", session]]
 
 
-def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, Group]]:
+def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, GroupPieces]]:
     """All groups of one moment: a transaction, since checkpoints may come in between."""
     p = prefix
     for _ in range(_READ_TRIES):
@@ -293,7 +294,7 @@ def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, G
     else:
         raise _restless(f"{p}m:{session}")
     for i, n in enumerate(numbers):
-        yield n, Group(metas[n], found[2 * i], found[2 * i + 1])
+        yield n, GroupPieces(metas[n], found[2 * i], found[2 * i + 1])
 
 
 def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoints.Checkpoint, Sessions]:
@@ -319,9 +320,9 @@ def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoin
     else:
         raise _restless(f"{prefix}sessions")
     values = iter(found[len(wanted) :])
-    groups: dict[str, dict[int, Group]] = {s: {} for s in wanted}
+    groups: dict[str, dict[int, GroupPieces]] = {s: {} for s in wanted}
     for s, n in each:
-        groups[s][n] = Group(metas[s][n], next(values), next(values))
+        groups[s][n] = GroupPieces(metas[s][n], next(values), next(values))
     with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
-        seq, incarnation = bytes(covers or b"0 ").decode().split(" ")
-    return checkpoints.Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), incarnation), {s: (known[s], groups[s]) for s in wanted}
+        seq, run_id = bytes(covers or b"0 ").decode().split(" ")
+    return checkpoints.Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), run_id), {s: (known[s], groups[s]) for s in wanted}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from node_manager.admin.dead_letters import DeadLetters, Kept
+from node_manager.admin.dead_letters import DeadLetters, FoundLetter
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.state import untrusted
 from udo_protocol.state.dead_letters import Letter
@@ -21,7 +21,7 @@ def listed(letters: DeadLetters, request: pb.DeadListRequest) -> Iterator[pb.Dea
         yield message
 
 
-def _message(kept: Kept, *, whole: bool) -> pb.DeadLetter:
+def _message(kept: FoundLetter, *, whole: bool) -> pb.DeadLetter:
     letter = kept.letter
     message = pb.DeadLetter(
         id=kept.id,

@@ -51,7 +51,7 @@ class _Slots(Collector):
             background.add_metric([kind], count)
         yield background
         with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.glance("queue")) as queue:
-            for slot in self._manager.slots():
+            for slot in self._manager.deployments.slots():
                 view = slot.view()
                 stats = slot_stats(self._manager, queue, view)
                 at = [view.deployment, str(view.number)]

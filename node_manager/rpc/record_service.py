@@ -53,7 +53,7 @@ def _(part: recording.Session) -> Iterator[pb.RecordPart]:
 
 
 @_messages.register
-def _(part: recording.Stored) -> Iterator[pb.RecordPart]:
+def _(part: recording.RecordedGroup) -> Iterator[pb.RecordPart]:
     values = [(pb.StatePiece.META, part.group.meta), *((pb.StatePiece.DELTA, d) for d in part.group.deltas)]
     if part.group.base is not None:
         values.insert(1, (pb.StatePiece.BASE, part.group.base))

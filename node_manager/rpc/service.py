@@ -53,7 +53,7 @@ class NodeService(rpc.NodeManagerServicer):
 
     @unary
     def OpenLane(self, request: pb.OpenLaneRequest, context: grpc.ServicerContext) -> pb.OpenLaneReply:
-        lane = self._manager.open_lane(
+        lane = self._manager.lanes.open(
             request.deployment,
             session=request.session,
             epoch=request.epoch,
@@ -65,10 +65,10 @@ class NodeService(rpc.NodeManagerServicer):
         if request.run:
             base = request.deployment.partition("@")[0]
             asked = Asked(base, request.session, request.epoch, request.stored, request.start_empty)
-            run = self._manager.run_ordinal(lane, asked, request.run, request.call, request.run_started_ms)
+            run = self._manager.lanes.run_ordinal(lane, asked, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
         if manifest.key:
-            self._manager.used(lane, request.session, request.lane)
+            self._manager.lanes.used(lane, request.session, request.lane)
         limits = wanted.config.limits if wanted else {}
         servers = self._manager.servers
         login = servers.users.lane
@@ -112,7 +112,7 @@ class NodeService(rpc.NodeManagerServicer):
     @stream
     def Update(self, request: pb.UpdateRequest, context: grpc.ServicerContext) -> Iterator[pb.UpdateEvent]:
         config = _config(request.config_json) if request.config_json else None
-        for step in self._manager.update(request.name, request.version, request.digest, config):
+        for step in self._manager.updates.update(request.name, request.version, request.digest, config):
             yield pb.UpdateEvent(phase=step.phase, detail=step.detail, at_ms=step.at_ms, error_code=step.error_code)
 
     @stream
@@ -140,7 +140,7 @@ class NodeService(rpc.NodeManagerServicer):
             for s in m.servers.running()
         ]
         with _connected(m, "queue") as queue, _connected(m, "state") as state:
-            slots = [_slot_status(m, v, _look(queue, state, v)) for v in (s.view() for s in m.slots())]
+            slots = [_slot_status(m, v, _look(queue, state, v)) for v in (s.view() for s in m.deployments.slots())]
         return pb.StatusReply(
             node=m.settings.node,
             driver=m.driver.name,
@@ -155,16 +155,16 @@ class NodeService(rpc.NodeManagerServicer):
     def Logs(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
         stop = threading.Event()
         context.add_callback(stop.set)
-        deployment = self._manager.find(request.deployment)
+        deployment = self._manager.deployments.find(request.deployment)
         for line in logs.read(self._manager, deployment, tail_lines=request.tail_lines, follow=request.follow, stop=stop):
             yield pb.LogLine(at=line.at, instance=line.instance, version=line.version, stream="log", text=line.text)
 
     @unary
     def Stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsReply:
         if request.deployment:
-            self._manager.find(request.deployment)
+            self._manager.deployments.find(request.deployment)
         with _connected(self._manager, "queue") as queue:
-            views = [s.view() for s in self._manager.slots() if request.deployment in ("", s.deployment)]
+            views = [s.view() for s in self._manager.deployments.slots() if request.deployment in ("", s.deployment)]
             return pb.StatsReply(slots=[slot_stats(self._manager, queue, v) for v in views])
 
     @unary
@@ -292,7 +292,7 @@ def _slot_status(m: Manager, v: View, looked: Looked) -> pb.SlotStatus:
         dead_letters=looked.dead_letters,
         policy=v.wanted.config.bad_events() if v.wanted else "",
         diff=m.comparisons.describe(v.deployment, v.number),
-        canary=next((c.describe() for name, c in m.canaries() if (name, c.slot.number) == (v.deployment, v.number)), ""),
+        canary=next((c.describe() for name, c in m.canaries.running() if (name, c.slot.number) == (v.deployment, v.number)), ""),
     )
 
 
@@ -323,7 +323,7 @@ def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
     )
 
 
-class Server:
+class RpcServer:
     """The gRPC server on the node's Unix socket, for this user only."""
 
     def __init__(self, manager: Manager) -> None:

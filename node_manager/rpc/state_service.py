@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from node_manager.admin.state import Group, Info, States, keyed, require_fit
+from node_manager.admin.state import GroupPieces, Info, States, keyed, require_fit
 from node_manager.manager import Manager
 from udo_protocol.errors import ProtocolError, UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -76,16 +76,16 @@ def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) ->
     if first is None or not first.HasField("header"):
         raise UsageError("an import begins with a header")
     header = first.header
-    _, manifest = keyed(manager.find(header.deployment))
+    _, manifest = keyed(manager.deployments.find(header.deployment))
     require_fit(manifest, [(c.name, c.type) for c in header.key], header.state_version, header.key_groups)
     bound = _OVERHEAD * (manifest.limits.state_mb << 20)
-    groups: dict[int, Group] = {}
+    groups: dict[int, GroupPieces] = {}
     total = 0
     for number, kind, data in _values(parts):
         total += len(data)
         if total > bound:
             raise UsageError(f"the state takes more than {bound} bytes; {manifest.reference} may keep {manifest.limits.state_mb} MiB")
-        group = groups.setdefault(number, Group())
+        group = groups.setdefault(number, GroupPieces())
         if kind == pb.StatePiece.META:
             group.meta = data
         elif kind == pb.StatePiece.BASE:

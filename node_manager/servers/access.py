@@ -1,4 +1,4 @@
-"""Users of the two servers: the node manager's own, the lanes', one per instance. Nobody gets in without a password.
+"""Users of the two servers: the node manager's own, the lanes', one per instance. No connection without a password.
 
 The manager's and the lanes' passwords are made once per home and kept in a file for this user only; an instance's is
 known to the instance alone, here only by its hash. A server starts with all its users (an access-control file), so that

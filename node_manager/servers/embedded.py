@@ -49,7 +49,7 @@ _FREE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Server:
+class RunningServer:
     """A server that runs."""
 
     role: Role
@@ -76,7 +76,7 @@ class Servers:
         self._settings, self._on_restart = settings, on_restart
         self.users = Users(settings.home)
         self._binary: ServerBinary | None = None
-        self._running: dict[Role, Server] = {}
+        self._running: dict[Role, RunningServer] = {}
         self._lock = Lock()
         self._trouble: dict[Role, str] = {}
         self._launched: set[proc.ProcessId] = set()
@@ -99,7 +99,7 @@ class Servers:
         """Where the server listens."""
         return self._settings.sockets.absolute() / f"{role}.sock"
 
-    def running(self) -> list[Server]:
+    def running(self) -> list[RunningServer]:
         """Both servers, as they are now."""
         with self._lock:
             return [self._running[role] for role in ROLES if role in self._running]
@@ -141,7 +141,7 @@ class Servers:
                     conn.call("ACL", "DELUSER", name)
 
     def dismiss_others(self, known: Iterable[str]) -> None:
-        """Whoever is not among these instances has no business here."""
+        """Revoke the users of all other instances."""
         for role in ROLES:
             for name in self.users.others(role, known):
                 self.dismiss(name)
@@ -182,7 +182,7 @@ class Servers:
     def _record(self, name: str) -> Path:
         return self._settings.home / "servers" / f"{name}.json"
 
-    def _describe(self, role: Role) -> Server:
+    def _describe(self, role: Role) -> RunningServer:
         with contextlib.closing(self.connect(role, self._probe_s)) as conn:
             info = _info(conn, "server")
             install(conn)
@@ -190,9 +190,9 @@ class Servers:
         if process is None:
             raise ServerLost(f"the {role} server on {self.socket(role)} runs outside of this process namespace")
         version = f"valkey {info['valkey_version']}" if "valkey_version" in info else f"redis {info['redis_version']}"
-        return Server(role, str(self.socket(role)), process, conn.run_id, version)
+        return RunningServer(role, str(self.socket(role)), process, conn.run_id, version)
 
-    def _adopt(self, role: Role) -> Server | None:
+    def _adopt(self, role: Role) -> RunningServer | None:
         """The server that a former manager left, once it answers; None if there is none, or none that can be reached any more."""
         record = read_json(self._record(role)) or {}
         process = proc.ProcessId(**record["process"]) if "process" in record else None
@@ -221,7 +221,7 @@ class Servers:
             proc.terminate(process, 0)  # what it has confirmed is on disk
         self.socket(role).unlink(missing_ok=True)
 
-    def _launch(self, role: Role) -> Server:
+    def _launch(self, role: Role) -> RunningServer:
         if self._binary is None:
             self._binary, notices = find_server(self._settings.server or None)
             for notice in notices:
@@ -258,7 +258,7 @@ class Servers:
         supervised.once("reap", child.wait, role)
         return server
 
-    def _started(self, role: Role, child: subprocess.Popen[bytes], log: Path) -> Server | None:
+    def _started(self, role: Role, child: subprocess.Popen[bytes], log: Path) -> RunningServer | None:
         """Once it answers; None if it has ended instead."""
         began = time.monotonic()
         while True:
@@ -272,7 +272,7 @@ class Servers:
                     raise Unavailable(f"the {role} server did not answer within {bound_s:g} s: {e}; its log:\n{_end(log)}") from e
             time.sleep(0.005)
 
-    def _mended(self, role: Role, status: int, log: Path) -> Server:
+    def _mended(self, role: Role, status: int, log: Path) -> RunningServer:
         """A server has ended instead of starting: start it again if that was for unreadable writes, which are cut off."""
         if role == "state" and (cut := append_only.mend(log.parent, force=self._settings.cut_state)):
             _log.error("the state server's file was cut", what=str(cut))
@@ -286,7 +286,7 @@ class Servers:
             )
         raise Unavailable(f"the {role} server ended with status {status} instead of starting; its log:\n{_end(log)}\n{remedy}".rstrip())
 
-    def _settle(self, server: Server) -> None:
+    def _settle(self, server: RunningServer) -> None:
         with self._lock:
             if self._stopping.is_set():
                 return
@@ -313,7 +313,7 @@ class Servers:
             if not self._stopping.is_set():
                 self._on_restart(role)
 
-    def _until_lost(self, server: Server) -> str:
+    def _until_lost(self, server: RunningServer) -> str:
         """Ask it again and again whether it answers, the queue server by renewing the heartbeat; why it is lost."""
         role, silent_s, laps = server.role, 0.0, Laps(self._probe_every_s + 2 * self._probe_s)
         while not self._stopping.is_set():

@@ -35,7 +35,7 @@ def encoded(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
 
 
-class Server:
+class ServerLink:
     """A connection to a server, as the manager."""
 
     def __init__(self, path: Path, password: bytes) -> None:
@@ -157,7 +157,7 @@ def main(home: Path, grace_s: float) -> None:
         before, looked = looked, time.monotonic()
         missed_s += min(looked - before, 2 * (INTERVAL_S + REPLY_S))
         try:
-            server = server or Server(queue, password)
+            server = server or ServerLink(queue, password)
             if server.call(b"EXISTS", HEARTBEAT).startswith(b":1"):
                 missed_s = 0.0
                 patience_s = min(grace_s, INTERVAL_S * 3)  # the key outlives the manager by the whole grace already
@@ -170,7 +170,7 @@ def main(home: Path, grace_s: float) -> None:
         server.close()
     stop_instances(home)
     for path in (queue, state):
-        with contextlib.suppress(OSError), contextlib.closing(Server(path, password)) as server:
+        with contextlib.suppress(OSError), contextlib.closing(ServerLink(path, password)) as server:
             server.call(b"SHUTDOWN", b"NOSAVE")
     end(recorded(home / "servers", "process"))  # one that hangs, or has lost its socket
     for path in (queue, state):

@@ -28,7 +28,7 @@ from udo_protocol.state import rewinding
 # While it loads, an instance's death and a cancellation are noticed within this time.
 _SLICE_MS = 250
 _LOG_LINES = 20
-# How long a keyed operator's shadow may take to load its state and catch up with the owner.
+# How long a keyed operator's standby may take to load its state and catch up with the owner.
 LOAD_STATE_S = 600.0
 
 
@@ -46,7 +46,7 @@ class Wanted:
 
     @property
     def ready_timeout_s(self) -> float:
-        """How long until an update's shadow is ready or has failed, with a margin."""
+        """How long until an update's standby is ready or has failed, with a margin."""
         manifest = self.image.manifest
         return manifest.limits.open_timeout_s + (LOAD_STATE_S if manifest.key else 0) + 30
 
@@ -69,9 +69,9 @@ class Node:
 
 @dataclass(eq=False)
 class Load:
-    """One attempt: a replacement, or the shadow of an `update` (then `done` tells how it went).
+    """One attempt: a replacement, or the standby of an `update` (then `done` tells how it went).
 
-    `follow`: a keyed operator's shadow is ready when it has the owner's state in memory, or, when it cannot read that
+    `follow`: a keyed operator's standby is ready when it has the owner's state in memory, or, when it cannot read that
     (`serving`: its state version), the one kept from before the update to it.
     """
 
@@ -97,7 +97,7 @@ def log_end(instance: Instance) -> str:
 
 
 def run(load: Load, node: Node, deployment: str, number: int) -> None:
-    """Returns when the instance is ready as a shadow; raises why it is not. `load.instance` is set as soon as there is one."""
+    """Returns when the instance is ready as a standby; raises why it is not. `load.instance` is set as soon as there is one."""
     image, manifest = load.wanted.image, load.wanted.image.manifest
     prefix = keys.prefix(deployment, number)
     with contextlib.closing(node.servers.connect("state")) as state:

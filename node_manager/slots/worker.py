@@ -31,7 +31,7 @@ class Worker:
 
     def __init__(self, name: str, servers: Servers, **about: Any) -> None:
         self._servers, self._name = servers, name
-        self._log = _log.bind(**about)
+        self.log = _log.bind(**about)
         self._inbox: SimpleQueue[Step] = SimpleQueue()
         self._timers: dict[str, tuple[float, Step]] = {}
         self._conns: dict[Role, Connection] = {}
@@ -72,7 +72,7 @@ class Worker:
         try:
             step()
         except ServerLost as e:
-            self._log.warning("server lost", error=str(e))
+            self.log.warning("server lost", error=str(e))
             self.disconnect()
         except Exception:
             supervised.failed(self.kind, self._name)
@@ -88,6 +88,15 @@ class Worker:
     def at(self, name: str, after_s: float, step: Step) -> None:
         """Do this then; a timer of the same name is replaced."""
         self._timers[name] = (time.monotonic() + after_s, step)
+
+    def due_s(self, name: str) -> float | None:
+        """Seconds until that timer; None if there is none."""
+        timer = self._timers.get(name)
+        return timer and timer[0] - time.monotonic()
+
+    def forget(self, name: str) -> None:
+        """There is no such timer any more."""
+        self._timers.pop(name, None)
 
     def beside(self, work: Step) -> None:
         """Run this in a thread of its own."""

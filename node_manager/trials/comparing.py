@@ -38,7 +38,7 @@ _LOOK_S = 0.5
 _DRAIN_S = 10.0
 # Answers kept for the comparison: many frames, a small part of what the log may hold.
 _KEPT_BYTES = 64 << 20
-# Processor time that others want goes to them (measured: benchmarks diff).
+# The comparing instance runs at this niceness: whatever else wants the processor goes first (measured: benchmarks diff).
 _NICE = 19
 # What may follow a keyed owner, besides a diff; an update goes before a canary.
 UPDATE, CANARY = "an update", "a canary"
@@ -183,7 +183,7 @@ class Comparisons:
         try:
             loading.run(c.load, self._node, c.slot.deployment, c.slot.number)
             assert c.load.instance is not None
-            self._node.instances.move(c.load.instance, "shadow")
+            self._node.instances.move(c.load.instance, "standby")
             with contextlib.closing(self._node.servers.connect("queue")) as queue:
                 yield from self._compare(c, queue, for_s)
         finally:

@@ -31,7 +31,7 @@ from registry.http.oci_errors import (
     NameUnknown,
     Unsigned,
 )
-from registry.store.models import Holding, Stored, Tag, Version
+from registry.store.models import Holding, StoredManifest, Tag, Version
 from udo_protocol.errors import Conflict
 from udo_protocol.registry import signing
 
@@ -74,14 +74,14 @@ def mount(session: Session, repository: str, digest: str, source: str | None, no
     return True
 
 
-def resolve(session: Session, repository: str, ref: str) -> Stored:
+def resolve(session: Session, repository: str, ref: str) -> StoredManifest:
     """The manifest under a digest or tag; `latest`, unless it is a tag, is the operator version pushed last."""
     digest = check_digest(ref) if ":" in ref else None
     if digest is None and (tag := session.get(Tag, (repository, ref))):
         digest = tag.digest
     if digest is None and ref == "latest":
         digest = session.scalar(select(Version.digest).where(Version.name == repository).order_by(Version.id.desc()).limit(1))
-    if digest and (found := session.get(Stored, (repository, digest))):
+    if digest and (found := session.get(StoredManifest, (repository, digest))):
         return found
     known = list(session.scalars(select(Tag.name).where(Tag.repository == repository).limit(1000)))
     raise ManifestUnknown(f"repository {repository!r} has no manifest {ref!r:.150}{catalogue.near(ref, known)}")
@@ -104,10 +104,10 @@ def put(
                 _require_signature(session, blobs, version, trusted)
             session.add(version)
     blobs.write(digest, body)
-    if session.get(Stored, (repository, digest)) is None:
+    if session.get(StoredManifest, (repository, digest)) is None:
         needs = list(dict.fromkeys(d.digest for d in image.needs))
         row = {"media_type": image.media_type, "subject": image.subject, "needs": needs}
-        session.add(Stored(repository=repository, digest=digest, **row, pushed_at=caller.now, pushed_by=caller.who))
+        session.add(StoredManifest(repository=repository, digest=digest, **row, pushed_at=caller.now, pushed_by=caller.who))
     if tag:
         before = session.get(Tag, (repository, tag))
         if before is None or before.digest != digest:
@@ -119,7 +119,9 @@ def put(
 def _require_signature(session: Session, blobs: Blobs, version: Version, trusted: Path) -> None:
     """Unsigned unless a signature by a trusted key is attached to the image."""
     keys, seen = signing.load_trusted(trusted), []
-    query = select(Stored.digest, Stored.media_type).where(Stored.repository == version.name, Stored.subject == version.digest)
+    query = select(StoredManifest.digest, StoredManifest.media_type).where(
+        StoredManifest.repository == version.name, StoredManifest.subject == version.digest
+    )
     for digest, media_type in session.execute(query):
         attached = images.read(blobs.require(digest).read_bytes(), media_type)
         if attached.artifact_type != signing.ARTIFACT_TYPE:
@@ -152,7 +154,7 @@ def _keep_versions(session: Session, repository: str, tag: str, digest: str) -> 
 def _require_all(session: Session, blobs: Blobs, repository: str, image: Image) -> None:
     """ManifestBlobUnknown unless the repository holds all the image needs, with the sizes it says."""
     for need in image.needs:
-        row = session.get(Holding, (repository, need.digest)) or (image.children and session.get(Stored, (repository, need.digest)))
+        row = session.get(Holding, (repository, need.digest)) or (image.children and session.get(StoredManifest, (repository, need.digest)))
         stored = blobs.size(need.digest) if row else None
         if stored is None:
             what = "the manifest" if image.children else "the blob"
@@ -167,7 +169,7 @@ def tags(session: Session, repository: str, last: str, most: int) -> list[str]:
     """Up to `most` tags after `last`, in order; NameUnknown if the repository holds no manifest."""
     query = select(Tag.name).where(Tag.repository == repository, Tag.name > last).order_by(Tag.name).limit(most)
     found = list(session.scalars(query))
-    if not found and session.scalar(select(Stored.digest).where(Stored.repository == repository).limit(1)) is None:
+    if not found and session.scalar(select(StoredManifest.digest).where(StoredManifest.repository == repository).limit(1)) is None:
         raise NameUnknown(f"no repository {repository!r}{catalogue.near(repository, names(session, '', 1000))}")
     return found
 
@@ -175,15 +177,23 @@ def tags(session: Session, repository: str, last: str, most: int) -> list[str]:
 def names(session: Session, last: str, most: int) -> list[str]:
     """Up to `most` repositories after `last`, in order."""
     return list(
-        session.scalars(select(Stored.repository).where(Stored.repository > last).distinct().order_by(Stored.repository).limit(most))
+        session.scalars(
+            select(StoredManifest.repository)
+            .where(StoredManifest.repository > last)
+            .distinct()
+            .order_by(StoredManifest.repository)
+            .limit(most)
+        )
     )
 
 
 def referrers(session: Session, blobs: Blobs, repository: str, subject: str, last: str, most: int) -> list[dict[str, Any]]:
     """Descriptors of up to `most` manifests attached to `subject`, in order of their digests after `last`."""
-    query = select(Stored).where(Stored.repository == repository, Stored.subject == check_digest(subject), Stored.digest > last)
+    query = select(StoredManifest).where(
+        StoredManifest.repository == repository, StoredManifest.subject == check_digest(subject), StoredManifest.digest > last
+    )
     found = []
-    for row in session.scalars(query.order_by(Stored.digest).limit(most)):
+    for row in session.scalars(query.order_by(StoredManifest.digest).limit(most)):
         body = blobs.require(row.digest).read_bytes()
         image = images.read(body, row.media_type)
         optional = {"artifactType": image.artifact_type, "annotations": image.annotations}
@@ -214,7 +224,9 @@ def delete_manifest(session: Session, caller: Caller, repository: str, ref: str)
 def delete_version(session: Session, caller: Caller, version: Version) -> None:
     """Forget an operator version, and what is attached to its image: signatures and provenance of nothing."""
     delete_manifest(session, caller, version.name, version.digest)
-    for attached in session.scalars(select(Stored).where(Stored.repository == version.name, Stored.subject == version.digest)).all():
+    for attached in session.scalars(
+        select(StoredManifest).where(StoredManifest.repository == version.name, StoredManifest.subject == version.digest)
+    ).all():
         delete_manifest(session, caller, version.name, attached.digest)
 
 
@@ -234,7 +246,7 @@ def collect(session: Session, blobs: Blobs, before: float, *, untagged: bool = F
     """
     if untagged:
         _forget_untagged(session, before)
-    rows = session.execute(select(Stored.repository, Stored.digest, Stored.needs)).all()
+    rows = session.execute(select(StoredManifest.repository, StoredManifest.digest, StoredManifest.needs)).all()
     needed = {(r.repository, digest) for r in rows for digest in r.needs}
     for held in session.scalars(select(Holding).where(Holding.touched_at < before)).all():
         if (held.repository, held.digest) not in needed:
@@ -247,7 +259,7 @@ def collect(session: Session, blobs: Blobs, before: float, *, untagged: bool = F
 def _forget_untagged(session: Session, before: float) -> None:
     """An index may hold the last reference to another one, so this goes on until nothing more can be forgotten."""
     while True:
-        rows = session.scalars(select(Stored)).all()
+        rows = session.scalars(select(StoredManifest)).all()
         used = {(t.repository, t.digest) for t in session.scalars(select(Tag))} | {(r.repository, d) for r in rows for d in r.needs}
         there = {(r.repository, r.digest) for r in rows}
         doomed = [
@@ -260,5 +272,5 @@ def _forget_untagged(session: Session, before: float) -> None:
         session.flush()
 
 
-def _in(session: Session, repository: str) -> Iterable[Stored]:
-    return session.scalars(select(Stored).where(Stored.repository == repository))
+def _in(session: Session, repository: str) -> Iterable[StoredManifest]:
+    return session.scalars(select(StoredManifest).where(StoredManifest.repository == repository))

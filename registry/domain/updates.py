@@ -318,7 +318,7 @@ def expire(session: Session, now: float) -> None:
         if update.state == "canary" and update.canary and update.canary["since"] is not None:
             silent = _silent(session, update)
             if silent and now >= update.deadline_at + update.timeout_s:
-                _roll_back(session, update, f"{', '.join(silent)} did not say within {update.timeout_s:g} s what the canary counted", now)
+                _roll_back(session, update, f"no canary metrics from {', '.join(silent)} within {update.timeout_s:g} s", now)
             elif not silent:
                 _judge(session, update, now, at_end=True)
             continue

@@ -40,7 +40,7 @@ class Holding(Base):
     touched_at: Mapped[float]  # when a push last sent it or was told that it is there
 
 
-class Stored(Base):
+class StoredManifest(Base):
     """An image manifest or index in a repository; its bytes are the blob of its digest."""
 
     __tablename__ = "manifests"

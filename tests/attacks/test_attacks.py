@@ -17,7 +17,7 @@ from node_manager.drivers.base import Capabilities
 from node_manager.drivers.sandbox import PROGRAM
 from node_manager.servers.binaries import find_server
 from tests.conftest import require
-from tests.docker_daemon import Daemon
+from tests.support.docker_daemon import Daemon
 from udo_cli.commands.node import CAPABILITIES
 from udo_protocol.errors import Unavailable
 

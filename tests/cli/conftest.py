@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from udo_protocol.node.api import Node
+
 TIMEOUT_S = 120
 OPERATOR = """
 import os
@@ -131,3 +133,12 @@ def operator(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return write
+
+
+@pytest.fixture
+def visits(platform: Shell, tmp_path: Path) -> Iterator[Node]:
+    """The node of a platform with the deployment `visits`."""
+    from tests.support.visits import deployed
+
+    yield deployed(platform, tmp_path / "visits")
+    platform("undeploy", "visits", "--drop-state", code=None)

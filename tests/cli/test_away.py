@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from benchmarks import pushed
 from benchmarks.hostile_layers import HOSTILE
 from tests.cli.conftest import Shell
-from tests.cli.test_platform import ask
 from tests.conftest import wait_until
+from tests.support.asking import ask
 from udo_cli.exits import Exit
 from udo_cli.main import cli
 from udo_protocol.node.api import connect_node

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.docker_daemon import DEBIAN, PATH, ROOT, Daemon, script, tool
+from tests.support.docker_daemon import DEBIAN, PATH, ROOT, Daemon, script, tool
 
 JOB = """
 from udo_interface import udo

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.conftest import require
-from tests.docker_daemon import Daemon
+from tests.support.docker_daemon import Daemon
 from udo_interface import connect
 
 # An interpreter whose protocol runtime is the base's, with an operator baked in: an image nobody packed with udo.

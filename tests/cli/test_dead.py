@@ -11,8 +11,8 @@ import pytest
 from pyarrow import parquet
 
 from tests.cli.conftest import Shell
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Lane
+from tests.support.attempt import Attempt
 from udo_protocol.node.api import connect_node
 
 BODY = "if {13, 14} & set(batch.column('a').to_pylist()): raise ValueError('unlucky')"
@@ -126,7 +126,7 @@ def test_letters_of_a_keyed_operator_take_part_in_the_next_micro_batch(platform:
     platform("push", counts(tmp_path / "two", "2", "False"))
     platform("deploy", "counts@1", "--on-error", "dead-letter")
     node = connect_node(platform.home / "node" / "node.sock")
-    assert Attempt(node, "counts", "s", 0, 1).run([1, 13, 13]) == [101]
+    assert Attempt.at_node(node, "counts", "s", 0, 1).run([1, 13, 13]) == [101]
     assert [(d["keyed"], d["session"], d["epoch"], d["replay"]) for d in platform("dead", "ls", "counts", "--json").json] == [
         (True, "s", 0, "")
     ] * 2
@@ -134,9 +134,9 @@ def test_letters_of_a_keyed_operator_take_part_in_the_next_micro_batch(platform:
     platform("update", "counts", "2")
     assert "2 dead letters wait for the next micro-batch" in platform("dead", "replay", "counts", "--all").out
     assert "(waiting) ValueError" in platform("dead", "ls").out
-    assert Attempt(node, "counts", "s", 1, 2).run([1]) == [102, 1301, 1302]
+    assert Attempt.at_node(node, "counts", "s", 1, 2).run([1]) == [102, 1301, 1302]
     assert {d["replay"] for d in platform("dead", "ls", "counts", "--json").json} == {"answered in epoch 1"}
-    assert Attempt(node, "counts", "s", 2, 3).run([13]) == [1303]
+    assert Attempt.at_node(node, "counts", "s", 2, 3).run([13]) == [1303]
     assert platform("dead", "ls", "counts", "--json").json == []
     platform("undeploy", "counts", "--drop-state")
 

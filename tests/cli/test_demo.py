@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.conftest import require
-from tests.docker_daemon import Daemon
+from tests.support.docker_daemon import Daemon
 from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
 

@@ -17,7 +17,7 @@ import pytest
 from tests.cli import images
 from tests.cli.conftest import OPERATOR, Shell
 from tests.conftest import require
-from tests.docker_daemon import Daemon
+from tests.support.docker_daemon import Daemon
 from udo_protocol.registry.api import Registry
 
 Operators = Callable[..., Path]

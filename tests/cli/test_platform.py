@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +14,8 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.conftest import require, wait_until
+from tests.support.asking import ask
 from udo_cli.commands.node import CAPABILITIES
-from udo_interface import connect
 
 Operators = Callable[..., Path]
 OPEN = """
@@ -26,17 +25,6 @@ class run(Operator):
     def open(self, ctx):
         {call}
 """
-
-
-def ask(platform: Shell, deployment: str, a: int) -> int:
-    """What the deployment answers to one event."""
-    answers: list[dict[str, int]] = []
-    came = threading.Event()
-    with connect(deployment, node=str(platform.home / "node" / "node.sock")) as client:
-        client.add_listener(lambda answer: (answers.append(answer), came.set()))
-        client.send({"a": a})
-        client.flush(30)
-    return answers[0]["b"]
 
 
 def test_up_again_starts_nothing(platform: Shell) -> None:

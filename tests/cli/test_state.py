@@ -4,71 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.keyed import Attempt
+from tests.support.attempt import Attempt
+from tests.support.visits import ONE, TWO, run, sessions, show, write
 from udo_cli import state_file
 from udo_cli.state_text import entries
 from udo_protocol.errors import StateElsewhere, UsageError
 from udo_protocol.node.api import Node, connect_node
 from udo_protocol.registry.api import Registry
-
-MANIFEST = """
-name = "visits"
-version = "{version}"
-entry = "op:Count"
-key = "a"
-state_version = {state_version}
-[input]
-a = "int64"
-[output]
-b = "int64"
-"""
-COUNT = """
-import datetime as dt
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
-        if event["a"] == 7: ctx.expire(dt.datetime(2030, 1, 1))
-        yield {"b": n}
-"""
-ONE, TWO = "11111111-aaaa", "22222222-bbbb"
-
-
-def write(folder: Path, version: str = "1", state_version: int = 0) -> Path:
-    folder.mkdir()
-    (folder / "operator.toml").write_text(MANIFEST.format(version=version, state_version=state_version))
-    (folder / "op.py").write_text(COUNT)
-    return folder
-
-
-@pytest.fixture
-def visits(platform: Shell, tmp_path: Path) -> Iterator[Node]:
-    """A deployment `visits` whose sessions are not in use as soon as they have no lane; session ONE has ended epochs 0 and 1."""
-    platform("push", write(tmp_path / "visits"))
-    platform("deploy", "visits@1")
-    node = connect_node(platform.home / "node" / "node.sock")
-    run(node, ONE, 0, [1, 2, 7])
-    run(node, ONE, 1, [1])
-    yield node
-    platform("undeploy", "visits", "--drop-state", code=None)
-
-
-def run(node: Node, session: str, epoch: int, keys: list[int], run: str = "r1") -> list[int]:
-    return Attempt(node, "visits", session, epoch, epoch + 1, run).run(keys)
-
-
-def sessions(platform: Shell) -> dict[str, dict[str, object]]:
-    return {s["session"]: s for s in platform("state", "ls", "visits", "--json").json}
-
-
-def show(platform: Shell, session: str, *args: str) -> dict[int, int]:
-    return {e["key"]: e["state"]["n"] for e in platform("state", "show", "visits", session, "--json", *args).json["entries"]}
 
 
 def test_a_session_is_listed_and_shown(platform: Shell, visits: Node) -> None:
@@ -97,7 +45,7 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
     assert run(visits, "again", 1, [1, 2]) == [2, 2]  # the query replays its last epoch
     assert run(visits, "again", 2, [1, 2]) == [3, 3]
 
-    under_way = Attempt(visits, "visits", ONE, 2, 9)
+    under_way = Attempt.at_node(visits, "visits", ONE, 2, 9)
     under_way.send([1, 1, 5])
     under_way.answers()
     run(visits, TWO, 0, [3])  # makes it durable
@@ -192,7 +140,7 @@ def test_every_sub_command_has_help_with_examples(udo: Callable[..., object]) ->
 def test_times_bytes_and_composite_keys_have_a_text_form() -> None:
     import datetime as dt
 
-    from udo_runtime.state.groups import PACKED_TIMERS, pack
+    from udo_runtime.state.codec import PACKED_TIMERS, pack
 
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     values = {pack(["a", 7]): pack({"t": at, "b": b"\x01", "m": {1: 2}}), PACKED_TIMERS: pack({"t": {pack(["a", 7]): [1_000_000]}})}

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.conftest import wait_until
-from tests.keyed import Attempt
+from tests.support.attempt import Attempt
 from udo_interface import connect
 from udo_protocol.node.api import connect_node
 
@@ -158,7 +158,7 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
 
     def run() -> list[int]:
         epoch = next(epochs)
-        return Attempt(node, name, "q", epoch, epoch + 1).run([1, 2])
+        return Attempt.at_node(node, name, "q", epoch, epoch + 1).run([1, 2])
 
     assert run() == [1, 1]
     command = platform.command("update", name, "2", "--canary", "100%", "--for", "1h", "--rollback-if", "different>0")

@@ -13,21 +13,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from udo_runtime.execution.keyed import Keyed
+from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.sdk.api import Operator
-from udo_runtime.state.groups import TIMERS, unpack
+from udo_runtime.state.codec import TIMERS, unpack
 
+from tests.support.attempt import GROUPS, Attempt
 from tests.support.memory_slot import MemorySlot
 from udo_protocol.formats.schema import GROUP_COLUMN, schema_id, to_ipc
 from udo_protocol.proto.frame_pb2 import Label
-from udo_protocol.queue.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Header, Kind, encode
+from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE
 from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
 
 EVENTS = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us"))])
 SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))
 COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
-GROUPS, PARTITIONS = range(4), 2
+PARTITIONS = 2
 
 
 class Count(Operator):
@@ -44,36 +45,15 @@ class Count(Operator):
         yield {"k": key, "n": 1000 + ctx.state.get("n", 0)}
 
 
-class Attempt:
-    """One try of a partition at an epoch; even keys come from partition 0, odd ones from 1."""
-
-    def __init__(self, slot: MemorySlot, epoch: int, attempt: int, partition: int, run: int = 1) -> None:
-        self.slot, self.lane = slot, f"q.{run}.{epoch}.{partition}.{attempt}"
-        self._marks = {"session": "q", "partition": partition, "label": Label(run=run, epoch=epoch, attempt=attempt)}
-        self._partition, self._sent = partition, 0
-
-    def send(self, keys: Sequence[int], second: int) -> None:
-        at = [dt.datetime(2020, 1, 1) + dt.timedelta(seconds=second)] * len(keys)
-        columns = [pa.array(keys, pa.int64()), pa.array(at, EVENTS.field(1).type), pa.array([k % 4 for k in keys], pa.int32())]
-        self._push(DATA, pa.record_batch(columns, schema=SENT), schema=schema_id(to_ipc(SENT)))
-
-    def end(self) -> None:
-        self._push(END, None, groups=[g for g in GROUPS if g % PARTITIONS == self._partition])
-
-    def _push(self, kind: Kind, batch: pa.RecordBatch | None, **more: Any) -> None:
-        self._sent += 1
-        self.slot.push(encode(Header(lane=self.lane, number=self._sent, kind=kind, **self._marks, **more), batch))
-
-    def kinds(self) -> list[Kind]:
-        return [f.header.kind for f in self.slot.answers[self.lane]]
-
-    def answers(self) -> list[tuple[int, int]]:
-        assert set(self.kinds()) == {ANSWER}
-        return [(r["k"], r["n"]) for f in self.slot.answers[self.lane] for r in f.batch(COUNTS).to_pylist()]
+def an_attempt(s: MemorySlot, epoch: int, number: int, partition: int) -> Attempt:
+    """Even keys come from partition 0, odd ones from 1."""
+    label, groups = Label(run=1, epoch=epoch, attempt=number), [g for g in GROUPS if g % PARTITIONS == partition]
+    lane = s.lane(f"q.1.{epoch}.{partition}.{number}")
+    return Attempt(lane, (EVENTS, COUNTS), groups=groups, session="q", partition=partition, label=label)
 
 
 def slot(*, commit: str = "epoch", policy: Policy | None = None, dies: frozenset[int] = frozenset()) -> MemorySlot:
-    keyed = Keyed(("k",), "t", commit=commit)
+    keyed = KeyedConfig(("k",), "t", commit=commit)
     return MemorySlot(Count, keyed, (EVENTS, COUNTS), {schema_id(to_ipc(SENT)): SENT}, policy=policy, dies_at=dies.__contains__)
 
 
@@ -109,10 +89,10 @@ def play(s: MemorySlot, epochs: Epochs, broken_off: Sequence[int] = (), read: in
     for epoch, partitions in enumerate(epochs):
         for partition, keys in enumerate(partitions):
             for number, frames in enumerate(broken_off):
-                failed = Attempt(s, epoch, number, partition)
+                failed = an_attempt(s, epoch, number, partition)
                 for k in [*keys, 2 + partition][:frames]:
                     failed.send([k], epoch + 50)  # a time that must not count
-            attempt = Attempt(s, epoch, 100, partition)
+            attempt = an_attempt(s, epoch, 100, partition)
             attempt.send(keys[:1], epoch)
             attempt.send(keys[1:], epoch)
             attempt.end()
@@ -204,14 +184,14 @@ def test_bad_events_are_dead_letters_once_whatever_dies(dies: frozenset[int], re
 def test_behind_a_frame_that_failed_an_attempt_is_skipped_and_the_next_one_counts() -> None:
     s = slot()
     play(s, SCRIPT[:1])
-    failed = Attempt(s, 1, 1, 1)
+    failed = an_attempt(s, 1, 1, 1)
     failed.send([1, 13], 1)
     failed.send([1], 1)
     failed.end()
     s.serve()
     assert failed.kinds() == [ERROR, SKIPPED, SKIPPED]
     s.die()
-    again = Attempt(s, 1, 2, 1)
+    again = an_attempt(s, 1, 2, 1)
     again.send([1], 1)
     again.end()
     s.serve()
@@ -220,7 +200,7 @@ def test_behind_a_frame_that_failed_an_attempt_is_skipped_and_the_next_one_count
 
 def test_an_older_attempt_that_still_sends_is_stale_also_for_the_next_process() -> None:
     s = slot()
-    old, new = Attempt(s, 0, 1, 0), Attempt(s, 0, 2, 0)
+    old, new = an_attempt(s, 0, 1, 0), an_attempt(s, 0, 2, 0)
     old.send([0], 0)
     new.send([0, 0], 0)
     s.serve()

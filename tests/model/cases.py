@@ -26,15 +26,15 @@ SMALL = (
     Case(
         "promotion",
         BOTH,
-        Budget(shadow=1, promote=1, crash=1),
-        "a shadow is promoted at any step, the former owner goes on or dies",
-        catches=("shadow_limit", "emit_once"),
+        Budget(standby=1, promote=1, crash=1),
+        "a standby is promoted at any step, the former owner goes on or dies",
+        catches=("standby_limit", "emit_once"),
     ),
     Case(
         "lagging",
         BOTH,
-        Budget(shadow=1, promote=1, partial=2),
-        "a shadow stays behind while the owner checkpoints and trims",
+        Budget(standby=1, promote=1, partial=2),
+        "a standby stays behind while the owner checkpoints and trims",
         catches=("reload", "old_checkpoint"),
     ),
     Case("fail", BOTH, Budget(fail=1), "an attempt fails and lives on as a zombie", epochs=2, catches=("n_per_attempt",)),
@@ -90,8 +90,8 @@ SMALL = (
 )
 
 LARGE = (
-    Case("promotion-fail", BOTH, Budget(crash=1, shadow=1, promote=1, partial=1, fail=1), "promotion, crash and zombies"),
-    Case("promotion-3", ONE, Budget(crash=1, shadow=1, promote=1, partial=2, queue_loss=1), "three instances", epochs=2, instances=3),
+    Case("promotion-fail", BOTH, Budget(crash=1, standby=1, promote=1, partial=1, fail=1), "promotion, crash and zombies"),
+    Case("promotion-3", ONE, Budget(crash=1, standby=1, promote=1, partial=2, queue_loss=1), "three instances", epochs=2, instances=3),
     Case("crash-twin", TWICE, Budget(twin=1, crash=1, partial=1), "twins and a crash", epochs=2),
     Case("crash-restart", TWICE, Budget(restart=1, fail=1, crash=1, partial=1), "restart, zombies and a crash", epochs=2),
     Case("crash-rerun", BOTH, Budget(fail=1, restart=1, rerun=1, crash=1, partial=1), "all with other rows", retry_rows=((0, 0),)),
@@ -100,10 +100,17 @@ LARGE = (
     Case("loss-lanes", LANES, Budget(queue_loss=1, partial=1, twin=1), "queue loss with two partitions"),
     Case("loss-repartition", LANES, Budget(restart=1, queue_loss=1, partial=1, fail=1), "and fewer partitions", restart_rows=((0, 1),)),
     Case(
-        "servers-promotion", ONE, Budget(crash=1, shadow=1, promote=1, partial=1, queue_loss=2, state_crash=1), "all servers, all instances"
+        "servers-promotion",
+        ONE,
+        Budget(crash=1, standby=1, promote=1, partial=1, queue_loss=2, state_crash=1),
+        "all servers, all instances",
     ),
     Case(
-        "servers-window", TWICE, Budget(crash=1, shadow=1, promote=1, partial=1, queue_loss=1, state_crash=1), "answers held back", window=2
+        "servers-window",
+        TWICE,
+        Budget(crash=1, standby=1, promote=1, partial=1, queue_loss=1, state_crash=1),
+        "answers held back",
+        window=2,
     ),
     Case("error-restart", ONE, Budget(error=2, crash=1, partial=1, restart=1), "errors, a crash and a restart", epochs=2),
     Case("lanes-restart", LANES, Budget(twin=1, restart=1), "two partitions, twins and a restart"),

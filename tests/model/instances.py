@@ -66,7 +66,7 @@ def _read(w: World, s: Scope, i: int) -> Iterator[Step]:
         else:
             yield Step(f"I{me.token} finds the state server restarted and leaves", _gone(w, i))
         return
-    if me.cursor >= q.base + len(q.log) or not (is_owner(w, s, me) or me.cursor <= q.emitted or not s.rules.shadow_limit):
+    if me.cursor >= q.base + len(q.log) or not (is_owner(w, s, me) or me.cursor <= q.emitted or not s.rules.standby_limit):
         return
     if len(me.pending) >= s.case.window or any(a.value == END for a in me.pending):
         return
@@ -160,8 +160,8 @@ def manager_steps(w: World, s: Scope) -> Iterator[Step]:
     coming = any(not x.owns for x in here)
     if not alive and not coming:
         yield _started(w, s, None)
-    elif w.budget.shadow and len(here) < s.case.instances:
-        yield _started(w, s, "shadow")
+    elif w.budget.standby and len(here) < s.case.instances:
+        yield _started(w, s, "standby")
     for i, me in enumerate(w.instances):
         if me.queue_life != w.queue.life or me.owns:
             continue
@@ -177,5 +177,5 @@ def _started(w: World, s: Scope, fault: str | None) -> Step:
     token = w.state.tokens + 1
     w = w._replace(state=w.state._replace(tokens=token), budget=spend(w.budget, fault) if fault else w.budget)
     world, me = load(w, s, Instance(token, w.queue.life, w.state.life, 1, w.state.checkpoint.memory))
-    text = f"I{token} starts as a shadow from checkpoint {w.state.checkpoint.seq}, at number {me.cursor}"
+    text = f"I{token} starts as a standby from checkpoint {w.state.checkpoint.seq}, at number {me.cursor}"
     return Step(text, world._replace(instances=(*world.instances, me)), fault is not None)

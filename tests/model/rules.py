@@ -21,7 +21,7 @@ class Rules:
     # The log
     gap: bool = rule("A frame behind a refused one is refused too; else the refused one is taken for a duplicate later.")
     n_per_attempt: bool = rule("Frames are numbered anew by each attempt; else a retry's frames pass for those of the failed attempt.")
-    shadow_limit: bool = rule("A shadow never reads past `emitted`; else the answers it threw away are missing once it is promoted.")
+    standby_limit: bool = rule("A standby never reads past `emitted`; else the answers it threw away are missing once it is promoted.")
     fence: bool = rule("Only the newest token may answer, checkpoint or trim; a former owner must not overwrite what came after it.")
     emit_once: bool = rule(
         "The queue server refuses answers at or before `emitted`; an instance may hold some that were emitted meanwhile."

@@ -149,7 +149,7 @@ class Budget(NamedTuple):
     """How often each fault, or thing nobody has to do, may still happen."""
 
     crash: int = 0  # an instance dies
-    shadow: int = 0  # a shadow is started beside a healthy owner
+    standby: int = 0  # a standby is started beside a healthy owner
     promote: int = 0  # and promoted
     partial: int = 0  # a checkpoint at some other moment than END
     error: int = 0  # the operator throws; it may not, on the same frame, another time

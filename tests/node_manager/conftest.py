@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pyarrow as pa
@@ -31,6 +31,10 @@ from udo_protocol.node.api import Node, connect_node
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import DATA, Frame, Header, encode
 from udo_protocol.queue.lane_end import LaneEnd, Push
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Shell
+    from tests.support.cluster import Cluster
 
 ADD = """
 import os
@@ -229,7 +233,7 @@ def manager(home: Path) -> Iterator[Manager]:
     try:
         yield made
     finally:
-        if not made._stopping:
+        if not made.deployments.closed:
             made.stop()
         left = Daemon(home).processes()
         for p in left:
@@ -250,3 +254,31 @@ def lane(daemon: Daemon) -> Iterator[Callable[..., Lane]]:
     for each in opened:
         with contextlib.suppress(UdoError, OSError):
             each.conn.close()
+
+
+@pytest.fixture
+def cluster(home: Path, tmp_path: Path) -> Iterator[Cluster]:
+    """A registry and one node that follows it."""
+    from tests.support.cluster import running
+
+    with running(home, tmp_path / "registry") as c:
+        yield c
+
+
+@pytest.fixture
+def udo(tmp_path: Path) -> Shell:
+    """The command, without a platform."""
+    from tests.cli.conftest import Shell
+
+    return Shell(tmp_path / "home")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Callable[..., Path]:
+    """local(source, **manifest) writes an operator into a folder."""
+    from tests.support.recording import folder
+
+    def write(source: str, **manifest: Any) -> Path:
+        return folder(tmp_path / f"local{len(list(tmp_path.iterdir()))}", source, **manifest)
+
+    return write

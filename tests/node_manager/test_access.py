@@ -21,8 +21,8 @@ from node_manager.servers import access
 from node_manager.servers.embedded import Servers
 from node_manager.settings import Settings
 from tests.conftest import wait_until
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add
+from tests.support.attempt import Attempt
 from udo_protocol.errors import Conflict, UdoError, Unauthorized
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.queue import access as rules
@@ -86,11 +86,11 @@ def refused(conn: Connection, *command: str | int) -> None:
 
 @pytest.mark.parametrize("role", ["queue", "state"])
 def test_nobody_gets_in_without_a_password(node: Node, role: str) -> None:
-    with pytest.raises(Unauthorized, match="lets nobody in without a login"):
+    with pytest.raises(Unauthorized, match="authentication required"):
         node.connect("nobody", role)
-    with pytest.raises(Unauthorized, match="lets nobody in as default"):
+    with pytest.raises(Unauthorized, match="authentication failed for user default"):
         Connection(str(node.servers.socket(role)), login=Login("default", ""))  # type: ignore[arg-type]
-    with pytest.raises(Unauthorized, match="lets nobody in as manager"):
+    with pytest.raises(Unauthorized, match="authentication failed for user manager"):
         Connection(str(node.servers.socket(role)), login=Login("manager", node.logins["i1"].password))  # type: ignore[arg-type]
 
 
@@ -233,7 +233,7 @@ def test_users_come_and_go_with_their_instances(daemon: Daemon, lane: Callable[.
     daemon.deploy(add(1))
     first = daemon.slot().instance
     assert first in _users(daemon.home, "queue")
-    assert first not in _users(daemon.home, "state"), "a stateless operator has no business there"
+    assert first not in _users(daemon.home, "state"), "a stateless operator needs no user there"
 
     os.kill(daemon.slot().pid, signal.SIGKILL)
 
@@ -245,11 +245,11 @@ def test_users_come_and_go_with_their_instances(daemon: Daemon, lane: Callable[.
 
 def test_a_keyed_instance_goes_on_when_a_server_was_lost_and_after_the_manager_was_killed(daemon: Daemon) -> None:
     daemon.deploy(COUNT, entry="op:Run", key=["a"])
-    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
+    assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
 
     daemon.kill()
     daemon.start()
-    assert Attempt(daemon.api, "d", "s", 1, 2).run([1]) == [3]
+    assert Attempt.at_node(daemon.api, "d", "s", 1, 2).run([1]) == [3]
     for epoch, role in ((2, "state"), (3, "queue")):
         before = next(s for s in daemon.api.status().servers if s.role == role)
         os.kill(before.pid, signal.SIGKILL)
@@ -265,7 +265,7 @@ def _replaced(daemon: Daemon, role: str, run_id: str) -> bool:
 def _counts(daemon: Daemon, epoch: int) -> bool:
     """The epoch, tried again as Spark would while the slot comes back."""
     try:
-        with contextlib.closing(Attempt(daemon.api, "d", "s", epoch, next(_attempts))) as attempt:
+        with contextlib.closing(Attempt.at_node(daemon.api, "d", "s", epoch, next(_attempts))) as attempt:
             return attempt.run([1]) == [epoch + 2]
     except (UdoError, AssertionError):
         return False

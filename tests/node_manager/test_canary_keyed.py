@@ -17,14 +17,14 @@ from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.servers import access
 from tests.conftest import wait_until
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, put_image
-from tests.node_manager.test_canary import Watched
-from tests.node_manager.test_diff import Running
-from tests.node_manager.test_diff_keyed import MIGRATED
-from tests.node_manager.test_registry import Cluster, cluster  # noqa: F401
-from tests.node_manager.test_state import COUNT, KEYED
 from tests.registry.conftest import start
+from tests.support.attempt import Attempt
+from tests.support.canaries import Watched
+from tests.support.cluster import Cluster
+from tests.support.diffs import Running
+from tests.support.keyed_node import COUNT, KEYED
+from tests.support.migrated import MIGRATED
 from udo_protocol.errors import Conflict
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.queue.frame import ANSWER, Header, encode
@@ -47,7 +47,7 @@ class Count(Operator):
         n = ctx.state["n"] = ctx.state.get("n", 0) + 1 + (a == 3)
         yield {"b": n}
 """
-# tests/keyed.py sends key k in group k % 4: half of the groups, spread, are 0, 2, 4 ...
+# tests/support/attempt.py sends key k in group k % 4: half of the groups, spread, are 0, 2, 4 ...
 HALF = 50
 
 
@@ -64,7 +64,7 @@ class Keyed:
     def run(self, *keys: int) -> list[int]:
         """One epoch."""
         self.epoch += 1
-        return Attempt(self.c.node.api, "d", "q", self.epoch - 1, self.epoch).run(keys)
+        return Attempt.at_node(self.c.node.api, "d", "q", self.epoch - 1, self.epoch).run(keys)
 
     def canary(self, *rollback_if: str, percent: float = 100, for_s: float = 3600, min_events: int = 1) -> Watched:
         """A canary of version 2, once it tries frames."""
@@ -84,7 +84,7 @@ class Keyed:
     def instance(self) -> int:
         """Process id of the instance that tries; 0 while there is none."""
         for record in self.c.node.records():
-            if record.get("comparing") and record["state"] == "shadow":
+            if record.get("comparing") and record["state"] == "standby":
                 return int(record["handle"]["data"]["pid"])
         return 0
 
@@ -105,7 +105,7 @@ class Keyed:
 
 
 @pytest.fixture
-def keyed(cluster: Cluster) -> Iterator[Keyed]:  # noqa: F811
+def keyed(cluster: Cluster) -> Iterator[Keyed]:
     """The deployment; a canary leaves no trace on either server, and no instance."""
     k = Keyed(cluster)
     yield k
@@ -337,35 +337,35 @@ def test_a_frame_that_the_loaded_state_holds_already_is_not_compared(keyed: Keye
     assert keyed.end(canary)["phase"] == "rolled_back"
 
 
-def test_no_canary_begins_beside_an_update_and_an_update_ends_it(manager: Manager) -> None:  # noqa: F811
+def test_no_canary_begins_beside_an_update_and_an_update_ends_it(manager: Manager) -> None:
     images = manager.settings.home
     one, two = put_image(images, COUNT, **KEYED), put_image(images, COUNT + "# 2\n", version="2", **KEYED)
     manager.deploy("d", "t", "1", one, {}, 30)
-    manager.prepare("d", "2", two)
+    manager.updates.prepare("d", "2", two)
     with pytest.raises(Conflict, match="an update of 'd' is under way on node"):
-        manager.start_canary("d", "u", "2", two, {}, 100)
-    manager.discard("d")
-    manager.start_canary("d", "u", "2", two, {}, 100)
-    assert [name for name, _ in manager.canaries()] == ["d"]
-    manager.prepare("d", "2", two)
-    assert not manager.canaries()
-    manager.promote("d", "2", two)
-    manager.start_canary("d", "v", "1", one, {}, 100)
-    manager.end_canary("d")
+        manager.canaries.start("d", "u", "2", two, {}, 100)
+    manager.updates.discard("d")
+    manager.canaries.start("d", "u", "2", two, {}, 100)
+    assert [name for name, _ in manager.canaries.running()] == ["d"]
+    manager.updates.prepare("d", "2", two)
+    assert not manager.canaries.running()
+    manager.updates.promote("d", "2", two)
+    manager.canaries.start("d", "v", "1", one, {}, 100)
+    manager.canaries.end("d")
 
 
-def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(manager: Manager) -> None:  # noqa: F811
+def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(manager: Manager) -> None:
     """The registry may ask for both so soon after one another that the node sees no wish in between; here its reports reach nobody."""
     home = manager.settings.home
     one, two = put_image(home, COUNT, **KEYED), put_image(home, COUNT + "# 2\n", version="2", **KEYED)
     manager.deploy("d", "t", "1", one, {}, 30, source="registry")
-    manager.prepare("d", "2", two)
+    manager.updates.prepare("d", "2", two)
     update = {"id": "u", "phase": "canary", "version": "2", "digest": two, "percent": 100}
     wish = {"name": "d", "operator": "t", "version": "1", "digest": one, "config": {}, "update": update}
     with Registry("http://127.0.0.1:1", token="t") as nobody:
         assert Reconciler(manager, nobody)._bring_about(wish)
-    assert [name for name, _ in manager.canaries()] == ["d"]
-    manager.end_canary("d")
+    assert [name for name, _ in manager.canaries.running()] == ["d"]
+    manager.canaries.end("d")
 
 
 def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(keyed: Keyed) -> None:
@@ -391,7 +391,7 @@ def test_every_node_tries_the_same_share_and_their_counts_are_summed(keyed: Keye
         canary = keyed.canary("errors>0", percent=HALF)
         update = c.client.deployment("d")["update"]["id"]
         assert keyed.run(13, 2, 2) == [1, 1, 2]  # 13 is in no group that is tried
-        assert Attempt(other.api, "d", "q2", 0, 1).run([15, 4]) == [1, 1]
+        assert Attempt.at_node(other.api, "d", "q2", 0, 1).run([15, 4]) == [1, 1]
         events = lambda: sum((n["measured"] or {}).get("events", 0) for n in c.client.update_status(update)["nodes"])  # noqa: E731
         wait_until(lambda: events() == 3, 30, "both nodes to have counted their share")
         [(_, slot)] = [(s.slot, s) for s in other.api.status().slots]
@@ -403,7 +403,7 @@ def test_every_node_tries_the_same_share_and_their_counts_are_summed(keyed: Keye
     assert not other.processes()
 
 
-def test_a_node_that_stops_takes_its_canary_along(cluster: Cluster) -> None:  # noqa: F811
+def test_a_node_that_stops_takes_its_canary_along(cluster: Cluster) -> None:
     k = Keyed(cluster)
     cluster.push("2", ODD, **KEYED)
     canary = k.canary()
@@ -413,7 +413,7 @@ def test_a_node_that_stops_takes_its_canary_along(cluster: Cluster) -> None:  # 
     assert k.end(canary)["phase"] == "rolled_back"
 
 
-def test_bad_events_are_tried_by_the_deployments_policy_and_no_letter_is_written(cluster: Cluster) -> None:  # noqa: F811
+def test_bad_events_are_tried_by_the_deployments_policy_and_no_letter_is_written(cluster: Cluster) -> None:
     k = Keyed(cluster, policy="dead-letter")
     cluster.push("2", ODD, **KEYED)
     canary = k.canary("errors>0")

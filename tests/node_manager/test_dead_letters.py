@@ -14,9 +14,9 @@ import pytest
 
 from node_manager.servers import access
 from tests.conftest import wait_until
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, put_image
-from tests.node_manager.test_state import imported
+from tests.support.attempt import Attempt
+from tests.support.keyed_node import imported
 from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.queue import access as rules
 
@@ -65,7 +65,7 @@ def test_dead_letters_are_listed_by_deployment_and_id_and_dropped(deployed: Daem
     assert [(d.event, d.arrow) for d in api.dead_letters(ids=[first.id])] == [("", b"")]
     with pytest.raises(NotFound, match="no dead letter 'zz'; there are: "):
         api.drop_dead_letters("d", ["zz"])
-    with pytest.raises(UsageError, match="begins several dead letters"):
+    with pytest.raises(UsageError, match="ambiguous id prefix ''"):
         api.drop_dead_letters("d", [""])
     with pytest.raises(UsageError, match="not both"):
         api.drop_dead_letters("d")
@@ -118,7 +118,7 @@ def test_an_update_keeps_the_policy_and_the_letters(deployed: Daemon, lane: Open
 def test_undeploying_is_refused_while_there_are_dead_letters(daemon: Daemon, lane: Open, keyed: bool) -> None:
     if keyed:
         daemon.deploy(COUNT, config_json=DEAD, key=["a"])
-        assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 13]) == [1]
+        assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 13]) == [1]
     else:
         daemon.deploy(picky(), config_json=DEAD)
         ask(lane(), [13])
@@ -164,7 +164,7 @@ def test_only_under_this_policy_a_stateless_instance_gets_on_the_state_server_an
 def test_a_pending_letter_is_shown_apart(daemon: Daemon) -> None:
     config = json.dumps({"policy": "dead-letter", "limits": {"retained_bytes": 4}})
     daemon.deploy(COUNT, config_json=config, key=["a"])
-    attempt = Attempt(daemon.api, "d", "s", 0, 1)
+    attempt = Attempt.at_node(daemon.api, "d", "s", 0, 1)
     attempt.send([13])
     attempt.frames()
     wait_until(lambda: [d.unfinished for d in daemon.api.dead_letters("d", unfinished=True)] == [True], 10, "checkpoint")
@@ -179,15 +179,15 @@ def test_a_pending_letter_is_shown_apart(daemon: Daemon) -> None:
 def test_a_letter_answered_in_an_epoch_that_an_import_takes_back_is_answered_again(home_daemon: Daemon) -> None:
     daemon = home_daemon.start("--session-idle-s", "0")
     daemon.deploy(COUNT, config_json=DEAD, key=["a"])
-    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 13]) == [1]
+    assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 13]) == [1]
     mended = put_image(daemon.home, COUNT.replace("== 13", "== 0"), version="2", key=["a"])
     assert list(daemon.api.update("d", "2", mended))[-1].phase == "done"
     daemon.api.replay_dead_letters("d", everything=True)
-    assert Attempt(daemon.api, "d", "s", 1, 2).run([1]) == [2, 1]
+    assert Attempt.at_node(daemon.api, "d", "s", 1, 2).run([1]) == [2, 1]
     assert [d.replay for d in daemon.api.dead_letters("d")] == ["answered in epoch 1"]
     imported(daemon, "s", {1: 1}, 0, replace=True)
-    assert Attempt(daemon.api, "d", "s", 1, 3, run="r2").run([1]) == [2, 1]
-    assert Attempt(daemon.api, "d", "s", 2, 4, run="r2").run([13]) == [2]
+    assert Attempt.at_node(daemon.api, "d", "s", 1, 3, run="r2").run([1]) == [2, 1]
+    assert Attempt.at_node(daemon.api, "d", "s", 2, 4, run="r2").run([13]) == [2]
     assert list(daemon.api.dead_letters("d")) == []
 
 
@@ -207,7 +207,7 @@ class Updated:
 
     def run(self, events: list[int]) -> list[int]:
         self._epoch += 1
-        return Attempt(self._daemon.api, "d", "s", self._epoch - 1, self._epoch).run(events)
+        return Attempt.at_node(self._daemon.api, "d", "s", self._epoch - 1, self._epoch).run(events)
 
     def rollback(self) -> Any:
         """The last step of it."""
@@ -233,17 +233,17 @@ def test_a_dropped_letter_does_not_come_back_with_the_version_that_made_it(daemo
 def test_an_answered_letter_that_is_dropped_within_the_window_stays_in_the_state_of_the_version_that_comes_back(daemon: Daemon) -> None:
     mended = COUNT.replace("== 13", "== 0")
     former = daemon.deploy(COUNT, config_json=DEAD, key=["a"])
-    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 13]) == [1]
+    assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 13]) == [1]
     former = put_image(daemon.home, mended, version="1b", key=["a"])
     assert list(daemon.api.update("d", "1b", former))[-1].phase == "done"
     daemon.api.replay_dead_letters("d", everything=True)
     newer = put_image(daemon.home, NEWER, version="2", key=["a"], state_version=1, migrates_from=[0])
     assert list(daemon.api.update("d", "2", newer))[-1].phase == "done"
-    assert Attempt(daemon.api, "d", "s", 1, 2).run([1]) == [2, 1]
+    assert Attempt.at_node(daemon.api, "d", "s", 1, 2).run([1]) == [2, 1]
     assert [d.replay for d in daemon.api.dead_letters("d")] == ["answered in epoch 1"]
     daemon.api.drop_dead_letters("d", everything=True)
     assert list(daemon.api.update("d", "1b", former))[-1].phase == "done"
-    assert Attempt(daemon.api, "d", "s", 2, 3).run([13]) == [2]
+    assert Attempt.at_node(daemon.api, "d", "s", 2, 3).run([13]) == [2]
     assert list(daemon.api.dead_letters("d")) == []
 
 

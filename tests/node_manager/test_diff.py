@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from node_manager.servers import access
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from tests.support.diffs import Running
 from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError
-from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.queue.connection import Connection
 
 Open = Callable[..., Lane]
@@ -30,49 +28,6 @@ def run(batch):
     if -3 in a: return {"b": [1]}
     return {"b": [x + 1 + (x == 13) for x in a]}
 """
-
-
-class Running:
-    """A diff in a thread of its own, as the command line would run it."""
-
-    def __init__(self, daemon: Daemon, digest: str, for_s: float = 60.0, examples: int = 1000, name: str = "d") -> None:
-        self._events = daemon.api.diff(name, "", digest, for_s=for_s, examples=examples)
-        self.reports: list[dict[str, Any]] = []
-        self.examples: list[dict[str, Any]] = []
-        self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            for event in self._events:
-                self.take(event)
-        except Exception as e:
-            self.error = e
-
-    def take(self, event: pb.DiffEvent) -> None:
-        """Note one message."""
-        self.reports.append(json.loads(event.report_json))
-        self.examples += map(json.loads, event.examples_json)
-
-    def begun(self) -> Running:
-        """Once it compares."""
-        wait_until(lambda: bool(self.reports) or self.error is not None, 30, "the diff to begin")
-        assert self.error is None, self.error
-        return self
-
-    def seen(self, frames: int) -> Running:
-        """Once it has seen so many frames."""
-        wait_until(lambda: self.reports[-1].get("seen", 0) >= frames, 20, f"{frames} frames to be compared")
-        return self
-
-    def end(self) -> dict[str, Any]:
-        """Wait for the last report."""
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        assert self.error is None, self.error
-        assert self.reports[-1].get("final"), self.reports[-1]
-        return self.reports[-1]
 
 
 @pytest.fixture
@@ -215,7 +170,7 @@ def test_a_comparing_instance_may_answer_nobody(daemon: Daemon, queue: Connectio
     diff.end()
 
 
-@pytest.mark.parametrize("victim", ["shadow", "owner", "manager"])
+@pytest.mark.parametrize("victim", ["standby", "owner", "manager"])
 def test_whatever_is_killed_during_a_diff_the_answers_go_on_and_nothing_stays(
     daemon: Daemon, lane: Open, queue: Connection, victim: str
 ) -> None:
@@ -234,9 +189,9 @@ def test_whatever_is_killed_during_a_diff_the_answers_go_on_and_nothing_stays(
         wait_until(lambda: isinstance(diff.error, UdoError), 20, "the caller of the diff to be told")
         assert not record.exists()
     else:
-        pid = json.loads(record.read_text())["handle"]["data"]["pid"] if victim == "shadow" else before.pid
+        pid = json.loads(record.read_text())["handle"]["data"]["pid"] if victim == "standby" else before.pid
         os.kill(pid, signal.SIGKILL)
         assert [caller.ask(i, 30) for i in range(20)] == [i + 1 for i in range(20)]
-        assert bool(diff.end()["died"]) == (victim == "shadow")
+        assert bool(diff.end()["died"]) == (victim == "standby")
     assert not left(queue)
     assert caller.ask(5) == 6

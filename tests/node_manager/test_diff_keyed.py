@@ -9,14 +9,14 @@ import pytest
 
 from node_manager.servers import access
 from tests.conftest import wait_until
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, put_image
-from tests.node_manager.test_diff import Running
-from tests.node_manager.test_state import COUNT, KEYED
+from tests.support.attempt import Attempt
+from tests.support.diffs import Running
+from tests.support.keyed_node import COUNT, KEYED
+from tests.support.migrated import MIGRATED
 
 # Counts as the first version does, but twice for key 3, and fails on key 13.
 ODD = COUNT.replace("+ 1\n", "+ 1 + (event['a'] == 3)\n        if event['a'] == 13: raise ValueError('unlucky')\n")
-MIGRATED = COUNT.replace('"n"', '"m"') + "    def migrate(self, old, from_version): return {'m': old['n']}\n"
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def daemon(home_daemon: Daemon) -> Iterator[Daemon]:
 
 
 def run(daemon: Daemon, epoch: int, keys: list[int]) -> list[int]:
-    return Attempt(daemon.api, "d", "q", epoch, epoch + 1).run(keys)
+    return Attempt.at_node(daemon.api, "d", "q", epoch, epoch + 1).run(keys)
 
 
 def test_equal_code_is_equal_over_epochs_also_in_the_middle_of_one(daemon: Daemon) -> None:
     run(daemon, 0, [1, 2, 3])
-    begun = Attempt(daemon.api, "d", "q", 1, 2)
+    begun = Attempt.at_node(daemon.api, "d", "q", 1, 2)
     begun.send([1, 1])
     begun.answers()
     diff = Running(daemon, put_image(daemon.home, COUNT + "# another text\n", version="2", **KEYED), for_s=4).begun()
@@ -88,9 +88,9 @@ def test_an_update_ends_the_diff_and_goes_on(daemon: Daemon) -> None:
 def test_with_a_checkpoint_for_each_frame_each_frame_is_answered_from_the_state_before_it(daemon: Daemon, source: str) -> None:
     framewise = {**KEYED, "commit": "frame"}
     daemon.deploy(COUNT, name="f", version="f1", **framewise)
-    assert Attempt(daemon.api, "f", "q", 0, 1).run([1, 3]) == [1, 1]
+    assert Attempt.at_node(daemon.api, "f", "q", 0, 1).run([1, 3]) == [1, 1]
     diff = Running(daemon, put_image(daemon.home, source + "# 2\n", version="f2", **framewise), for_s=4, name="f").begun()
-    attempt = Attempt(daemon.api, "f", "q", 1, 2)
+    attempt = Attempt.at_node(daemon.api, "f", "q", 1, 2)
     for n in (2, 3, 4):
         attempt.send([3, 1])
         assert attempt.answers() == [n, n]
@@ -105,14 +105,14 @@ def test_with_a_checkpoint_for_each_frame_each_frame_is_answered_from_the_state_
 
 def test_letters_sent_again_are_compared_with_what_the_new_version_makes_of_them(daemon: Daemon) -> None:
     daemon.deploy(ODD, name="l", version="l1", config_json='{"policy": "dead-letter"}', **KEYED)
-    assert Attempt(daemon.api, "l", "q", 0, 1).run([13, 13, 1]) == [1]
+    assert Attempt.at_node(daemon.api, "l", "q", 0, 1).run([13, 13, 1]) == [1]
     mended = put_image(daemon.home, COUNT, version="l2", **KEYED)
     assert [e.phase for e in daemon.api.update("l", "l2", mended)][-1] == "done"
     diff = Running(daemon, put_image(daemon.home, COUNT + "# 2\n", version="l3", **KEYED), for_s=4, name="l").begun()
     daemon.api.replay_dead_letters("l", everything=True)
-    assert Attempt(daemon.api, "l", "q", 1, 2).run([1]) == [2, 1, 2]
+    assert Attempt.at_node(daemon.api, "l", "q", 1, 2).run([1]) == [2, 1, 2]
     diff.seen(2)
-    assert Attempt(daemon.api, "l", "q", 2, 3).run([13]) == [3]
+    assert Attempt.at_node(daemon.api, "l", "q", 2, 3).run([13]) == [3]
     report = diff.seen(4).end()
     assert (report["frames"], report["outcome"]) == (4, "equal"), diff.examples
 
@@ -122,14 +122,14 @@ def test_a_diff_and_an_open_rollback_window_together_leave_half_of_the_log_to_pr
     config = {"config_json": f'{{"limits": {{"retained_bytes": {bound}}}}}'}
     former = daemon.deploy(COUNT, name="w", version="w1", **KEYED, **config)
     newer = put_image(daemon.home, MIGRATED, version="w2", **KEYED, state_version=1, migrates_from=[0])
-    Attempt(daemon.api, "w", "q", 0, 1).run([1])
+    Attempt.at_node(daemon.api, "w", "q", 0, 1).run([1])
     assert [e.phase for e in daemon.api.update("w", "w2", newer)][-1] == "done"
     third = put_image(daemon.home, MIGRATED + "# 3\n", version="w3", **KEYED, state_version=1, migrates_from=[0])
     diff = Running(daemon, third, for_s=12, name="w").begun()
     epoch, sent = 0, 0
     while sent < bound:  # the diff needs the last two epochs
         epoch += 1
-        attempt = Attempt(daemon.api, "w", "q", epoch, epoch + 1)
+        attempt = Attempt.at_node(daemon.api, "w", "q", epoch, epoch + 1)
         for _ in range(2):
             attempt.send([1] * 1000)
             sent += 12_500

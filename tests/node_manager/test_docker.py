@@ -11,12 +11,12 @@ from docker.models.containers import Container
 
 from node_manager.servers.warden import HOME_LABEL
 from tests.conftest import wait_until
-from tests.docker_daemon import Daemon as Docker
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
-from tests.node_manager.test_canary import TWO, Watched
-from tests.node_manager.test_diff import Running
-from tests.node_manager.test_registry import running
+from tests.support.attempt import Attempt
+from tests.support.canaries import TWO, Watched
+from tests.support.cluster import running
+from tests.support.diffs import Running
+from tests.support.docker_daemon import Daemon as Docker
 from udo_protocol.queue.frame import ERROR
 
 Open = Callable[..., Lane]
@@ -101,14 +101,14 @@ def test_an_instance_is_bounded_by_its_manifest_and_is_nobody_on_this_machine(
 
 def test_keyed_state_survives_the_death_of_its_container_and_an_update(daemon: Daemon, containers: Callable[[], list[Container]]) -> None:
     daemon.deploy(COUNT, **KEYED)
-    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
+    assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
 
     next(c for c in containers() if c.name == f"udo-{daemon.slot().instance}").kill()
-    assert Attempt(daemon.api, "d", "s", 1, 2).run([1, 3]) == [3, 1]
+    assert Attempt.at_node(daemon.api, "d", "s", 1, 2).run([1, 3]) == [3, 1]
     steps = list(daemon.api.update("d", "2", put_image(daemon.home, COUNT.replace('"b": n', '"b": -n'), version="2", **KEYED)))
 
     assert steps[-1].phase == "done", steps
-    assert Attempt(daemon.api, "d", "s", 2, 3).run([1, 2]) == [-4, -2]
+    assert Attempt.at_node(daemon.api, "d", "s", 2, 3).run([1, 2]) == [-4, -2]
 
 
 def test_a_diff_compares_in_a_container_of_its_own_which_goes_with_it(
@@ -129,11 +129,11 @@ def test_a_diff_compares_in_a_container_of_its_own_which_goes_with_it(
 
 def test_a_keyed_diff_in_a_container_follows_the_owner(daemon: Daemon) -> None:
     daemon.deploy(COUNT, **KEYED)
-    assert Attempt(daemon.api, "d", "s", 0, 1).run([1, 3]) == [1, 1]
+    assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 3]) == [1, 1]
     source = COUNT.replace("+ 1\n", "+ 1 + (event['a'] == 3)\n")
     diff = Running(daemon, put_image(daemon.home, source, version="2", **KEYED), for_s=4).begun()
-    assert Attempt(daemon.api, "d", "s", 1, 2).run([1, 3]) == [2, 2]
-    assert Attempt(daemon.api, "d", "s", 2, 3).run([1, 3]) == [3, 3]
+    assert Attempt.at_node(daemon.api, "d", "s", 1, 2).run([1, 3]) == [2, 2]
+    assert Attempt.at_node(daemon.api, "d", "s", 2, 3).run([1, 3]) == [3, 3]
     report = diff.seen(4).end()
     assert (report["frames"], report["missed"], report["died"]) == (4, 0, "")
     assert [(e["event"], e["served"], e["new"]) for e in diff.examples] == [({"a": 3}, {"b": n}, {"b": n + 1}) for n in (2, 3)]

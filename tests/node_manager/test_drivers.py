@@ -22,7 +22,7 @@ from node_manager.drivers.process import ProcessDriver
 from node_manager.instances import runtime_base
 from node_manager.settings import Settings
 from tests.conftest import require, wait_until
-from tests.docker_daemon import Daemon
+from tests.support.docker_daemon import Daemon
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 

@@ -32,7 +32,7 @@ def test_frames_in_flight_survive_the_death_of_their_owner_in_order(daemon: Daem
 
 def test_an_update_prepared_before_its_predecessor_crashed_is_promoted_all_the_same(daemon: Daemon, lane: Open) -> None:
     # The new version kills the old one while it opens, which no sandbox would let it: the old one is replaced with a newer token
-    # than the shadow has.
+    # than the standby has.
     daemon.stop()
     daemon.start("--sandbox", "none")
     daemon.deploy(add(1))
@@ -58,13 +58,13 @@ class run(Operator):
     assert (daemon.slot().version, daemon.slot().restarts) == ("2", 1)
 
 
-def test_a_manager_killed_in_the_middle_of_an_update_leaves_the_old_version_answering_and_no_shadow(daemon: Daemon, lane: Open) -> None:
+def test_a_manager_killed_in_the_middle_of_an_update_leaves_the_old_version_answering_and_no_standby(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
     caller, before = lane(), daemon.slot().instance
     slow = "import time\nfrom udo_runtime import Operator\nclass run(Operator):\n    def open(self, ctx): time.sleep(600)\n"
     steps = daemon.api.update("d", "2", put_image(daemon.home, slow, version="2"))
     assert [next(steps).phase, next(steps).phase] == ["pulling", "starting"]
-    wait_until(lambda: daemon.loading() == 1, 10, "shadow to load")
+    wait_until(lambda: daemon.loading() == 1, 10, "standby to load")
 
     daemon.kill()
     assert caller.ask(1) == 2
@@ -72,7 +72,7 @@ def test_a_manager_killed_in_the_middle_of_an_update_leaves_the_old_version_answ
 
     assert caller.ask(2) == 3
     assert (daemon.slot().instance, daemon.slot().version) == (before, "1")
-    wait_until(lambda: daemon.loading() == 0, 10, "shadow to go")
+    wait_until(lambda: daemon.loading() == 0, 10, "standby to go")
     assert list(daemon.api.update("d", "3", put_image(daemon.home, add(100), version="3")))[-1].phase == "done"
     assert caller.ask(1) == 101
 

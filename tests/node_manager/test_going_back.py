@@ -14,13 +14,13 @@ import pytest
 from node_manager.drivers.base import Exit
 from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
-from node_manager.rpc.service import Server
+from node_manager.rpc.service import RpcServer
 from node_manager.slots import going_back
 from tests.conftest import Servers, wait_until
-from tests.keyed import Attempt
 from tests.node_manager.conftest import put_image
-from tests.node_manager.test_diff_keyed import MIGRATED
-from tests.node_manager.test_state import COUNT, KEYED
+from tests.support.attempt import Attempt
+from tests.support.keyed_node import COUNT, KEYED
+from tests.support.migrated import MIGRATED
 from udo_protocol.errors import Conflict
 from udo_protocol.node.api import Node, connect_node
 from udo_protocol.state import rewinding
@@ -59,9 +59,9 @@ def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers
 
 
 @pytest.fixture
-def api(manager: Manager) -> Iterator[Node]:  # noqa: F811
+def api(manager: Manager) -> Iterator[Node]:
     """The manager's own door."""
-    server = Server(manager)
+    server = RpcServer(manager)
     server.start()
     with contextlib.closing(connect_node(manager.settings.socket)) as node:
         yield node
@@ -69,14 +69,14 @@ def api(manager: Manager) -> Iterator[Node]:  # noqa: F811
 
 
 @pytest.mark.parametrize("when", ["prepared", "promoted"])
-def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager: Manager, api: Node, when: str) -> None:  # noqa: F811
+def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager: Manager, api: Node, when: str) -> None:
     """Who comes back is loaded once more then, and nobody says any more that it goes back: what lies there does."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
 
     def run(epoch: int, *keys: int) -> list[int]:
-        return Attempt(api, "d", "q", epoch, epoch + 1).run(keys)
+        return Attempt.at_node(api, "d", "q", epoch, epoch + 1).run(keys)
 
     def pid() -> int:
         [serving] = api.status().slots
@@ -84,17 +84,17 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
 
     manager.deploy("d", "t", "1", one, {}, 30)
     assert run(0, 5, 6) == [1, 1]
-    manager.change("d", "2", two, {}, 30)
+    manager.updates.change("d", "2", two, {}, 30)
     assert run(1, 5) == [2]
     if when == "prepared":
-        manager.prepare("d", "1", one)
+        manager.updates.prepare("d", "1", one)
     newer = pid()
     os.kill(newer, signal.SIGKILL)
     if when == "prepared":
         wait_until(lambda: pid() not in (0, newer), 20, "another owner")
-        manager.promote("d", "1", one)
+        manager.updates.promote("d", "1", one)
     else:
         wait_until(lambda: pid() != newer, 20, "the death to be seen")
-        manager.change("d", "1", one, {}, 30)
+        manager.updates.change("d", "1", one, {}, 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["1"]

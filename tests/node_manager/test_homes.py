@@ -18,10 +18,10 @@ from node_manager.homes import Asked, Homes
 from node_manager.servers import access
 from node_manager.servers.binaries import find_server
 from tests.conftest import Servers, require, wait_until
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon
-from tests.node_manager.test_state import COUNT, KEYED
 from tests.registry.conftest import Running, image, start
+from tests.support.attempt import Attempt
+from tests.support.keyed_node import COUNT, KEYED
 from udo_protocol.errors import Conflict, NotFound, StateElsewhere, Unavailable
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.registry.api import Registry
@@ -61,7 +61,7 @@ class Two:
 
     def attempt(self, node: Daemon, session: str, epoch: int, run: str = "r1", **asked: bool) -> Attempt:
         """A task of that session's epoch on that node."""
-        return Attempt(node.api, "d", session, epoch, next(self._attempts), run, **asked)
+        return Attempt.at_node(node.api, "d", session, epoch, next(self._attempts), run, **asked)
 
     def counts(self, node: Daemon, session: str, epoch: int, **asked: bool) -> list[int]:
         """A whole epoch there, with two events of key 1."""
@@ -270,7 +270,7 @@ def test_a_node_that_lost_its_disk_is_not_the_home_any_more(two: Two, session: s
 def test_what_is_deployed_on_one_node_only_needs_no_registry(two: Two, session: str) -> None:
     for node in (two.a, two.b):
         node.deploy(COUNT, name="alone", version="9", **KEYED)
-        assert Attempt(node.api, "alone", session, 0, 1).run([1, 1]) == [1, 2]
+        assert Attempt.at_node(node.api, "alone", session, 0, 1).run([1, 1]) == [1, 2]
         node.api.undeploy("alone", drop_state=True)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime as dt
 import json
 import os
 import pty
@@ -19,40 +17,16 @@ from typing import Any
 
 import pytest
 
-from node_manager.servers import access
 from tests.cli.conftest import Done, Shell
 from tests.conftest import wait_until
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, Lane, add
-from tests.recording import Recorder, folder, replayed
+from tests.support.recorded_query import COUNT, KEYED, MINUTE, T0, P, Query, by_lane, queue, stats
+from tests.support.recording import Recorder, replayed
 from udo_cli import recorder
 from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.formats.recording_file import Recording
-from udo_protocol.queue import slot
-from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.frame import ANSWER, ERROR
+from udo_protocol.queue.frame import ERROR
 
-P = "udo:d:0:"
-# Counts per key, and says so again a minute later.
-COUNT = """
-import datetime as dt
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        n = ctx.state["n"] = ctx.state.get("n", 0) + {step}
-        if n == 1:
-            ctx.timer(event["t"] + dt.timedelta(minutes=1))
-        yield {{"k": ctx.key, "n": n}}
-    def on_timer(self, key, at, ctx):
-        yield {{"k": key, "n": -ctx.state["n"]}}
-"""
-KEYED: dict[str, Any] = {
-    "entry": "op:Count",
-    "input": {"a": "int64", "t": "timestamp[us]"},
-    "output": {"k": "int64", "n": "int64"},
-    "key": ["a"],
-    "event_time": {"column": "t"},
-}
 STATELESS: dict[str, Any] = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
 OP = """
 from udo_runtime import Operator
@@ -69,50 +43,12 @@ def run(batch):
     return {"b": batch.column("a")}
 """
 EVENTWISE = {**STATELESS, "entry": "op:Op"}
-MINUTE = dt.timedelta(minutes=1)
-T0 = dt.datetime(2030, 1, 1)
-
-
-@pytest.fixture
-def udo(tmp_path: Path) -> Shell:
-    """The command, without a platform."""
-    return Shell(tmp_path / "home")
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Callable[..., Path]:
-    """local(source, **manifest) writes an operator into a folder."""
-
-    def write(source: str, **manifest: Any) -> Path:
-        return folder(tmp_path / f"local{len(list(tmp_path.iterdir()))}", source, **manifest)
-
-    return write
-
-
-def queue(daemon: Daemon) -> contextlib.closing[Connection]:
-    """The queue server, as the node manager sees it."""
-    return contextlib.closing(access.connect(daemon.home, "queue"))
-
-
-def stats(daemon: Daemon) -> slot.SlotStats:
-    """Counters of the slot."""
-    with queue(daemon) as conn:
-        return slot.slot_stats(conn, P)
 
 
 def pins(daemon: Daemon) -> list[int]:
     """Where the log is held."""
     with queue(daemon) as conn:
         return [int(bytes(v).partition(b":")[0]) for v in conn.call("HVALS", f"{P}pins")]
-
-
-def by_lane(udo: Shell, operator: Path, file: Path, *args: str) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Outcome, and answered values by lane."""
-    outcome, rows = replayed(udo, operator, file, *args)
-    lanes: dict[str, list[Any]] = {}
-    for row in rows:
-        lanes.setdefault(row["__udo_lane"], []).append(tuple(v for k, v in row.items() if not k.startswith("__udo_")))
-    return outcome, lanes
 
 
 def test_a_stateless_recording_replays_to_the_answers_that_were_served(
@@ -138,37 +74,6 @@ def test_a_stateless_recording_replays_to_the_answers_that_were_served(
     assert b"hunter" not in text
     assert one.ask(7) == 8
     assert stats(daemon).base == stats(daemon).emitted + 1
-
-
-class Query:
-    """Epochs of one session, and what was served, by lane."""
-
-    def __init__(self, daemon: Daemon, session: str) -> None:
-        self._daemon, self._session = daemon, session
-        self._attempts = 0
-        self.served: dict[str, list[Any]] = {}
-
-    def attempt(self, epoch: int) -> Attempt:
-        """A new attempt at an epoch."""
-        self._attempts += 1
-        return Attempt(self._daemon.api, "d", self._session, epoch, self._attempts)
-
-    def collect(self, attempt: Attempt) -> None:
-        """Keep what is answered to it."""
-        frames = attempt.frames()
-        assert {f.header.kind for f in frames} == {ANSWER}
-        rows = [tuple(r.values()) for f in frames for r in f.batch(attempt._output).to_pylist()]
-        self.served.setdefault(attempt.lane.lane, []).extend(rows)
-
-    def run(self, epoch: int, *frames: list[int]) -> None:
-        """A whole epoch, which takes a minute of event time."""
-        attempt = self.attempt(epoch)
-        for keys in frames:
-            attempt.send(keys, [T0 + epoch * MINUTE] * len(keys))
-        attempt.end()
-        self.collect(attempt)
-        attempt.lane.close()
-        attempt.close()
 
 
 def test_a_keyed_recording_in_the_middle_of_a_query_replays_to_the_answers_that_were_served(

@@ -11,11 +11,11 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.conftest import wait_until
-from tests.keyed import Attempt
 from tests.node_manager.conftest import Daemon, put_image
-from tests.node_manager.test_recording import COUNT as TIMED
-from tests.node_manager.test_recording import KEYED, T0, Query, by_lane, local, stats, udo  # noqa: F401
-from tests.recording import Recorder
+from tests.support.attempt import Attempt
+from tests.support.recorded_query import COUNT as TIMED
+from tests.support.recorded_query import KEYED, T0, Query, by_lane, stats
+from tests.support.recording import Recorder
 from udo_cli import recorder
 
 COUNT = TIMED.format(step=1)
@@ -73,8 +73,8 @@ def running(daemon: Daemon) -> Iterator[Running]:
 
 def test_a_recording_that_begins_during_an_update_and_goes_on_over_it(
     running: Running,
-    udo: Shell,  # noqa: F811
-    local: Local,  # noqa: F811
+    udo: Shell,
+    local: Local,
     tmp_path: Path,
 ) -> None:
     slow = "import time\ntime.sleep(2)\n" + CENTS
@@ -95,8 +95,8 @@ def test_a_recording_that_begins_during_an_update_and_goes_on_over_it(
 
 def test_a_recording_that_begins_before_the_new_version_has_written_anything(
     running: Running,
-    udo: Shell,  # noqa: F811
-    local: Local,  # noqa: F811
+    udo: Shell,
+    local: Local,
     tmp_path: Path,
 ) -> None:
     running.update("2", put_image(running.daemon.home, CENTS, version="2", **NEWER))
@@ -111,8 +111,8 @@ def test_a_recording_that_begins_before_the_new_version_has_written_anything(
 @pytest.mark.parametrize("begins", ["before", "after"])
 def test_a_recording_over_a_rollback_and_one_right_behind_it(
     running: Running,
-    udo: Shell,  # noqa: F811
-    local: Local,  # noqa: F811
+    udo: Shell,
+    local: Local,
     tmp_path: Path,
     begins: str,
 ) -> None:
@@ -154,17 +154,17 @@ def test_a_recording_ends_where_dead_letters_are_sent_again(daemon: Daemon, tmp_
     picky = source + "        {}\n        yield {{'b': 1}}\n"
     keyed: dict[str, Any] = {"entry": "op:Count", "key": ["a"]}
     daemon.deploy(picky.format("1 / (event['a'] - 13)"), config_json='{"policy": "dead-letter"}', **keyed)
-    assert Attempt(daemon.api, "d", "q", 0, 1).run([1, 13]) == [1]
+    assert Attempt.at_node(daemon.api, "d", "q", 0, 1).run([1, 13]) == [1]
     mended = put_image(daemon.home, picky.format("pass"), version="2", **keyed)
     assert list(daemon.api.update("d", "2", mended))[-1].phase == "done"
     recording = Recorder(daemon.api, "d", tmp_path / "r")
-    assert Attempt(daemon.api, "d", "q", 1, 2).run([1]) == [1]
+    assert Attempt.at_node(daemon.api, "d", "q", 1, 2).run([1]) == [1]
     wait_until(lambda: recording.last_seq >= stats(daemon).emitted, 20, "epoch 1 to be recorded")
     daemon.api.replay_dead_letters("d", everything=True)
-    assert Attempt(daemon.api, "d", "q", 2, 3).run([1]) == [1, 1]
+    assert Attempt.at_node(daemon.api, "d", "q", 2, 3).run([1]) == [1, 1]
     made = recording.done()
     assert (made.frames, "dead letters are sent again" in made.reason) == (2, True)
     # They are over with the next micro-batch; what they left is state.
     after = Recorder(daemon.api, "d", tmp_path / "after")
-    assert Attempt(daemon.api, "d", "q", 3, 4).run([1]) == [1]
+    assert Attempt.at_node(daemon.api, "d", "q", 3, 4).run([1]) == [1]
     assert after.stop(stats(daemon).emitted).reason == recorder.INTERRUPTED

@@ -176,8 +176,8 @@ def _ended(call: Callable[[], object]) -> None:
 def test_a_stop_while_an_operator_is_loaded_ends_who_waits_and_what_is_asked_for_meanwhile(manager: Manager, home: Path) -> None:
     digest = put_image(home, HANGS)
     deploying = ThreadPoolExecutor(1).submit(manager.deploy, "d", "t", "1", digest, {}, 600)
-    wait_until(lambda: any(s.wanted for s in manager.slots()), 10, "the load to begin")
-    [slot_] = manager.slots()
+    wait_until(lambda: any(s.wanted for s in manager.deployments.slots()), 10, "the load to begin")
+    [slot_] = manager.deployments.slots()
     assert slot_.wanted is not None
     # While the load is being given up, others ask for more.
     stopped = slot_.stop(drop=False)
@@ -195,7 +195,7 @@ def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home:
     manager.stop()
     with pytest.raises(Unavailable, match="n is stopping"):
         manager.deploy("d", "t", "1", digest, {}, 600)
-    assert manager.slots() == []
+    assert manager.deployments.slots() == []
 
 
 def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:

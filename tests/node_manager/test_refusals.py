@@ -22,8 +22,8 @@ from node_manager.reconcile import Reconciler
 from node_manager.settings import Settings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Lane, add
-from tests.node_manager.test_registry import SCHEMAS, Cluster, cluster  # noqa: F401 - a fixture
 from tests.registry.conftest import Image, image, sha
+from tests.support.cluster import SCHEMAS, Cluster
 from udo_cli import remote
 from udo_protocol.errors import Refused, Unavailable
 from udo_protocol.formats.manifest import Manifest
@@ -175,7 +175,7 @@ def hostile_version(name: str, version: str, blob: bytes) -> Image:
     return Image(name, version, json.dumps(manifest).encode(), (made.blobs[0], blob))
 
 
-def test_a_hostile_version_blocks_no_deploy_or_update_and_says_why_it_is_refused(cluster: Cluster) -> None:  # noqa: F811
+def test_a_hostile_version_blocks_no_deploy_or_update_and_says_why_it_is_refused(cluster: Cluster) -> None:
     client = cluster.client
     cluster.deploy(add(1))
     cluster.push("2", add(100))
@@ -205,7 +205,7 @@ def test_a_hostile_version_blocks_no_deploy_or_update_and_says_why_it_is_refused
     assert not list((cluster.node.home / "images").glob(".pull-*"))
 
 
-def test_a_refused_deployment_can_be_updated_to_a_version_that_is_sound(cluster: Cluster) -> None:  # noqa: F811
+def test_a_refused_deployment_can_be_updated_to_a_version_that_is_sound(cluster: Cluster) -> None:
     hostile_version("t", "1", NEGATIVE).push(cluster.client, cluster.blobs)
     cluster.client.deploy("d", "t", "1")
     wait_until(lambda: cluster.state() == ("refused", "1"), 30, "the refusal")

@@ -2,93 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.conftest import wait_until
-from tests.keyed import Attempt
-from tests.node_manager.conftest import Daemon, Lane, add
-from tests.node_manager.test_diff_keyed import MIGRATED
-from tests.node_manager.test_state import COUNT, KEYED
-from tests.registry.conftest import FakeNode, Running, image, start
+from tests.node_manager.conftest import add
+from tests.registry.conftest import FakeNode, start
+from tests.support.attempt import Attempt
+from tests.support.cluster import Cluster
+from tests.support.keyed_node import COUNT, KEYED
+from tests.support.migrated import MIGRATED
 from udo_protocol.errors import Conflict, NotFound, SchemaError
-from udo_protocol.registry.api import Registry
-
-SCHEMAS = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
-
-
-class Cluster:
-    """A registry and one node that is told about it."""
-
-    def __init__(self, home: Path, data: Path, *arguments: str) -> None:
-        self.registry: Running = start(data)
-        self.client: Registry = self.registry.client()
-        self.data, self.blobs = data, data.parent
-        self.lanes: list[Lane] = []
-        self.node, self._arguments = Daemon(home), arguments
-        self.start_node()
-
-    def start_node(self, url: str = "") -> None:
-        """Start it, or start it again."""
-        self.node.start("--registry", url or self.registry.url, "--token-file", str(self.data / "token"), *self._arguments)
-
-    def stop_dead(self) -> None:
-        """kill -9 of the node manager, its servers and its instances, as when the host loses its power; files stay."""
-        self.node.kill()
-        for p in self.node.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                p.kill()
-                p.wait(10)
-
-    def lane(self) -> Lane:
-        """A lane of deployment d, closed at the end."""
-        self.lanes.append(Lane(self.node.api, "d", f"lane{len(self.lanes)}"))
-        return self.lanes[-1]
-
-    def push(self, version: str, source: str, **manifest: Any) -> str:
-        """Push a version of operator t."""
-        return image("t", version, source, **{**SCHEMAS, **manifest}).push(self.client, self.blobs)
-
-    def state(self, name: str = "d") -> tuple[str, str]:
-        """(state, version) as the node reported them."""
-        nodes = self.client.deployment(name)["nodes"]
-        return (nodes[0]["state"], nodes[0]["version"]) if nodes else ("", "")
-
-    def deploy(self, source: str, version: str = "1", **options: Any) -> None:
-        """Push, deploy, wait until it answers."""
-        self.push(version, source)
-        self.client.deploy("d", "t", version, **options)
-        wait_until(lambda: self.state() == ("answering", version), 30, f"version {version} to answer")
-
-
-@contextlib.contextmanager
-def running(home: Path, data: Path, *arguments: str) -> Iterator[Cluster]:
-    """A cluster whose node manager has these arguments, too; nothing of it may be left at the end."""
-    c = Cluster(home, data, *arguments)
-    try:
-        yield c
-    finally:
-        if c.node.process is not None and c.node.process.poll() is None:
-            c.node.stop()
-        c.registry.stop()
-        for lane in c.lanes:
-            lane.conn.close()
-        left = c.node.processes()
-        for p in left:
-            p.kill()
-    assert not left
-
-
-@pytest.fixture
-def cluster(home: Path, tmp_path: Path) -> Iterator[Cluster]:
-    with running(home, tmp_path / "registry") as c:
-        yield c
 
 
 def test_a_deployment_made_at_the_registry_answers_on_the_node(cluster: Cluster) -> None:
@@ -221,7 +147,7 @@ def test_a_version_that_a_node_missed_is_checked_before_it_owns_anything_there(c
     cluster.push("1", waits + COUNT, **KEYED)
     cluster.client.deploy("d", "t", "1")
     wait_until(lambda: cluster.state() == ("answering", "1"), 30, "version 1 to answer")
-    assert Attempt(node.api, "d", "q", 0, 1).run([1, 1]) == [1, 2]
+    assert Attempt.at_node(node.api, "d", "q", 0, 1).run([1, 1]) == [1, 2]
     raises = MIGRATED.replace("return {'m': old['n']}", "raise ValueError('nobody has seen that')")
     two = cluster.push("2", raises, **KEYED, state_version=1, migrates_from=[0])
     cluster.stop_dead()
@@ -235,7 +161,7 @@ def test_a_version_that_a_node_missed_is_checked_before_it_owns_anything_there(c
     wait_until(lambda: cluster.state() == ("failed", "2"), 60, "the refusal's report")
     (told,) = cluster.client.deployment("d")["nodes"]
     assert "nobody has seen that" in told["detail"] and "t@1 goes on serving on this node" in told["detail"]
-    assert Attempt(node.api, "d", "q", 1, 2).run([1]) == [3]
+    assert Attempt.at_node(node.api, "d", "q", 1, 2).run([1]) == [3]
     assert node.slot().version == "1"
     assert [line for line in node.log().splitlines() if "event='owner'" in line and "t@1" in line]
     assert not [line for line in node.log().splitlines() if "event='owner'" in line and "t@2" in line]

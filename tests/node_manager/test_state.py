@@ -8,22 +8,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from udo_runtime.state.groups import Group, pack, unpack
+from udo_runtime.state.codec import unpack
+from udo_runtime.state.groups import Group
 
 from tests.conftest import wait_until
-from tests.keyed import GROUPS, Attempt
 from tests.node_manager.conftest import Daemon, put_image
+from tests.support.attempt import GROUPS, Attempt
+from tests.support.keyed_node import COUNT, KEYED, imported
 from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, UsageError
 from udo_protocol.proto import node_manager_pb2 as pb
-
-COUNT = """
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
-        yield {"b": n}
-"""
-KEYED = {"entry": "op:Count", "input": {"a": "int64"}, "output": {"b": "int64"}, "key": ["a"]}
 
 
 @pytest.fixture
@@ -44,7 +37,7 @@ def attempt(daemon: Daemon) -> Iterator[Open]:
     opened: list[Attempt] = []
 
     def make(session: str, epoch: int, **more: str) -> Attempt:
-        opened.append(Attempt(daemon.api, "d", session, epoch, next(numbers), **more))
+        opened.append(Attempt.at_node(daemon.api, "d", session, epoch, next(numbers), **more))
         return opened[-1]
 
     yield make
@@ -63,21 +56,6 @@ def counts(daemon: Daemon, session: str) -> dict[int, int]:
         group = Group.restore(kinds[pb.StatePiece.META][0], kinds.get(pb.StatePiece.BASE, [None])[0], kinds.get(pb.StatePiece.DELTA, []))
         found |= {k: unpack(v)["n"] for k, v in group.values.items()}
     return found
-
-
-def imported(daemon: Daemon, session: str, values: dict[int, int], last_ended: int, **header: object) -> pb.StateImportReply:
-    """Import counts as the state after epoch `last_ended`."""
-    fields = {"key": [pb.KeyColumn(name="a", type="int64")], "key_groups": 128, "deployment": "d", **header}
-    yielded = [pb.StatePart(header=pb.StateHeader(session=session, last_ended=last_ended, **fields))]  # type: ignore[arg-type]
-    for n in GROUPS:
-        mine = {pack(k): pack({"n": v}) for k, v in values.items() if k % len(GROUPS) == n}
-        group = Group.imported(last_ended, True, mine, {})
-        for kind, data in ((pb.StatePiece.META, group.meta()), (pb.StatePiece.BASE, group.snapshot())):
-            yielded += [
-                pb.StatePart(piece=pb.StatePiece(group=n, kind=kind, data=data[:3], more=True)),
-                pb.StatePart(piece=pb.StatePiece(group=n, kind=kind, data=data[3:])),
-            ]
-    return daemon.api.import_state(iter(yielded))
 
 
 def test_sessions_are_listed_with_keys_epoch_and_whether_a_query_uses_them(daemon: Daemon, attempt: Open) -> None:
@@ -189,13 +167,13 @@ def test_unknown_sessions_and_stateless_deployments_are_named(daemon: Daemon, at
         list(daemon.api.export_state("s", "query-1"))
 
 
-def test_an_update_goes_on_when_the_owner_dies_while_its_shadow_loads(daemon: Daemon, attempt: Open) -> None:
+def test_an_update_goes_on_when_the_owner_dies_while_its_standby_loads(daemon: Daemon, attempt: Open) -> None:
     attempt("q1", 0).run([1, 1])
     slow = COUNT + "    def open(self, ctx):\n        import time\n        time.sleep(3)\n"
     digest = put_image(daemon.home, slow, version="2", **KEYED)
     [serving] = [s for s in daemon.api.status().slots if s.deployment == "d"]
     updating = ThreadPoolExecutor(1).submit(lambda: list(daemon.api.update("d", "2", digest, timeout_s=60)))
-    wait_until(daemon.loading, 10, "shadow to load")
+    wait_until(daemon.loading, 10, "standby to load")
     os.kill(serving.pid, signal.SIGKILL)
     wait_until(lambda: any(s.deployment == "d" and s.pid not in (0, serving.pid) for s in daemon.api.status().slots), 30, "an owner")
     last = updating.result(60)[-1]

@@ -77,7 +77,7 @@ def test_a_slot_goes_on_when_a_step_and_what_follows_it_raise(
     manager: Manager, home: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
-    [slot] = manager.slots()
+    [slot] = manager.deployments.slots()
     stepped = threading.Event()
     slot.post(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
     Once(monkeypatch, Slot, "after_step")
@@ -91,7 +91,7 @@ def test_a_slot_goes_on_when_a_step_and_what_follows_it_raise(
 
 def test_work_beside_a_slot_that_raises_is_counted(manager: Manager, home: Path, counted: Counted) -> None:
     manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
-    [slot] = manager.slots()
+    [slot] = manager.deployments.slots()
     slot.beside(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
     wait_until(lambda: counted("beside") == 1, 10, "the count")
 

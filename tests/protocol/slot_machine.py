@@ -303,8 +303,8 @@ class PipelinedRearm(SlotMachine):
         return slot_reader.Emit.EMITTED
 
 
-class ShadowReadsAhead(SlotMachine):
-    """Broken: a shadow processes frames behind `emitted`, so that nobody answers them after its promotion."""
+class StandbyReadsAhead(SlotMachine):
+    """Broken: a standby processes frames behind `emitted`, so that nobody answers them after its promotion."""
 
     def visible(self, read: slot_reader.Read, instance: Instance) -> list[bytes | bytearray]:
         return list(instance.reader.conn.call("LRANGE", f"{P}in", read.first - read.base, -1))

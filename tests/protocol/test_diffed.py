@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import Servers
-from tests.protocol.test_slot import P, a_lane, answer, data, owner
+from tests.support.slots import P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced
 from udo_protocol.queue import access, slot, slot_reader
 from udo_protocol.queue.connection import Connection, Login, ReplyError
@@ -19,7 +19,7 @@ def diffed(queue: Connection) -> list[bytes]:
     return [bytes(x) for x in queue.call("LRANGE", f"{P}diffed", 0, -1)]
 
 
-def begin(queue: Connection, bound: int = 1 << 20, name: str = "shadow") -> None:
+def begin(queue: Connection, bound: int = 1 << 20, name: str = "standby") -> None:
     """What the node manager does."""
     queue.transaction([("FCALL", "udo_pin", 1, P, name, 1, 10_000), ("SET", f"{P}diff", f"{bound} {name}", "PX", 10_000)])
 
@@ -87,12 +87,12 @@ def test_the_pin_of_a_diff_gives_way_at_half_of_what_the_log_may_hold_so_that_no
 def test_who_compares_may_read_frames_and_copies_and_answer_nobody(servers: Servers) -> None:
     queue, lane, instance = servers.queue(), a_lane(servers), owner(servers)
     lane.push(1, 0, data("l", 1))
-    queue.call("ACL", "SETUSER", "shadow", "on", ">pw", *access.comparing(P, "shadow"))
+    queue.call("ACL", "SETUSER", "standby", "on", ">pw", *access.comparing(P, "standby"))
     try:
         begin(queue)
         instance.emit(1, answer(instance.read(1)))
-        conn = Connection(queue.path, login=Login("shadow", "pw"))
-        reader = slot_reader.SlotReader(conn, P, "shadow", 10**6)
+        conn = Connection(queue.path, login=Login("standby", "pw"))
+        reader = slot_reader.SlotReader(conn, P, "standby", 10**6)
         assert len(reader.read(1).frames) == 1 and len(diffed(conn)) == 2
         assert reader.pin(2, 1000) == 1
         for command in (("RPUSH", f"{P}out:l", "x"), ("SET", f"{P}emitted", "5"), ("SET", f"{P}owner", "9"), ("SET", f"{P}diff", "9 me")):
@@ -102,7 +102,7 @@ def test_who_compares_may_read_frames_and_copies_and_answer_nobody(servers: Serv
             reader.emit(2, [("l", data("l", 2))])
         conn.close()
     finally:
-        queue.call("ACL", "DELUSER", "shadow")
+        queue.call("ACL", "DELUSER", "standby")
 
 
 @pytest.mark.parametrize("garbage", [("SET", "x"), ("RPUSH", "x"), ("SADD", "x"), ("HSET", "x", "y")])

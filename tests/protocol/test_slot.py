@@ -6,39 +6,13 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import Servers
+from tests.support.slots import BATCH, P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, SlotBroken, Stale, TwoProducers
-from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import Limits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.frame import ANSWER, DATA, Failure, Header, decode, encode
+from udo_protocol.queue.frame import Failure, decode
 from udo_protocol.state import checkpoints, untrusted
-
-P = "udo:t:0:"
-SCHEMA = to_ipc(pa.schema([("a", pa.int64())]))
-BATCH = pa.record_batch({"a": [1, 2, 3]})
-
-
-def a_lane(servers: Servers, name: str = "l", **limits: int) -> lane_end.LaneEnd:
-    end = lane_end.LaneEnd(servers.queue(), P, name, Limits(**limits))  # type: ignore[arg-type]
-    end.open(SCHEMA)
-    return end
-
-
-def data(lane: str, n: int, batch: pa.RecordBatch | None = BATCH) -> list[slot.Bytes]:
-    return encode(Header(lane=lane, number=n, kind=DATA), batch)
-
-
-def owner(servers: Servers, token: int | None = None) -> slot_reader.SlotReader:
-    state = servers.state()
-    token = token or slot.next_token(state, P)
-    slot.promote(state, servers.queue(), P, token)
-    return slot_reader.SlotReader(servers.queue(), P, f"i{token}", token)
-
-
-def answer(read: slot_reader.Read) -> list[tuple[str, list[slot.Bytes]]]:
-    frames = [decode(f) for f in read.frames]
-    return [(f.header.lane, encode(Header(lane=f.header.lane, number=f.header.number, kind=ANSWER))) for f in frames]
 
 
 def test_an_event_goes_in_and_its_answer_comes_out(servers: Servers) -> None:
@@ -113,14 +87,14 @@ def test_answers_out_of_turn_are_refused(servers: Servers) -> None:
     assert [f.header.number for f in lane.poll()] == [1, 2, 3]
 
 
-def test_a_shadow_never_sees_past_emitted(servers: Servers) -> None:
+def test_a_standby_never_sees_past_emitted(servers: Servers) -> None:
     lane, instance = a_lane(servers), owner(servers)
-    shadow = slot_reader.SlotReader(servers.queue(), P, "s", 99)
+    standby = slot_reader.SlotReader(servers.queue(), P, "s", 99)
     for n in (1, 2):
         lane.push(n, n - 1, data("l", n))
-    assert shadow.read(1).frames == []
+    assert standby.read(1).frames == []
     instance.emit(1, answer(instance.read(1))[:1], trim=False)
-    assert len(shadow.read(1).frames) == 1
+    assert len(standby.read(1).frames) == 1
 
 
 def test_a_token_older_than_the_owner_is_not_promoted(servers: Servers) -> None:
@@ -186,15 +160,15 @@ def test_a_full_log_costs_the_pin_that_holds_most_and_no_other(servers: Servers)
     assert slot.slot_stats(queue, P).base == 19
 
 
-def test_a_parked_reader_wakes_at_once_and_a_shadow_at_its_promotion(servers: Servers) -> None:
+def test_a_parked_reader_wakes_at_once_and_a_standby_at_its_promotion(servers: Servers) -> None:
     lane, instance = a_lane(servers), owner(servers)
     assert instance.park(1, 1) is False
     lane.push(1, 0, data("l", 1))
     assert instance.park(1, 60_000) is True
-    shadow = slot_reader.SlotReader(servers.queue(), P, "s", 7)
-    assert shadow.park(1, 1, shadow=True) is False
+    standby = slot_reader.SlotReader(servers.queue(), P, "s", 7)
+    assert standby.park(1, 1, standby=True) is False
     slot.promote(servers.state(), servers.queue(), P, 7)
-    assert shadow.park(1, 60_000, shadow=True) is True
+    assert standby.park(1, 60_000, standby=True) is True
     assert servers.queue().call("LLEN", f"{P}bell:s") <= 1
 
 

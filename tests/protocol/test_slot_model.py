@@ -44,7 +44,7 @@ def test_every_accepted_frame_is_answered_exactly_once_in_order_whatever_happens
     run(machines.SlotMachine, EXAMPLES)
 
 
-@pytest.mark.parametrize("broken", [machines.PipelinedRearm, machines.ShadowReadsAhead, machines.CheckpointAhead, machines.EmitOverwrites])
+@pytest.mark.parametrize("broken", [machines.PipelinedRearm, machines.StandbyReadsAhead, machines.CheckpointAhead, machines.EmitOverwrites])
 @pytest.mark.timeout(600)
 def test_a_build_without_one_of_the_rules_is_caught(broken: type[machines.SlotMachine]) -> None:
     with pytest.raises(AssertionError, match="no prefix|are lost|refused|stuck"):

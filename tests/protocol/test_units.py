@@ -165,7 +165,7 @@ def test_a_manifest_that_is_missing_or_no_toml_says_so(tmp_path: Path) -> None:
 
 def test_a_lifecycle_moves_only_as_its_table_allows() -> None:
     life = lifecycle.Lifecycle(lifecycle.INSTANCE, "starting", "instance i1")
-    for state in ("loading", "shadow", "owner", "leaving", "stopped"):
+    for state in ("loading", "standby", "owner", "leaving", "stopped"):
         life.move(state)
     assert life.final
     with pytest.raises(errors.Conflict, match="instance i1 is stopped: it may become nothing, not owner"):

@@ -107,7 +107,7 @@ def test_a_node_that_never_says_what_it_counted_lets_nothing_be_promoted(deploye
     with CanaryNode(client, "a"), CanaryNode(client, "mute") as mute:
         mute.counted = None
         events = list(client.update(name, "2", timeout_s=3, canary=canary(0.2, min_events=0)))
-    assert events[-1]["phase"] == "rolled_back" and "mute did not say within 3 s" in events[-1]["detail"]
+    assert events[-1]["phase"] == "rolled_back" and "no canary metrics from mute within 3 s" in events[-1]["detail"]
 
 
 def test_an_error_at_the_very_end_is_still_seen(deployed: tuple[Registry, str]) -> None:

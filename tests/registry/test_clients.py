@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker_daemon import Daemon, tool
 from tests.registry.conftest import INPUT, OUTPUT, Running, fresh, image, sha
+from tests.support.docker_daemon import Daemon, tool
 
 OPEN = "--tls-verify=false"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from udo_runtime import Operator
 from udo_runtime.execution.bad_events import Bad, again, bisect, joined
 from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
@@ -164,7 +164,7 @@ class Run:
 
     def __init__(self, target: Operator, policy: Policy) -> None:
         self.session = Session("q")
-        self.processor = KeyedProcessor(target, Keyed(("k",), "t", 1_000_000), ANSWERS, Context("t", "1"))
+        self.processor = KeyedProcessor(target, KeyedConfig(("k",), "t", 1_000_000), ANSWERS, Context("t", "1"))
         self.processor.policy = policy
         self.bad: list[Bad] = []  # of the last frame
 

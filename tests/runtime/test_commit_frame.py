@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
-from tests.runtime.test_keyed import COUNTS, EVENTS, Attempt
+from tests.support.counters import COUNTS, EVENTS, an_attempt
 from udo_protocol.queue import slot
 from udo_protocol.state import checkpoints
 
@@ -44,7 +44,7 @@ def chained(answers: list[tuple[str, int]], last: dict[str, int]) -> None:
 
 def test_a_frame_is_durable_when_it_is_answered(start: Start, servers: Servers) -> None:
     first, last = dice(start), {}
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     attempt.send(["a", "b"])
     chained(attempt.answers(), last)
     assert checkpoints.load_checkpoint(servers.state(), P).seq == 1
@@ -58,7 +58,7 @@ def test_a_frame_is_durable_when_it_is_answered(start: Start, servers: Servers) 
 
 def test_without_it_a_crash_makes_the_state_contradict_the_answers(start: Start, servers: Servers) -> None:
     first, last = dice(start, "epoch"), {}
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     attempt.send(["a"])
     chained(attempt.answers(), last)
     first.process.kill()
@@ -74,7 +74,7 @@ def test_kills_pauses_and_updates_at_any_time_break_no_chain(start: Start, serve
     rng, last = random.Random(seed), {}
     owner, follower = dice(start), None
     for epoch in range(6):
-        attempt, answered = Attempt(servers, epoch, epoch), []
+        attempt, answered = an_attempt(servers, epoch, epoch), []
         for _ in range(rng.randint(2, 6)):
             attempt.send([rng.choice("abcdef") for _ in range(rng.randint(1, 20))])
             if rng.random() < 0.5:

@@ -13,13 +13,15 @@ import pytest
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
-from tests.runtime.test_instance import collect, lane, send
-from tests.runtime.test_keyed import COUNT, COUNTS, EVENTS, GROUPS, Attempt, group_of
+from tests.support.attempt import GROUPS, group_of
+from tests.support.counters import COUNT, an_attempt
+from tests.support.letters import counter, events, kills, letters, mark, marks
+from tests.support.stateless import collect, lane, send
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.queue import slot
 from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, Header, encode
 from udo_protocol.state import checkpoints
-from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY, KeyedName, LaneName, Letter, parse_name
+from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY, KeyedName, LaneName, parse_name
 
 Start = Callable[..., Process]
 VECTORISED = """
@@ -35,36 +37,6 @@ class flag(Operator):
         if event["a"] == 13: raise ValueError("unlucky")
         yield {"b": "x" if event["a"] == 17 else event["a"]}
 """
-# Ends its process at a certain moment, once; or does what `then` says from the second process on.
-KILLS = """
-import os, pathlib, signal
-{module_import}
-died = pathlib.Path({died!r})
-former = {target}
-def patched(self, *args, **kwargs):
-    if {before} and not died.exists() and {when}:
-        died.touch(); os.kill(os.getpid(), signal.SIGKILL)
-    result = former(self, *args, **kwargs)
-    if not {before} and not died.exists() and {when}:
-        died.touch(); os.kill(os.getpid(), signal.SIGKILL)
-    return result
-{target} = patched
-"""
-
-
-def kills(died: Path, module_import: str, target: str, when: str = "True", *, before: bool = False) -> str:
-    return KILLS.format(died=str(died), module_import=module_import, target=target, when=when, before=before)
-
-
-def letters(servers: Servers, kind: str = DEAD) -> dict[str, Letter]:
-    flat = servers.state().call("HGETALL", f"{P}{kind}")
-    return {bytes(n).decode(): Letter.decode(data) for n, data in zip(flat[::2], flat[1::2], strict=True)}
-
-
-def events(servers: Servers, kind: str = DEAD) -> list[Any]:
-    """The events of all letters, in the order of epochs, frames and rows."""
-    found = sorted(letters(servers, kind).values(), key=lambda d: (d.session, d.epoch, d.lane, d.number, d.row))
-    return [json.loads(d.event) for d in found]
 
 
 def values(frame: Any) -> list[int]:
@@ -167,7 +139,7 @@ def test_a_process_killed_between_a_durable_dead_letter_and_the_answer_leaves_on
     start: Start, servers: Servers, tmp_path: Path
 ) -> None:
     died = tmp_path / "died"
-    patch = kills(died, "from udo_runtime import letters", "letters.Letters.keep")
+    patch = kills(died, "from udo_runtime.state import letters", "letters.Letters.keep")
     first = start(patch + VECTORISED, policy="dead-letter")
     end = lane(servers)
     send(end, 1, [1, 13])
@@ -181,7 +153,7 @@ def test_a_process_killed_between_a_durable_dead_letter_and_the_answer_leaves_on
 
 def test_an_event_that_the_next_owner_answers_is_no_dead_letter_any_more(start: Start, servers: Servers, tmp_path: Path) -> None:
     died = tmp_path / "died"
-    patch = kills(died, "from udo_runtime import letters", "letters.Letters.keep", when="args[0] == 2")
+    patch = kills(died, "from udo_runtime.state import letters", "letters.Letters.keep", when="args[0] == 2")
     first = start(patch + VECTORISED, policy="dead-letter")
     end = lane(servers)
     send(end, 1, [13])
@@ -227,21 +199,13 @@ class Count(Operator):
 """
 
 
-def counter(
-    start: Start, source: str = COUNT, time_column: str | None = None, *, commit: str = "epoch", follow: bool = False, **limits: int
-) -> Process:
-    keyed = {"columns": ["k"], "time_column": time_column, "commit": commit}
-    more = {"policy": "dead-letter", "follow": follow, "promote": not follow, **limits}
-    return start(source, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, **more)
-
-
 @pytest.fixture
 def count(start: Start) -> Iterator[Process]:
     yield counter(start)
 
 
 def test_a_bad_keyed_event_leaves_no_trace_and_counts_once_it_has_ended(count: Process, servers: Servers) -> None:
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     attempt.send(["a", "boom", "a", "b"])
     attempt.frames()
     assert (letters(servers), letters(servers, PENDING)) == ({}, {})
@@ -251,16 +215,16 @@ def test_a_bad_keyed_event_leaves_no_trace_and_counts_once_it_has_ended(count: P
     [(name, letter)] = letters(servers).items()
     assert parse_name(name) == KeyedName("q", 0, group_of("boom"), 1, 1, 1, 1)
     assert (letter.session, letter.epoch, letter.partition, letter.reason) == ("q", 0, 0, "ValueError: boom")
-    assert Attempt(servers, 1, 2).run(["a", "boom"]) == [("a", 3)]
+    assert an_attempt(servers, 1, 2).run(["a", "boom"]) == [("a", 3)]
     assert [d["k"] for d in events(servers)] == ["boom", "boom"]
 
 
 def test_of_a_retried_epoch_only_the_attempt_that_counts_leaves_dead_letters(count: Process, servers: Servers) -> None:
-    lost = Attempt(servers, 0, 1)
+    lost = an_attempt(servers, 0, 1)
     lost.send(["boom", "boom"])  # dies without END
-    assert Attempt(servers, 0, 2).run(["boom"]) == []
+    assert an_attempt(servers, 0, 2).run(["boom"]) == []
     assert [d.attempt for d in letters(servers).values()] == [2]
-    assert Attempt(servers, 0, 3).run(["a", "boom"]) == [("a", 1)]  # the same epoch again, after its END
+    assert an_attempt(servers, 0, 3).run(["a", "boom"]) == [("a", 1)]  # the same epoch again, after its END
     assert [(d.attempt, d.row) for d in letters(servers).values()] == [(3, 1)]
     lost.send(["boom"])  # it lives on as a zombie
     lost.end()
@@ -271,27 +235,27 @@ def test_of_a_retried_epoch_only_the_attempt_that_counts_leaves_dead_letters(cou
 def test_a_restarted_query_with_another_number_of_partitions_leaves_each_dead_letter_once(count: Process, servers: Servers) -> None:
     # Given: two partitions, the second with the groups of "boom".
     mine = [group_of("boom")]
-    rest = [g for g in range(GROUPS) if g not in mine]
+    rest = [g for g in GROUPS if g not in mine]
     for partition, keys, groups in ((0, [], rest), (1, ["boom"], mine)):
-        attempt = Attempt(servers, 0, partition + 1, partition=partition)
+        attempt = an_attempt(servers, 0, partition + 1, partition=partition)
         if keys:
             attempt.send(keys)
         attempt.end(groups)
         attempt.frames()
     # When: the next run replays the epoch with one partition.
-    assert Attempt(servers, 0, 1, run=2).run(["boom", "a"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 1, run=2).run(["boom", "a"]) == [("a", 1)]
     # Then
     assert [(d.partition, d.epoch) for d in letters(servers).values()] == [(0, 0)]
 
 
 def test_a_void_end_leaves_no_dead_letters_but_those_of_the_attempt_before_it(count: Process, servers: Servers) -> None:
-    Attempt(servers, 0, 1).run(["boom"])
-    cut = Attempt(servers, 0, 2)
+    an_attempt(servers, 0, 1).run(["boom"])
+    cut = an_attempt(servers, 0, 2)
     cut.send(["boom", "boom"])
     cut.end(void=True)
     cut.frames()
     assert [d.attempt for d in letters(servers).values()] == [1]
-    fresh = Attempt(servers, 1, 3)
+    fresh = an_attempt(servers, 1, 3)
     fresh.send(["boom"])
     fresh.end(void=True)
     fresh.frames()
@@ -300,12 +264,12 @@ def test_a_void_end_leaves_no_dead_letters_but_those_of_the_attempt_before_it(co
 
 def test_dead_letters_of_an_attempt_that_a_checkpoint_covered_wait_for_its_end(start: Start, servers: Servers) -> None:
     counter(start, retained_bytes=4)  # each frame is followed by a checkpoint
-    lost = Attempt(servers, 0, 1)
+    lost = an_attempt(servers, 0, 1)
     lost.send(["boom"])
     lost.frames()
     wait_until(lambda: len(letters(servers, PENDING)) == 1, 10, "checkpoint")
     assert letters(servers) == {}
-    attempt = Attempt(servers, 0, 2)
+    attempt = an_attempt(servers, 0, 2)
     attempt.send(["boom", "a"])
     attempt.frames()
     wait_until(lambda: len(letters(servers, PENDING)) == 2, 10, "checkpoint")
@@ -317,12 +281,12 @@ def test_dead_letters_of_an_attempt_that_a_checkpoint_covered_wait_for_its_end(s
 
 def test_unfinished_dead_letters_of_an_epoch_that_is_over_go(start: Start, servers: Servers) -> None:
     counter(start, retained_bytes=4)
-    Attempt(servers, 0, 1).run(["a"])
-    lost = Attempt(servers, 0, 2)
+    an_attempt(servers, 0, 1).run(["a"])
+    lost = an_attempt(servers, 0, 2)
     lost.send(["boom"])
     lost.frames()
     wait_until(lambda: len(letters(servers, PENDING)) == 1, 10, "checkpoint")
-    Attempt(servers, 1, 3).run(["a"])
+    an_attempt(servers, 1, 3).run(["a"])
     assert (letters(servers), letters(servers, PENDING)) == ({}, {})
 
 
@@ -340,7 +304,7 @@ def test_a_keyed_process_killed_at_any_step_leaves_each_dead_letter_once(
 ) -> None:
     when = "args[1]" if "_emit" in target else "args[0]"  # something is emitted, something is saved
     first = counter(start, kills(tmp_path / "died", module_import, target, when, before=before) + COUNT)
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     attempt.send(["a", "boom", "b"])
     attempt.send(["boom", "a"])
     attempt.end()
@@ -353,9 +317,9 @@ def test_a_keyed_process_killed_at_any_step_leaves_each_dead_letter_once(
 
 def test_timers_that_fail_become_dead_letters_of_key_and_time(start: Start, servers: Servers) -> None:
     counter(start, TIMERS, time_column="t")
-    assert Attempt(servers, 0, 1).run(["a", "late", "boom"], 0) == []
-    assert Attempt(servers, 1, 2).run(["b"], 20) == []
-    assert Attempt(servers, 2, 3).run([], 20) == [("a", 1)]
+    assert an_attempt(servers, 0, 1).run(["a", "late", "boom"], 0) == []
+    assert an_attempt(servers, 1, 2).run(["b"], 20) == []
+    assert an_attempt(servers, 2, 3).run([], 20) == [("a", 1)]
     by_kind = {d.timer: d for d in letters(servers).values()}
     assert json.loads(by_kind[True].event) == {"key": "late", "at": "2020-01-01 00:00:10+00:00"}
     assert (by_kind[True].epoch, by_kind[True].reason, by_kind[True].arrow) == (2, "on_timer: ValueError: too late", b"")
@@ -364,30 +328,30 @@ def test_timers_that_fail_become_dead_letters_of_key_and_time(start: Start, serv
 
 def test_a_bad_event_does_not_move_the_watermark(start: Start, servers: Servers) -> None:
     counter(start, TIMERS, time_column="t")
-    assert Attempt(servers, 0, 1).run(["a"], 0) == []
-    assert Attempt(servers, 1, 2).run(["boom"], 1000) == []
-    assert Attempt(servers, 2, 3).run([], 0) == []  # would have fired a's timer
+    assert an_attempt(servers, 0, 1).run(["a"], 0) == []
+    assert an_attempt(servers, 1, 2).run(["boom"], 1000) == []
+    assert an_attempt(servers, 2, 3).run([], 0) == []  # would have fired a's timer
 
 
 def test_above_the_limit_a_keyed_attempt_fails_and_leaves_nothing(start: Start, servers: Servers) -> None:
     counter(start, dead_letters=1)
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     attempt.send(["a", "boom", "boom"])
     attempt.end()
     failed, end = attempt.frames()
     assert (failed.header.kind, end.header.kind) == (ERROR, SKIPPED)
     assert "may keep 1" in failed.header.failure.message
-    assert Attempt(servers, 0, 2).run(["a", "boom"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 2).run(["a", "boom"]) == [("a", 1)]
     assert len(letters(servers)) == 1
 
 
 @pytest.mark.parametrize("commit", ["epoch", "frame"])
 def test_an_update_in_the_middle_of_an_epoch_leaves_each_dead_letter_once(start: Start, servers: Servers, commit: str) -> None:
     counter(start, commit=commit)
-    assert Attempt(servers, 0, 1).run(["a", "boom"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 1).run(["a", "boom"]) == [("a", 1)]
     follower = counter(start, commit=commit, follow=True)
-    assert Attempt(servers, 1, 2).run(["boom"]) == []
-    attempt = Attempt(servers, 2, 3)
+    assert an_attempt(servers, 1, 2).run(["boom"]) == []
+    attempt = an_attempt(servers, 2, 3)
     attempt.send(["boom", "a"])
     assert attempt.answers() == [("a", 2)]
     slot.promote(servers.state(), servers.queue(), P, follower.token)
@@ -400,22 +364,22 @@ def test_an_update_in_the_middle_of_an_epoch_leaves_each_dead_letter_once(start:
 
 def test_with_a_checkpoint_for_each_frame_letters_count_and_are_sent_again_as_ever(start: Start, servers: Servers) -> None:
     counter(start, commit="frame")
-    assert Attempt(servers, 0, 1).run(["a", "boom"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 1).run(["a", "boom"]) == [("a", 1)]
     counter(start, MENDED, commit="frame")
     mark(servers)
-    attempts = [Attempt(servers, 1, partition + 2, partition=partition) for partition in range(GROUPS)]
+    attempts = [an_attempt(servers, 1, partition + 2, partition=partition) for partition in GROUPS]
     for partition, attempt in enumerate(attempts):  # their ENDs may be covered by one checkpoint
         attempt.end([partition])
     assert [a for attempt in attempts for a in attempt.answers()] == [("boom", 1)]
-    assert Attempt(servers, 2, 9).run(["boom"]) == [("boom", 2)]
+    assert an_attempt(servers, 2, 9).run(["boom"]) == [("boom", 2)]
     assert (letters(servers), marks(servers)) == ({}, [])
 
 
 def test_a_batch_jobs_dead_letters_outlive_its_state(count: Process, servers: Servers) -> None:
-    assert Attempt(servers, 0, 1, session="job", job=True).run(["a", "boom"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 1, session="job", job=True).run(["a", "boom"]) == [("a", 1)]
     assert servers.state().call("HLEN", f"{P}sessions") == 0
     assert [d.session for d in letters(servers).values()] == ["job"]
-    assert Attempt(servers, 0, 2, session="job", job=True).run(["a", "boom"]) == [("a", 1)]  # its stage ran again
+    assert an_attempt(servers, 0, 2, session="job", job=True).run(["a", "boom"]) == [("a", 1)]  # its stage ran again
     assert [d.attempt for d in letters(servers).values()] == [2]
     assert checkpoints.load_checkpoint(servers.state(), P).seq > 0
 
@@ -426,69 +390,59 @@ def test_a_batch_jobs_dead_letters_outlive_its_state(count: Process, servers: Se
 MENDED = COUNT.replace('event["k"] == "boom"', "False")
 
 
-def mark(servers: Servers) -> None:
-    """As `udo dead replay --all` does."""
-    for name in letters(servers):
-        servers.state().call("HSETNX", f"{P}{REPLAY}", name, "")
-
-
-def marks(servers: Servers) -> list[str]:
-    return [bytes(m).decode() for m in servers.state().call("HVALS", f"{P}{REPLAY}")]
-
-
 def test_letters_sent_again_take_part_in_the_next_epoch_and_go_with_the_one_after_it(start: Start, servers: Servers) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1).run(["a", "boom", "boom"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 1).run(["a", "boom", "boom"]) == [("a", 1)]
     counter(start, MENDED)
     mark(servers)
     # Only with an epoch that comes later: an attempt at the same one makes them anew, or not.
-    assert Attempt(servers, 1, 2).run(["a"]) == [("a", 2), ("boom", 1), ("boom", 2)]
+    assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2), ("boom", 1), ("boom", 2)]
     assert (len(letters(servers)), marks(servers)) == (2, ["1", "1"])
-    assert Attempt(servers, 2, 3).run(["boom"]) == [("boom", 3)]
+    assert an_attempt(servers, 2, 3).run(["boom"]) == [("boom", 3)]
     assert (letters(servers), marks(servers)) == ({}, [])
 
 
 def test_another_attempt_at_the_epoch_sees_the_same_letters_again_and_no_others(start: Start, servers: Servers) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1).run(["boom"]) == []
-    assert Attempt(servers, 1, 2).run(["boom", "a"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 1).run(["boom"]) == []
+    assert an_attempt(servers, 1, 2).run(["boom", "a"]) == [("a", 1)]
     [first, second] = sorted(letters(servers))
     counter(start, MENDED)
     state = servers.state()
     state.call("HSET", f"{P}{REPLAY}", first, "")
-    lost = Attempt(servers, 2, 3)
+    lost = an_attempt(servers, 2, 3)
     lost.send(["a"])  # dies without END
-    assert Attempt(servers, 2, 4).run(["a"]) == [("a", 2), ("boom", 1)]
+    assert an_attempt(servers, 2, 4).run(["a"]) == [("a", 2), ("boom", 1)]
     state.call("HSET", f"{P}{REPLAY}", second, "")
-    assert Attempt(servers, 2, 5).run(["a"]) == [("a", 2), ("boom", 1)]
-    assert Attempt(servers, 2, 1, run=2).run(["a"]) == [("a", 2), ("boom", 1)]
-    assert Attempt(servers, 3, 2, run=2).run([]) == [("boom", 2)]
-    assert Attempt(servers, 4, 3, run=2).run(["boom"]) == [("boom", 3)]
+    assert an_attempt(servers, 2, 5).run(["a"]) == [("a", 2), ("boom", 1)]
+    assert an_attempt(servers, 2, 1, run=2).run(["a"]) == [("a", 2), ("boom", 1)]
+    assert an_attempt(servers, 3, 2, run=2).run([]) == [("boom", 2)]
+    assert an_attempt(servers, 4, 3, run=2).run(["boom"]) == [("boom", 3)]
     assert (letters(servers), marks(servers)) == ({}, [])
 
 
 def test_a_letter_that_fails_again_stays_with_the_new_reason_and_leaves_no_trace(start: Start, servers: Servers) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1).run(["boom"]) == []
+    assert an_attempt(servers, 0, 1).run(["boom"]) == []
     counter(start, COUNT.replace('ValueError("boom")', 'OSError("still")'))
     mark(servers)
-    assert Attempt(servers, 1, 2).run(["a"]) == [("a", 1)]
+    assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 1)]
     [letter] = letters(servers).values()
     assert (letter.reason, letter.replays, letter.epoch, marks(servers)) == ("OSError: still", 1, 0, [])
     counter(start, MENDED)
-    assert Attempt(servers, 2, 3).run(["boom"]) == [("boom", 1)]
+    assert an_attempt(servers, 2, 3).run(["boom"]) == [("boom", 1)]
 
 
 def test_each_partition_processes_the_letters_of_its_own_groups(start: Start, servers: Servers) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1).run(["boom"]) == []
+    assert an_attempt(servers, 0, 1).run(["boom"]) == []
     counter(start, MENDED)
     mark(servers)
     mine = [group_of("boom")]
-    rest = [g for g in range(GROUPS) if g not in mine]
+    rest = [g for g in GROUPS if g not in mine]
     found = []
     for partition, groups in ((0, rest), (1, mine)):  # the other one ENDs first
-        attempt = Attempt(servers, 1, partition + 2, partition=partition)
+        attempt = an_attempt(servers, 1, partition + 2, partition=partition)
         attempt.end(groups)
         found.append(attempt.answers())
     assert found == [[], [("boom", 1)]]
@@ -496,13 +450,13 @@ def test_each_partition_processes_the_letters_of_its_own_groups(start: Start, se
 
 def test_a_void_end_processes_no_letter(start: Start, servers: Servers) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1).run(["boom"]) == []
+    assert an_attempt(servers, 0, 1).run(["boom"]) == []
     counter(start, MENDED)
     mark(servers)
-    cut = Attempt(servers, 1, 2)
+    cut = an_attempt(servers, 1, 2)
     cut.end(void=True)
     assert cut.answers() == []
-    assert Attempt(servers, 2, 3).run([]) == [("boom", 1)]
+    assert an_attempt(servers, 2, 3).run([]) == [("boom", 1)]
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -510,27 +464,27 @@ def test_a_process_killed_around_the_checkpoint_of_a_replay_sends_each_letter_on
     start: Start, servers: Servers, tmp_path: Path, before: bool
 ) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1).run(["boom"]) == []
+    assert an_attempt(servers, 0, 1).run(["boom"]) == []
     patch = kills(tmp_path / "died", "from udo_runtime.state.durable import Durable", "Durable.save", before=before)
     dies = counter(start, patch + MENDED)
     mark(servers)
-    attempt = Attempt(servers, 1, 2)
+    attempt = an_attempt(servers, 1, 2)
     attempt.send(["a"])
     attempt.end()
     assert dies.process.wait(20) == -signal.SIGKILL
     counter(start, MENDED)
     assert attempt.answers() == [("a", 1), ("boom", 1)]
-    assert Attempt(servers, 2, 3).run(["boom"]) == [("boom", 2)]
+    assert an_attempt(servers, 2, 3).run(["boom"]) == [("boom", 2)]
     assert (letters(servers), marks(servers)) == ({}, [])
 
 
 def test_a_letter_sent_again_sets_timers_and_moves_the_watermark_as_any_event(start: Start, servers: Servers) -> None:
     counter(start, TIMERS, time_column="t")
-    assert Attempt(servers, 0, 1).run(["boom"], 100) == []
-    assert Attempt(servers, 1, 2).run(["a"], 0) == []
+    assert an_attempt(servers, 0, 1).run(["boom"], 100) == []
+    assert an_attempt(servers, 1, 2).run(["a"], 0) == []
     counter(start, TIMERS.replace('event["k"] == "boom"', "False"), time_column="t")
     mark(servers)
-    assert Attempt(servers, 2, 3).run([]) == []
-    assert Attempt(servers, 3, 4).run([], 0) == [("a", 1)]  # the watermark is at 100 s now
-    assert Attempt(servers, 4, 5).run(["a"], 200) == []
-    assert Attempt(servers, 5, 6).run([], 0) == [("boom", 1)]
+    assert an_attempt(servers, 2, 3).run([]) == []
+    assert an_attempt(servers, 3, 4).run([], 0) == [("a", 1)]  # the watermark is at 100 s now
+    assert an_attempt(servers, 4, 5).run(["a"], 200) == []
+    assert an_attempt(servers, 5, 6).run([], 0) == [("boom", 1)]

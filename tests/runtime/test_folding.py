@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P
-from tests.runtime.test_keyed import GROUPS, Attempt, Start, counter
+from tests.support.attempt import GROUPS
+from tests.support.counters import Start, an_attempt, counter
 
 MB = 1 << 20
 # Keys of one group each: a large one that stays, a smaller one that changes.
-LARGE, SMALL = [[f"{name}{n}" for n in range(GROUPS)] for name in ("large", "small")]
+LARGE, SMALL = [[f"{name}{n}" for n in GROUPS] for name in ("large", "small")]
 HOARD = f"""
 from udo_runtime import Operator
 class Hoard(Operator):
@@ -22,17 +23,17 @@ class Hoard(Operator):
 def test_groups_whose_changes_outgrow_their_bases_at_once_are_folded_by_and_by(start: Start, servers: Servers) -> None:
     state = servers.state()
     owner = counter(start, HOARD, "op:Hoard")
-    Attempt(servers, 0, 0).run(LARGE)
-    assert [state.call("STRLEN", f"{P}g:q:{n}") > 3 * MB for n in range(GROUPS)] == [True] * GROUPS
+    an_attempt(servers, 0, 0).run(LARGE)
+    assert [state.call("STRLEN", f"{P}g:q:{n}") > 3 * MB for n in GROUPS] == [True] * len(GROUPS)
     folds: list[int] = []
     for epoch in range(1, 20):
-        before = [state.call("LLEN", f"{P}d:q:{n}") for n in range(GROUPS)]
-        assert Attempt(servers, epoch, epoch).run(SMALL) == [(k, epoch) for k in SMALL]
-        after = [state.call("LLEN", f"{P}d:q:{n}") for n in range(GROUPS)]
+        before = [state.call("LLEN", f"{P}d:q:{n}") for n in GROUPS]
+        assert an_attempt(servers, epoch, epoch).run(SMALL) == [(k, epoch) for k in SMALL]
+        after = [state.call("LLEN", f"{P}d:q:{n}") for n in GROUPS]
         folds.append(sum(now < then for now, then in zip(after, before, strict=True)))
-    assert sum(folds) >= GROUPS
-    assert max(folds) < GROUPS
+    assert sum(folds) >= len(GROUPS)
+    assert max(folds) < len(GROUPS)
     owner.process.kill()
     owner.process.wait()
     counter(start, HOARD, "op:Hoard")
-    assert Attempt(servers, 20, 20).run([*SMALL, *LARGE]) == [*((k, 20) for k in SMALL), *((k, 2) for k in LARGE)]
+    assert an_attempt(servers, 20, 20).run([*SMALL, *LARGE]) == [*((k, 20) for k in SMALL), *((k, 2) for k in LARGE)]

@@ -14,29 +14,13 @@ from udo_runtime.state.following import Follower
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
-from tests.runtime.test_keyed import COUNTS, EVENTS, TIMERS, Attempt
+from tests.support.counters import COUNTS, EVENTS, TIMERS, an_attempt
+from tests.support.standbys import CENTS, STEP, cents, counter, promote
 from udo_protocol.errors import Fenced, SchemaError
-from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import checkpoints, following
 
 Start = Callable[..., Process]
-STEP = """
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        n = ctx.state["n"] = ctx.state.get("n", 0) + {step}
-        yield {{"k": event["k"], "n": n}}
-"""
-
-
-def counter(start: Start, step: int = 1, *, follow: bool | str = False, **more: int) -> Process:
-    keyed = {"columns": ["k"]}
-    return start(STEP.format(step=step), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=not follow, **more)
-
-
-def promote(servers: Servers, follower: Process) -> None:
-    slot.promote(servers.state(), servers.queue(), P, follower.token)
 
 
 def left_behind(state: Connection) -> list[bytes]:
@@ -45,20 +29,20 @@ def left_behind(state: Connection) -> list[bytes]:
 
 def test_a_follower_goes_on_where_the_owner_was(start: Start, servers: Servers) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1).run(["a", "b", "a"]) == [("a", 1), ("b", 1), ("a", 2)]
+    assert an_attempt(servers, 0, 1).run(["a", "b", "a"]) == [("a", 1), ("b", 1), ("a", 2)]
     follower = counter(start, follow=True)
     assert follower.report is not None and follower.report["state_bytes"] > 0
-    assert Attempt(servers, 1, 2).run(["a", "c"]) == [("a", 3), ("c", 1)]
+    assert an_attempt(servers, 1, 2).run(["a", "c"]) == [("a", 3), ("c", 1)]
     promote(servers, follower)
-    assert Attempt(servers, 2, 3).run(["a", "b", "c"]) == [("a", 4), ("b", 2), ("c", 2)]
+    assert an_attempt(servers, 2, 3).run(["a", "b", "c"]) == [("a", 4), ("b", 2), ("c", 2)]
     assert left_behind(servers.state()) == []
 
 
 def test_what_the_owner_answered_since_its_checkpoint_is_there_too(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 1).run(["a"])
+    an_attempt(servers, 0, 1).run(["a"])
     follower = counter(start, follow=True)
-    attempt = Attempt(servers, 1, 2)
+    attempt = an_attempt(servers, 1, 2)
     attempt.send(["a", "b"])
     assert attempt.answers() == [("a", 2), ("b", 1)]
     promote(servers, follower)
@@ -71,15 +55,15 @@ def test_the_state_of_ended_epochs_is_what_the_version_made_of_it_that_answered(
     counter(start)
     follower = counter(start, step=10, follow=True)
     for epoch in range(5):
-        assert Attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
+        assert an_attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
     promote(servers, follower)
-    assert Attempt(servers, 5, 5).run(["a"]) == [("a", 15)]
+    assert an_attempt(servers, 5, 5).run(["a"]) == [("a", 15)]
 
 
 def test_an_answer_that_the_new_version_could_not_give_fails_nothing_that_was_answered_before(start: Start, servers: Servers) -> None:
     """On trial its answers go nowhere: they are not even made."""
     counter(start)
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     attempt.send(["a", "b"])
     assert attempt.answers() == [("a", 1), ("b", 1)]
     odd = STEP.format(step=1).replace('"n": n', '"n": n if event["k"] != "b" else "text"')
@@ -88,22 +72,22 @@ def test_an_answer_that_the_new_version_could_not_give_fails_nothing_that_was_an
     attempt.send(["a"])
     attempt.end()
     assert attempt.answers() == [("a", 2)]
-    failing = Attempt(servers, 1, 2)
+    failing = an_attempt(servers, 1, 2)
     failing.send(["b"])
     assert [f.header.failure.code for f in failing.frames()] == [SchemaError.code]
 
 
 def test_an_attempt_that_was_taken_back_meanwhile_counts_once(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 1).run(["a"])
+    an_attempt(servers, 0, 1).run(["a"])
     follower = counter(start, follow=True)
-    dead = Attempt(servers, 1, 2)
+    dead = an_attempt(servers, 1, 2)
     dead.send(["a", "z"])  # never ENDs
     dead.answers()
-    assert Attempt(servers, 1, 3).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 1, 3).run(["a"]) == [("a", 2)]
     promote(servers, follower)
-    assert Attempt(servers, 1, 4).run(["a"]) == [("a", 2)]
-    assert Attempt(servers, 2, 5).run(["a", "z"]) == [("a", 3), ("z", 1)]
+    assert an_attempt(servers, 1, 4).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 2, 5).run(["a", "z"]) == [("a", 3), ("z", 1)]
 
 
 def test_the_owner_says_when_an_epoch_ends_and_when_the_next_one_has_begun(start: Start, servers: Servers) -> None:
@@ -114,7 +98,7 @@ def test_the_owner_says_when_an_epoch_ends_and_when_the_next_one_has_begun(start
         return bool(queue.call("EXISTS", f"{P}turning"))
 
     for epoch in range(3):
-        attempt = Attempt(servers, epoch, epoch)
+        attempt = an_attempt(servers, epoch, epoch)
         attempt.send(["a"])
         attempt.answers()
         wait_until(lambda: not turning(), 10, "the epoch to have begun")
@@ -150,8 +134,8 @@ def test_a_promotion_waits_for_an_end_that_is_expected_by_the_rhythm_of_the_last
 
 def test_a_follower_is_ready_a_little_before_it_has_tried_all_and_says_that_it_is_behind(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 1).run(["a"])
-    attempt = Attempt(servers, 1, 2)
+    an_attempt(servers, 0, 1).run(["a"])
+    attempt = an_attempt(servers, 1, 2)
     for _ in range(100):
         attempt.send(["a"])
     assert attempt.answers()[-1] == ("a", 101)
@@ -177,23 +161,23 @@ def test_a_new_follower_takes_the_place_of_one_before_it(start: Start, servers: 
     former = counter(start, follow=True)
     follower = counter(start, follow=True)
     former.process.kill()
-    Attempt(servers, 0, 1).run(["a"])
+    an_attempt(servers, 0, 1).run(["a"])
     promote(servers, follower)
-    assert Attempt(servers, 1, 2).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2)]
     assert left_behind(servers.state()) == []
 
 
 def test_a_former_follower_that_ends_following_does_not_disturb_the_next_one(start: Start, servers: Servers) -> None:
     """Two updates within one epoch: the second one's follower begins before the first one has made a checkpoint."""
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     first = counter(start, follow=True)
     promote(servers, first)
     second = counter(start, follow=True)
-    Attempt(servers, 1, 1).run(["a"])
+    an_attempt(servers, 1, 1).run(["a"])
     assert bytes(servers.state().call("GET", f"{P}follower")) == b"i2"
     promote(servers, second)
-    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
     assert left_behind(servers.state()) == []
 
 
@@ -202,20 +186,20 @@ def test_a_follower_that_lost_its_lease_leaves_instead_of_guessing(start: Start,
     follower = counter(start, follow=True)
     servers.state().call("SET", f"{P}follower", "somebody")
     wait_until(lambda: follower.process.poll() is not None, 20, "the follower leaves")
-    assert Attempt(servers, 0, 1).run(["a"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 1).run(["a"]) == [("a", 1)]
 
 
 def test_a_follower_that_stood_still_for_too_long_loads_again(start: Start, servers: Servers) -> None:
     """Its lease has run out meanwhile, and the owner told nobody of its checkpoints."""
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     follower = counter(start, follow=True)
     os.kill(follower.process.pid, signal.SIGSTOP)
     servers.state().call("DEL", f"{P}follower")
-    Attempt(servers, 1, 1).run(["a", "b"])
+    an_attempt(servers, 1, 1).run(["a", "b"])
     promote(servers, follower)
     os.kill(follower.process.pid, signal.SIGCONT)
-    assert Attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
+    assert an_attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
 
 
 def test_who_is_robbed_of_the_lease_while_it_loads_does_not_take_what_it_has_read_for_one_state(start: Start, servers: Servers) -> None:
@@ -227,7 +211,7 @@ def test_who_is_robbed_of_the_lease_while_it_loads_does_not_take_what_it_has_rea
             following.begin(self._state, P, "another")
 
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     run_id = servers.queue().run_id
     with pytest.raises(Fenced, match="not told of all checkpoints while it loaded"):
         Robbed(servers.state(), P, "robbed", run_id).load()
@@ -240,14 +224,14 @@ def test_who_is_robbed_of_the_lease_while_it_loads_does_not_take_what_it_has_rea
 
 def test_a_job_that_ends_while_it_is_followed_leaves_nothing(start: Start, servers: Servers) -> None:
     counter(start)
-    job = Attempt(servers, 0, 1, session="job", job=True)
+    job = an_attempt(servers, 0, 1, session="job", job=True)
     job.send(["a"])
     job.answers()
     follower = counter(start, follow=True)
     job.end()
     job.answers()
     promote(servers, follower)
-    assert Attempt(servers, 0, 2, session="q").run(["a"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 2, session="q").run(["a"]) == [("a", 1)]
     assert [k for k in servers.state().call("KEYS", f"{P}*job*")] == []
 
 
@@ -257,11 +241,11 @@ def test_timers_of_the_owner_fire_once(start: Start, servers: Servers) -> None:
         return start(TIMERS, "op:Quiet", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=not follow)
 
     quiet(False)
-    Attempt(servers, 0, 1).run(["a", "b"], 0)
+    an_attempt(servers, 0, 1).run(["a", "b"], 0)
     follower = quiet(True)
-    Attempt(servers, 1, 2).run(["b"], 11)
+    an_attempt(servers, 1, 2).run(["b"], 11)
     promote(servers, follower)
-    assert Attempt(servers, 2, 3).run(["c"], 30) == [("a", 1), ("b", 2)]
+    assert an_attempt(servers, 2, 3).run(["c"], 30) == [("a", 1), ("b", 2)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -277,7 +261,7 @@ def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(star
         tries = dice.choice([1, 1, 2])
         for last in range(tries):
             attempt_no += 1
-            attempt, counted, got = Attempt(servers, epoch, attempt_no), dict(counts), []
+            attempt, counted, got = an_attempt(servers, epoch, attempt_no), dict(counts), []
             expected = []
             for _ in range(dice.randint(1, 4)):
                 chosen = [dice.choice(keys) for _ in range(dice.randint(1, 40))]
@@ -303,88 +287,71 @@ def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(star
     assert checkpoints.load_checkpoint(state, P).seq > 0
 
 
-CENTS = """
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        ctx.state["cents"] = ctx.state.get("cents", 0) + 100
-        yield {"k": event["k"], "n": ctx.state["cents"] // 100}
-    def migrate(self, old, from_version):
-        if "bad" in old: raise ValueError("cannot read this")
-        return {"cents": old["n"] * 100}
-"""
-
-
-def cents(start: Start, follow: bool = True, promote: bool = False, **more: int) -> Process:
-    keyed = {"columns": ["k"], "state_version": 1, "migrates_from": [0]}
-    return start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=promote, **more)
-
-
 def test_state_is_migrated_before_the_promotion_and_after_it(start: Start, servers: Servers) -> None:
     """Base, undo, ENDed values, what the owner still writes, and what lies on the server when the new version dies."""
     counter(start)
     for epoch in range(3):
-        Attempt(servers, epoch, epoch).run(["a", "b", f"only{epoch}"])
+        an_attempt(servers, epoch, epoch).run(["a", "b", f"only{epoch}"])
     follower = cents(start)
-    assert Attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
-    attempt = Attempt(servers, 4, 4)
+    assert an_attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
+    attempt = an_attempt(servers, 4, 4)
     attempt.send(["a"])
     assert attempt.answers() == [("a", 5)]
     promote(servers, follower)
     attempt.send(["b"])
     attempt.end()
     assert attempt.answers() == [("b", 4)]
-    assert Attempt(servers, 4, 5).run(["a", "b"]) == [("a", 5), ("b", 4)]  # a retry: the undo was migrated too
+    assert an_attempt(servers, 4, 5).run(["a", "b"]) == [("a", 5), ("b", 4)]  # a retry: the undo was migrated too
     follower.process.kill()
     follower.process.wait()
     cents(start, follow=False, promote=True)
-    assert Attempt(servers, 5, 6).run(["a", "b", "only0"]) == [("a", 6), ("b", 5), ("only0", 2)]
+    assert an_attempt(servers, 5, 6).run(["a", "b", "only0"]) == [("a", 6), ("b", 5), ("only0", 2)]
 
 
 def test_a_crash_before_the_first_checkpoint_of_the_new_version_migrates_again(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     follower = cents(start)
     promote(servers, follower)
     follower.process.kill()
     follower.process.wait()
     cents(start, follow=False, promote=True)
-    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
 
 
 def test_after_a_crash_state_that_nobody_asks_for_is_written_in_the_new_form_too(start: Start, servers: Servers) -> None:
     """Otherwise a later version that reads the new form only would be refused for a query that has long ended."""
     counter(start)
     for session in ("q", "ended"):
-        Attempt(servers, 0, 0, session=session).run(["a", "b"])
+        an_attempt(servers, 0, 0, session=session).run(["a", "b"])
     follower = cents(start)
     promote(servers, follower)
     follower.process.kill()
     follower.process.wait()
     cents(start, follow=False, promote=True)
     for epoch in range(1, 4):
-        assert Attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
+        assert an_attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
     later = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"], "state_version": 1}, follow=True, promote=False)
     assert later.report is not None and later.report["ok"], later.report
     promote(servers, later)
-    assert Attempt(servers, 1, 1, session="ended").run(["a", "b"]) == [("a", 2), ("b", 2)]
+    assert an_attempt(servers, 1, 1, session="ended").run(["a", "b"]) == [("a", 2), ("b", 2)]
 
 
 def test_state_that_cannot_be_migrated_refuses_the_follower_with_its_traceback(start: Start, servers: Servers) -> None:
     source = STEP.format(step=1).replace("yield", "ctx.state['bad'] = 1\n        yield")
     start(source, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]})
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     follower = cents(start)
     assert follower.report is not None and not follower.report["ok"]
     assert "migrate() from state version 0 to 1: ValueError: cannot read this" in follower.report["error"]["message"]
     assert "cannot read this" in follower.report["error"]["traceback"]
     wait_until(lambda: follower.process.poll() is not None, 10, "the follower leaves")
-    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
 
 
 def test_state_of_a_version_that_is_not_listed_is_refused(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     keyed = {"columns": ["k"], "state_version": 2, "migrates_from": [1]}
     report = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=True, promote=False).report
     assert report is not None and "state of version 0 lies on the state server, and the operator reads 1, 2" in report["error"]["message"]

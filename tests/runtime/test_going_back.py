@@ -9,25 +9,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from udo_runtime.state.codec import unpack
 from udo_runtime.state.durable import load_session
 from udo_runtime.state.following import Follower
-from udo_runtime.state.groups import unpack
 from udo_runtime.state.session import Session
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
-from tests.runtime.test_following import cents, counter
-from tests.runtime.test_keyed import Attempt
+from tests.support.counters import an_attempt
+from tests.support.going_back import kept_keys, update
+from tests.support.standbys import cents, counter
 from udo_protocol.errors import Conflict
 from udo_protocol.queue import slot
 from udo_protocol.state import rewinding
 
 Start = Callable[..., Process]
-
-
-def update(servers: Servers, follower: Process, window_ms: int = 60_000) -> None:
-    state, queue = servers.state(), servers.queue()
-    slot.promote(state, queue, P, follower.token, lambda: rewinding.keep(state, queue, P, {"digest": "former"}, window_ms))
 
 
 def rollback(start: Start, servers: Servers, **more: int) -> Process:
@@ -44,20 +40,16 @@ def replace(start: Start, servers: Servers) -> Process:
     return rollback(start, servers)
 
 
-def kept_keys(servers: Servers) -> list[bytes]:
-    return servers.state().call("KEYS", f"{P}kept*") + servers.queue().call("HKEYS", f"{P}pins")
-
-
 def test_the_state_is_that_of_who_comes_back_before_it_has_the_log_and_what_is_answered_meanwhile_counts(
     start: Start, servers: Servers
 ) -> None:
     """So that the loss of the queue server never finds the former version the owner, and its input gone."""
     queue, state = servers.queue(), servers.state()
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     update(servers, cents(start))
-    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
-    former, under_way = counter(start, follow="kept"), Attempt(servers, 2, 2)
+    assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+    former, under_way = counter(start, follow="kept"), an_attempt(servers, 2, 2)
 
     def meanwhile() -> None:
         wait_until(lambda: rewinding.kept(state, P) is None, 20, "the state to be what it was")
@@ -69,22 +61,22 @@ def test_the_state_is_that_of_who_comes_back_before_it_has_the_log_and_what_is_a
     under_way.send(["b"])
     under_way.end()
     assert under_way.answers() == [("b", 2)]
-    assert Attempt(servers, 3, 3).run(["a", "b"]) == [("a", 4), ("b", 3)]
+    assert an_attempt(servers, 3, 3).run(["a", "b"]) == [("a", 4), ("b", 3)]
     assert kept_keys(servers) == []
 
 
 def test_the_former_version_goes_on_as_if_it_had_answered_all_along(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 0).run(["a", "b"])
-    mid = Attempt(servers, 1, 1)
+    an_attempt(servers, 0, 0).run(["a", "b"])
+    mid = an_attempt(servers, 1, 1)
     mid.send(["a"])
     assert mid.answers() == [("a", 2)]
     update(servers, cents(start))
     mid.send(["b"])
     mid.end()
     assert mid.answers() == [("b", 2)]
-    assert Attempt(servers, 2, 2).run(["a", "c"]) == [("a", 3), ("c", 1)]
-    late = Attempt(servers, 3, 3)
+    assert an_attempt(servers, 2, 2).run(["a", "c"]) == [("a", 3), ("c", 1)]
+    late = an_attempt(servers, 3, 3)
     late.send(["c"])
     assert late.answers() == [("c", 2)]
     former = rollback(start, servers)
@@ -95,43 +87,43 @@ def test_the_former_version_goes_on_as_if_it_had_answered_all_along(start: Start
     former.process.kill()
     former.process.wait()
     counter(start)
-    assert Attempt(servers, 4, 4).run(["a", "b", "c"]) == [("a", 5), ("b", 3), ("c", 3)]
+    assert an_attempt(servers, 4, 4).run(["a", "b", "c"]) == [("a", 5), ("b", 3), ("c", 3)]
 
 
 def test_who_follows_the_newer_version_is_told_that_what_comes_does_not_go_on_from_its_state(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     update(servers, cents(start))
-    Attempt(servers, 1, 1).run(["a"])
+    an_attempt(servers, 1, 1).run(["a"])
     follower = Follower(servers.state(), P, "follower", servers.queue().run_id)
     follower.load()
     rollback(start, servers)
-    Attempt(servers, 2, 2).run(["a"])
+    an_attempt(servers, 2, 2).run(["a"])
     follower.told()
     assert not follower.follows
 
 
 def test_a_crash_right_after_the_rollback_loses_nothing(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     update(servers, cents(start))
-    Attempt(servers, 1, 1).run(["a"])
+    an_attempt(servers, 1, 1).run(["a"])
     former = rollback(start, servers)
     former.process.kill()
     former.process.wait()
     replace(start, servers)
-    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
 
 
 @pytest.mark.parametrize("dies", ["before", "behind"])
 def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(start: Start, servers: Servers, dies: str) -> None:
     """The state is the newer version's, or the former one's, which the newer one reads."""
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     newer = cents(start)
     update(servers, newer)
-    Attempt(servers, 1, 1).run(["a"])
-    former, under_way = counter(start, follow="kept"), Attempt(servers, 2, 2)
+    an_attempt(servers, 1, 1).run(["a"])
+    former, under_way = counter(start, follow="kept"), an_attempt(servers, 2, 2)
     if dies == "before":
         os.kill(former.process.pid, signal.SIGSTOP)
 
@@ -150,15 +142,15 @@ def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(star
     assert newer.process.wait(20) == 0
     cents(start, follow=False, promote=True)
     assert under_way.answers() == []
-    assert Attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
+    assert an_attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
 
 
 def test_what_was_answered_stays_durable_all_the_way_back(start: Start, servers: Servers) -> None:
     """The queue server, and with it the input since the update, may be lost at any moment of the rollback."""
     counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     update(servers, cents(start))
-    Attempt(servers, 1, 1).run(["a"])
+    an_attempt(servers, 1, 1).run(["a"])
     newer = load_session(servers.state(), P, "q")
     former = counter(start, follow="kept")
     os.kill(former.process.pid, signal.SIGSTOP)
@@ -174,7 +166,7 @@ def test_what_was_answered_stays_durable_all_the_way_back(start: Start, servers:
 def test_what_was_kept_is_needed_only_if_the_newer_version_has_made_a_checkpoint(start: Start, servers: Servers) -> None:
     """An update that fails between its two halves leaves the former version's own state, which it loads as after any crash."""
     first = counter(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     rewinding.keep(servers.state(), servers.queue(), P, {"digest": "former"}, 60_000)
     assert not rewinding.pending(servers.state(), P, "former")
     first.process.kill()
@@ -182,19 +174,19 @@ def test_what_was_kept_is_needed_only_if_the_newer_version_has_made_a_checkpoint
     replace(start, servers)
     update(servers, cents(start))
     assert not rewinding.pending(servers.state(), P, "former")
-    Attempt(servers, 1, 1).run(["a"])
+    an_attempt(servers, 1, 1).run(["a"])
     assert rewinding.pending(servers.state(), P, "former")
     assert not rewinding.pending(servers.state(), P, "newer")
     rollback(start, servers)
     wait_until(lambda: not rewinding.pending(servers.state(), P, "former"), 10, "the former version to have taken over")
-    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
 
 
 def test_who_follows_while_the_state_is_rewound_leaves_and_loads_it_again(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 0).run(["a", "b"])
+    an_attempt(servers, 0, 0).run(["a", "b"])
     update(servers, cents(start))
-    Attempt(servers, 1, 1).run(["a"])
+    an_attempt(servers, 1, 1).run(["a"])
     former = counter(start, follow="kept")
     late = cents(start)
     slot.promote(servers.state(), servers.queue(), P, former.token)
@@ -202,7 +194,7 @@ def test_who_follows_while_the_state_is_rewound_leaves_and_loads_it_again(start:
     assert servers.state().call("GET", f"{P}follower") is None
     late.process.kill()
     update(servers, cents(start))
-    assert Attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
+    assert an_attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
 
 
 def values(session: Session) -> dict[str, Any]:
@@ -211,38 +203,38 @@ def values(session: Session) -> dict[str, Any]:
 
 def test_when_the_input_since_is_not_in_the_log_any_more_it_is_too_late(start: Start, servers: Servers) -> None:
     counter(start, retained_bytes=20_000)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     newer = cents(start, retained_bytes=20_000)
     update(servers, newer)
     for epoch in range(1, 12):  # more than half of the bound
-        Attempt(servers, epoch, epoch).run(["a"] * 100)
+        an_attempt(servers, epoch, epoch).run(["a"] * 100)
     report = counter(start, follow="kept", retained_bytes=20_000).report
     assert report is not None and not report["ok"]
     assert "too late to go back" in report["error"]["message"]
-    assert Attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
+    assert an_attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
 
 
 def test_a_version_that_was_ready_to_go_back_leaves_when_the_input_since_goes(start: Start, servers: Servers) -> None:
     """It has processed it, but would need it again after a crash."""
     counter(start, retained_bytes=20_000)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     update(servers, cents(start, retained_bytes=20_000))
     former = counter(start, follow="kept", retained_bytes=20_000)
     assert former.report is not None and former.report["ok"]
     for epoch in range(1, 12):
-        Attempt(servers, epoch, epoch).run(["a"] * 100)
+        an_attempt(servers, epoch, epoch).run(["a"] * 100)
     assert former.process.wait(20) == 0
-    assert Attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
+    assert an_attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
 
 
 def test_given_up_nothing_is_left(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 0).run(["a", "b"])
+    an_attempt(servers, 0, 0).run(["a", "b"])
     update(servers, cents(start))
-    Attempt(servers, 1, 1).run(["a"])
+    an_attempt(servers, 1, 1).run(["a"])
     rewinding.forget(servers.state(), servers.queue(), P)
     assert kept_keys(servers) == []
-    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -252,7 +244,7 @@ def test_updates_and_rollbacks_between_any_epochs_count_like_one_process(start: 
     former = counter(start)
     newer: Process | None = None
     for epoch in range(10):
-        attempt, expected = Attempt(servers, epoch, epoch), []
+        attempt, expected = an_attempt(servers, epoch, epoch), []
         for _ in range(dice.randint(1, 3)):
             keys = [f"k{dice.randrange(400)}" for _ in range(200)]
             for k in keys:

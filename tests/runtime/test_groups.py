@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from udo_runtime.state.groups import Group, Label, pack, unpack
+from udo_runtime.state.codec import pack, unpack
+from udo_runtime.state.groups import Group, Label
 from udo_runtime.state.session import Session, time_group
 
 from udo_protocol.errors import StateLost, TwoProducers

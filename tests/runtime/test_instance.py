@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks.fuzz.frames import framed
 from tests.conftest import Servers, require, wait_until
-from tests.runtime.conftest import IN, OUT, P, Process
+from tests.runtime.conftest import OUT, P, Process
+from tests.support.stateless import collect, lane, send
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.queue import keys, lane_end, slot
 from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, Frame, Header, encode
@@ -20,27 +21,6 @@ from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, Frame, Header
 Start = Callable[..., Process]
 DOUBLE = "import pyarrow.compute as pc\ndef flag(batch): return {'b': pc.multiply(batch['a'], 2)}\n"
 TRIPLE = DOUBLE.replace("2", "3")
-
-
-def lane(servers: Servers, name: str = "l", schema: pa.Schema = IN) -> lane_end.LaneEnd:
-    end = lane_end.LaneEnd(servers.queue(), P, name)
-    end.open(to_ipc(schema))
-    return end
-
-
-def send(end: lane_end.LaneEnd, n: int, values: list[int], schema: pa.Schema = IN) -> None:
-    batch = pa.record_batch([pa.array(values, schema.field(0).type)], schema=schema)
-    header = Header(lane=end.lane, number=n, kind=DATA, schema=schema_id(to_ipc(schema)), trace=b"t")
-    assert end.push(n, n - 1, encode(header, batch)).status == lane_end.Push.ACCEPTED
-
-
-def collect(end: lane_end.LaneEnd, count: int) -> list[Frame]:
-    frames: list[Frame] = []
-    while len(frames) < count:
-        got = end.collect(10_000)
-        assert got, f"only {len(frames)} of {count} answers within 10 s"
-        frames += got
-    return frames
 
 
 def answer(servers: Servers, values: list[int]) -> list[dict[str, int]]:
@@ -179,7 +159,7 @@ def test_a_frame_of_another_schema_or_garbage_is_an_error_not_a_crash(start: Sta
     assert answer(servers, [1]) == [{"b": 2}]
 
 
-def test_a_shadow_takes_over_at_its_promotion_and_the_former_owner_leaves(start: Start, servers: Servers) -> None:
+def test_a_standby_takes_over_at_its_promotion_and_the_former_owner_leaves(start: Start, servers: Servers) -> None:
     old = start(DOUBLE)
     assert answer(servers, [1]) == [{"b": 2}]
     new = start(TRIPLE, promote=False)

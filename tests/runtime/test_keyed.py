@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pyarrow as pa
 
 from tests.conftest import Servers
-from tests.runtime.conftest import P, Process
-from udo_protocol.formats.schema import GROUP_COLUMN, schema_id, to_ipc
-from udo_protocol.proto.frame_pb2 import Label
-from udo_protocol.queue import lane_end, slot
-from udo_protocol.queue.frame import ANSWER, DATA, END, ERROR, SKIPPED, STALE, Bytes, Frame, Header, encode
+from tests.runtime.conftest import P
+from tests.support.attempt import group_of
+from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, Start, an_attempt, counter
+from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
+from udo_protocol.queue import slot
+from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, STALE
 from udo_protocol.state import checkpoints
 
-Start = Callable[..., Process]
-EVENTS = pa.schema([("k", pa.string()), ("t", pa.timestamp("us"))])
-SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))
-COUNTS = pa.schema([("k", pa.string()), ("n", pa.int64())])
-COUNT = """
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
-        if event["k"] == "boom": raise ValueError("boom")
-        yield {"k": event["k"], "n": n}
-"""
-TIMERS = """
-import datetime as dt
-from udo_runtime import Operator
-class Quiet(Operator):
-    def process(self, event, ctx):
-        ctx.state["n"] = ctx.state.get("n", 0) + 1
-        ctx.timer(event["t"] + dt.timedelta(seconds=10))
-        if event["k"].startswith("x"): ctx.expire(event["t"] + dt.timedelta(seconds=5))
-    def on_timer(self, key, at, ctx):
-        if "n" in ctx.state: yield {"k": key, "n": ctx.state.pop("n")}
-"""
 RENEWED = """
 import datetime as dt
 from udo_runtime import Operator
@@ -60,79 +34,21 @@ class Slow(Operator):
         while event["k"] == "hold" and not Path("go").exists(): time.sleep(0.01)
         yield {"k": event["k"], "n": 1}
 """
-GROUPS = 4
-
-
-def group_of(key: str) -> int:
-    return sum(map(ord, key)) % GROUPS
-
-
-class Attempt:
-    """One try of a partition's epoch, as a Spark task makes it."""
-
-    def __init__(
-        self, servers: Servers, epoch: int, attempt: int, partition: int = 0, run: int = 1, session: str = "q", **header: Any
-    ) -> None:
-        self.lane = lane_end.LaneEnd(servers.queue(), P, f"{session}.{run}.{epoch}.{partition}.{attempt}")
-        self.lane.open(to_ipc(SENT))
-        self._header = {"session": session, "partition": partition, "label": Label(run=run, epoch=epoch, attempt=attempt), **header}
-        self._sent = self._got = 0
-
-    def send(self, keys: Sequence[str], second: float = 0.0) -> None:
-        at = dt.datetime(2020, 1, 1) + dt.timedelta(seconds=second)
-        columns = [pa.array(keys), pa.array([at] * len(keys), EVENTS.field(1).type), pa.array(map(group_of, keys), pa.int32())]
-        batch = pa.record_batch(columns, schema=SENT)
-        self._push(encode(self._next(DATA, schema=schema_id(to_ipc(SENT))), batch))
-
-    def end(self, groups: Sequence[int] = range(GROUPS), void: bool = False) -> None:
-        self._push(encode(self._next(END, groups=groups, void=void)))
-
-    def _next(self, kind: Any, **more: Any) -> Header:
-        self._sent += 1
-        return Header(lane=self.lane.lane, number=self._sent, kind=kind, **self._header, **more)
-
-    def _push(self, frame: list[Bytes]) -> None:
-        assert self.lane.push(self._sent, self._sent - 1, frame).status is lane_end.Push.ACCEPTED
-
-    def frames(self) -> list[Frame]:
-        """All answers due."""
-        found: list[Frame] = []
-        while self._got < self._sent:
-            got = self.lane.collect(10_000)
-            assert got, f"{self._sent - self._got} answers missing after 10 s"
-            self._got += len(got)
-            found += got
-        return found
-
-    def answers(self) -> list[tuple[str, int]]:
-        """All answered events; every frame must have been answered properly."""
-        frames = self.frames()
-        assert {f.header.kind for f in frames} == {ANSWER}, [f.header.failure.message for f in frames]
-        return [(r["k"], r["n"]) for f in frames for r in f.batch(COUNTS).to_pylist()]
-
-    def run(self, keys: Sequence[str], second: float = 0.0) -> list[tuple[str, int]]:
-        self.send(keys, second)
-        self.end()
-        return self.answers()
-
-
-def counter(start: Start, source: str = COUNT, entry: str = "op:Count", promote: bool = True, **keyed: Any) -> Process:
-    return start(source, entry, promote, schemas=(EVENTS, COUNTS), keyed={"columns": ["k"], **keyed})
 
 
 def test_counts_go_on_over_epochs_and_a_retried_epoch_counts_once(start: Start, servers: Servers) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1).run(["a", "b", "a"]) == [("a", 1), ("b", 1), ("a", 2)]
-    Attempt(servers, 1, 2).send(["a"])  # dies without END
-    assert Attempt(servers, 1, 3).run(["a"]) == [("a", 3)]
-    assert Attempt(servers, 1, 4).run(["a"]) == [("a", 3)]
-    assert Attempt(servers, 2, 5).run(["a", "b"]) == [("a", 4), ("b", 2)]
+    assert an_attempt(servers, 0, 1).run(["a", "b", "a"]) == [("a", 1), ("b", 1), ("a", 2)]
+    an_attempt(servers, 1, 2).send(["a"])  # dies without END
+    assert an_attempt(servers, 1, 3).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 1, 4).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 2, 5).run(["a", "b"]) == [("a", 4), ("b", 2)]
 
 
 def test_a_killed_instance_loses_and_repeats_nothing(start: Start, servers: Servers) -> None:
     first = counter(start)
-    Attempt(servers, 0, 1).run(["a", "b"])
-    attempt = Attempt(servers, 1, 2)
+    an_attempt(servers, 0, 1).run(["a", "b"])
+    attempt = an_attempt(servers, 1, 2)
     attempt.send(["a"])
     assert attempt.answers() == [("a", 2)]
     first.process.kill()
@@ -146,8 +62,8 @@ def test_a_killed_instance_loses_and_repeats_nothing(start: Start, servers: Serv
 def test_an_answer_that_was_durable_but_not_emitted_is_emitted_by_the_next_instance(start: Start, servers: Servers) -> None:
     """The instance dies between its checkpoint at END and the answer."""
     first = counter(start)
-    Attempt(servers, 0, 1).run(["a"])
-    attempt = Attempt(servers, 1, 2)
+    an_attempt(servers, 0, 1).run(["a"])
+    attempt = an_attempt(servers, 1, 2)
     attempt.send(["a"])
     attempt.frames()
     queue, state = servers.queue(), servers.state()
@@ -158,13 +74,13 @@ def test_an_answer_that_was_durable_but_not_emitted_is_emitted_by_the_next_insta
     queue.call("SET", f"{P}owner", 1)
     counter(start)
     assert [f.header.number for f in attempt.frames()] == [2]
-    assert Attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
 
 
 def test_an_answer_does_not_wait_for_the_frames_that_were_read_with_it(start: Start, servers: Servers) -> None:
     """Else a promotion would find many unanswered, and the new version would begin with all of them."""
     instance = counter(start, SLOW, "op:Slow", promote=False)
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     for keys in (["a"], ["hold"], ["b"]):
         attempt.send(keys)
     slot.promote(servers.state(), servers.queue(), P, instance.token)
@@ -180,80 +96,80 @@ def test_an_answer_does_not_wait_for_the_frames_that_were_read_with_it(start: St
 
 def test_sessions_do_not_see_each_other(start: Start, servers: Servers) -> None:
     counter(start)
-    assert Attempt(servers, 0, 1, session="one").run(["a"]) == [("a", 1)]
-    assert Attempt(servers, 0, 1, session="two").run(["a"]) == [("a", 1)]
-    assert Attempt(servers, 1, 2, session="one").run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 0, 1, session="one").run(["a"]) == [("a", 1)]
+    assert an_attempt(servers, 0, 1, session="two").run(["a"]) == [("a", 1)]
+    assert an_attempt(servers, 1, 2, session="one").run(["a"]) == [("a", 2)]
 
 
 def test_a_new_run_replays_the_last_epoch_and_the_old_one_is_stale(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 1).run(["a"])
-    zombie = Attempt(servers, 1, 2)
+    an_attempt(servers, 0, 1).run(["a"])
+    zombie = an_attempt(servers, 1, 2)
     zombie.send(["a"])
     zombie.frames()
-    assert Attempt(servers, 1, 1, run=2).run(["a", "a"]) == [("a", 2), ("a", 3)]
+    assert an_attempt(servers, 1, 1, run=2).run(["a", "a"]) == [("a", 2), ("a", 3)]
     zombie.end()
     assert [f.header.kind for f in zombie.frames()] == [STALE]
-    assert Attempt(servers, 2, 2, run=2).run(["a"]) == [("a", 4)]
+    assert an_attempt(servers, 2, 2, run=2).run(["a"]) == [("a", 4)]
 
 
 def test_missing_epochs_and_two_producers_are_named(start: Start, servers: Servers) -> None:
     counter(start)
-    early = Attempt(servers, 3, 1)
+    early = an_attempt(servers, 3, 1)
     early.send(["a"])
     [frame] = early.frames()
     assert (frame.header.kind, frame.header.failure.code) == (ERROR, "state_lost")
-    assert Attempt(servers, 3, 2, session="new", start_empty=True).run(["a"]) == [("a", 1)]
-    Attempt(servers, 0, 1).run(["a"])
-    other = Attempt(servers, 0, 2, partition=1)
+    assert an_attempt(servers, 3, 2, session="new", start_empty=True).run(["a"]) == [("a", 1)]
+    an_attempt(servers, 0, 1).run(["a"])
+    other = an_attempt(servers, 0, 2, partition=1)
     other.send(["a"])
     assert other.frames()[0].header.failure.code == "two_producers"
 
 
 def test_an_attempt_that_raised_leaves_no_trace(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 1).run(["a"])
-    bad = Attempt(servers, 1, 2)
+    an_attempt(servers, 0, 1).run(["a"])
+    bad = an_attempt(servers, 1, 2)
     bad.send(["a", "boom"])
     bad.send(["a"])
     bad.end()
     assert [f.header.kind for f in bad.frames()] == [ERROR, SKIPPED, SKIPPED]
-    assert Attempt(servers, 1, 3).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 1, 3).run(["a"]) == [("a", 2)]
 
 
 def test_an_epoch_cut_short_leaves_no_trace(start: Start, servers: Servers) -> None:
     counter(start)
-    Attempt(servers, 0, 1).run(["a"])
-    cut = Attempt(servers, 1, 2)
+    an_attempt(servers, 0, 1).run(["a"])
+    cut = an_attempt(servers, 1, 2)
     cut.send(["a"])
     cut.end(void=True)
     cut.answers()
-    assert Attempt(servers, 2, 3).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 2, 3).run(["a"]) == [("a", 2)]
 
 
 def test_a_batch_jobs_state_starts_empty_and_is_dropped_at_its_end(start: Start, servers: Servers) -> None:
     counter(start)
     for attempt in (1, 2):
-        assert Attempt(servers, 0, attempt, session="job", job=True).run(["a", "a"]) == [("a", 1), ("a", 2)]
+        assert an_attempt(servers, 0, attempt, session="job", job=True).run(["a", "a"]) == [("a", 1), ("a", 2)]
     kept = [k for k in servers.state().call("KEYS", f"{P}*:job*")]
     assert kept == []
 
 
 def test_timers_fire_at_end_with_the_sessions_own_watermark_and_expired_state_is_gone(start: Start, servers: Servers) -> None:
     counter(start, TIMERS, "op:Quiet", time_column="t", delay_us=2_000_000)
-    assert Attempt(servers, 0, 1).run(["a", "x"], 0) == []
-    assert Attempt(servers, 1, 2).run(["b"], 11) == []  # watermark of epoch 1: 0 - 2 s
-    assert Attempt(servers, 2, 3).run(["b"], 12) == []  # 9 s: x expired, a's timer at 10 s is not due
-    assert Attempt(servers, 3, 4).run(["c"], 13) == [("a", 1)]  # 10 s
-    assert Attempt(servers, 3, 5).run(["c"], 13) == [("a", 1)]  # and again on a retry
-    assert Attempt(servers, 4, 6).run(["c"], 30) == []
-    assert Attempt(servers, 5, 7).run(["c"], 31) == [("b", 2), ("c", 3)]
+    assert an_attempt(servers, 0, 1).run(["a", "x"], 0) == []
+    assert an_attempt(servers, 1, 2).run(["b"], 11) == []  # watermark of epoch 1: 0 - 2 s
+    assert an_attempt(servers, 2, 3).run(["b"], 12) == []  # 9 s: x expired, a's timer at 10 s is not due
+    assert an_attempt(servers, 3, 4).run(["c"], 13) == [("a", 1)]  # 10 s
+    assert an_attempt(servers, 3, 5).run(["c"], 13) == [("a", 1)]  # and again on a retry
+    assert an_attempt(servers, 4, 6).run(["c"], 30) == []
+    assert an_attempt(servers, 5, 7).run(["c"], 31) == [("b", 2), ("c", 3)]
 
 
 def test_timers_of_a_batch_job_do_not_fire(start: Start, servers: Servers) -> None:
     """As with Spark's transformWithState: what waits at the end of a batch job goes with its state."""
     counter(start, TIMERS, "op:Quiet", time_column="t")
-    job = Attempt(servers, 0, 1, session="job", job=True)
+    job = an_attempt(servers, 0, 1, session="job", job=True)
     job.send(["a"], 0)
     job.send(["b"], 100)
     job.end()
@@ -265,19 +181,19 @@ def test_an_attempt_whose_epoch_another_one_has_followed_is_stale_and_fires_no_t
     """A stage ran again, the epoch was committed without it, and it ends when the next epoch has begun elsewhere."""
     counter(start, TIMERS, "op:Quiet", time_column="t")
     for attempt, key, partition in ((1, "a", 0), (2, "b", 1)):
-        first = Attempt(servers, 0, attempt, partition)
+        first = an_attempt(servers, 0, attempt, partition)
         first.send([key], 20 * partition)
         first.end([group_of(key)])
         assert first.answers() == []
-    again = Attempt(servers, 0, 3, partition=0)
+    again = an_attempt(servers, 0, 3, partition=0)
     again.send(["a"], 0)
     assert again.answers() == []
-    other = Attempt(servers, 1, 4, partition=1)
+    other = an_attempt(servers, 1, 4, partition=1)
     other.send(["b"], 21)
     assert other.answers() == []
     again.end([group_of("a")])
     assert [f.header.kind for f in again.frames()] == [STALE]
-    last = Attempt(servers, 1, 5, partition=0)
+    last = an_attempt(servers, 1, 5, partition=0)
     last.send(["a"], 22)
     last.end([group_of("a")])
     assert last.answers() == [("a", 2)]
@@ -285,46 +201,46 @@ def test_an_attempt_whose_epoch_another_one_has_followed_is_stale_and_fires_no_t
 
 def test_a_renewed_expiry_calls_no_timer_and_a_timer_of_the_same_time_still_sees_the_state(start: Start, servers: Servers) -> None:
     counter(start, RENEWED, "op:Renewed", time_column="t")
-    assert Attempt(servers, 0, 1).run(["a"], 0) == []
-    assert Attempt(servers, 1, 2).run(["a"], 3) == []
-    assert Attempt(servers, 2, 3).run(["b"], 15) == []
-    assert Attempt(servers, 3, 4).run(["b"], 15) == [("a", 210), ("a", 213)]
-    assert Attempt(servers, 4, 5).run(["a"], 16) == []
-    assert Attempt(servers, 5, 6).run(["b"], 40) == []
-    assert sorted(Attempt(servers, 6, 7).run(["c"], 40)) == [("a", 126), ("b", 325)]
+    assert an_attempt(servers, 0, 1).run(["a"], 0) == []
+    assert an_attempt(servers, 1, 2).run(["a"], 3) == []
+    assert an_attempt(servers, 2, 3).run(["b"], 15) == []
+    assert an_attempt(servers, 3, 4).run(["b"], 15) == [("a", 210), ("a", 213)]
+    assert an_attempt(servers, 4, 5).run(["a"], 16) == []
+    assert an_attempt(servers, 5, 6).run(["b"], 40) == []
+    assert sorted(an_attempt(servers, 6, 7).run(["c"], 40)) == [("a", 126), ("b", 325)]
 
 
 def test_state_that_cannot_be_stored_fails_its_own_attempt_and_no_other(start: Start, servers: Servers) -> None:
     counter(start, COUNT.replace('if event["k"] == "boom": raise ValueError("boom")', 'if event["k"] == "boom": ctx.state["s"] = {1}'))
-    bad, other = Attempt(servers, 0, 1), Attempt(servers, 0, 1, session="other")
+    bad, other = an_attempt(servers, 0, 1), an_attempt(servers, 0, 1, session="other")
     bad.send(["a", "boom"])
     other.send(["a"])
     other.end()  # its checkpoint finds what `bad` has open
     assert other.answers() == [("a", 1)]
     bad.end()
     assert [f.header.kind for f in bad.frames()] == [ANSWER, SKIPPED]
-    assert Attempt(servers, 0, 2).run(["a"]) == [("a", 1)]
-    alone = Attempt(servers, 1, 3)
+    assert an_attempt(servers, 0, 2).run(["a"]) == [("a", 1)]
+    alone = an_attempt(servers, 1, 3)
     alone.send(["a", "boom"])
     alone.end()
     assert "state holds a set" in alone.frames()[-1].header.failure.message
-    assert Attempt(servers, 1, 4).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 1, 4).run(["a"]) == [("a", 2)]
 
 
 def test_a_key_that_is_not_a_number_is_named(start: Start, servers: Servers) -> None:
     events = pa.schema([("k", pa.float64()), ("t", pa.timestamp("us"))])
     start(COUNT, "op:Count", schemas=(events, COUNTS), keyed={"columns": ["k"]})
     sent = events.append(pa.field(GROUP_COLUMN, pa.int32()))
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     attempt.lane.open(to_ipc(sent))
     batch = pa.record_batch([pa.array([float("nan")]), pa.array([None], pa.timestamp("us")), pa.array([0], pa.int32())], schema=sent)
-    attempt._push(encode(attempt._next(DATA, schema=schema_id(to_ipc(sent))), batch))
+    attempt.push(DATA, batch)
     assert "key column 'k' is NaN" in attempt.frames()[0].header.failure.message
 
 
 def test_state_above_its_bound_names_session_and_largest_keys(start: Start, servers: Servers) -> None:
     counter(start, state_bytes=40)
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     attempt.send([f"key-{i}" for i in range(20)])
     attempt.end()
     failure = attempt.frames()[-1].header.failure
@@ -334,12 +250,12 @@ def test_state_above_its_bound_names_session_and_largest_keys(start: Start, serv
 
 def test_a_long_epoch_is_checkpointed_before_the_log_is_full(start: Start, servers: Servers) -> None:
     start(COUNT, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]}, retained_bytes=8_000)
-    attempt = Attempt(servers, 0, 1)
+    attempt = an_attempt(servers, 0, 1)
     for i in range(50):
         attempt.send(["a"] * 20)
         assert attempt.answers()[-1] == ("a", 20 * (i + 1))
     assert slot.slot_stats(servers.queue(), P).retained_bytes < 8_000
-    retry = Attempt(servers, 0, 2)
+    retry = an_attempt(servers, 0, 2)
     assert retry.run(["a"]) == [("a", 1)]
 
 

@@ -15,46 +15,17 @@ import pytest
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
-from tests.runtime.test_dead_letters import events, letters, mark, marks
-from tests.runtime.test_going_back import kept_keys, update
-from tests.runtime.test_keyed import COUNTS, EVENTS, GROUPS, Attempt, group_of
+from tests.support.attempt import GROUPS, group_of
+from tests.support.counters import an_attempt
+from tests.support.going_back import kept_keys, update
+from tests.support.letters import letters, mark, marks
+from tests.support.letters_going_back import crash, former, keys, newer
 from udo_protocol.queue import slot
 from udo_protocol.queue.frame import ERROR, SKIPPED
 from udo_protocol.state import rewinding
 from udo_protocol.state.dead_letters import DEAD, KEPT, PENDING, REPLAY
 
 Start = Callable[..., Process]
-# Version 1 cannot bear "one", version 2 not "two".
-FORMER = """
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
-        if event["k"] == {bad!r}: raise ValueError("not this one")
-        yield {{"k": event["k"], "n": n}}
-"""
-NEWER = """
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        ctx.state["cents"] = ctx.state.get("cents", 0) + 100
-        if event["k"] == {bad!r}: raise ValueError("not that one")
-        yield {{"k": event["k"], "n": ctx.state["cents"] // 100}}
-    def migrate(self, old, from_version):
-        return {{"cents": old["n"] * 100}}
-"""
-
-
-def former(start: Start, *, bad: str = "one", policy: str = "dead-letter", follow: bool | str = False, **limits: int) -> Process:
-    keyed = {"columns": ["k"]}
-    more: dict[str, Any] = {"policy": policy, "follow": follow, "promote": not follow, **limits}
-    return start(FORMER.format(bad=bad), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, **more)
-
-
-def newer(start: Start, *, bad: str = "two", policy: str = "dead-letter", follow: bool = True, **limits: int) -> Process:
-    keyed = {"columns": ["k"], "state_version": 1, "migrates_from": [0]}
-    more: dict[str, Any] = {"policy": policy, "follow": follow, "promote": not follow, **limits}
-    return start(NEWER.format(bad=bad), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, **more)
 
 
 def promote(servers: Servers, back: Process) -> Process:
@@ -67,11 +38,6 @@ def rollback(start: Start, servers: Servers, **more: Any) -> Process:
     return promote(servers, former(start, follow="kept", **more))
 
 
-def keys(servers: Servers, kind: str = DEAD) -> list[str]:
-    """The keys of the events that are dead letters, in order."""
-    return [e["k"] for e in events(servers, kind)]
-
-
 def replace(start: Start, servers: Servers) -> None:
     """As the node manager replaces a former version that died: before its first checkpoint it starts from what was kept."""
     if rewinding.kept(servers.state(), P) is None:
@@ -80,24 +46,19 @@ def replace(start: Start, servers: Servers) -> None:
         rollback(start, servers)
 
 
-def crash(instance: Process) -> None:
-    instance.process.kill()
-    instance.process.wait()
-
-
 @pytest.mark.parametrize("dies", [False, True])
 def test_each_event_is_in_the_state_or_a_dead_letter_of_the_version_that_came_back(start: Start, servers: Servers, dies: bool) -> None:
     former(start)
-    assert Attempt(servers, 0, 0).run(["one", "two", "a"]) == [("two", 1), ("a", 1)]
+    assert an_attempt(servers, 0, 0).run(["one", "two", "a"]) == [("two", 1), ("a", 1)]
     update(servers, newer(start))
-    assert Attempt(servers, 1, 1).run(["one", "two", "a"]) == [("one", 1), ("a", 2)]
-    assert Attempt(servers, 2, 2).run(["two", "one"]) == [("one", 2)]
+    assert an_attempt(servers, 1, 1).run(["one", "two", "a"]) == [("one", 1), ("a", 2)]
+    assert an_attempt(servers, 2, 2).run(["two", "one"]) == [("one", 2)]
     assert keys(servers) == ["one", "two", "two"]
     back = rollback(start, servers)
     if dies:  # before its first checkpoint: the next one processes it all again
         crash(back)
         replace(start, servers)
-    assert Attempt(servers, 3, 3).run(["two", "one", "a"]) == [("two", 4), ("a", 3)]
+    assert an_attempt(servers, 3, 3).run(["two", "one", "a"]) == [("two", 4), ("a", 3)]
     assert keys(servers) == ["one"] * 4
     assert [(d.epoch, d.operator) for d in letters(servers).values() if d.epoch == 0] == [(0, "t@1")]
     assert (letters(servers, PENDING), kept_keys(servers)) == ({}, [])
@@ -105,7 +66,7 @@ def test_each_event_is_in_the_state_or_a_dead_letter_of_the_version_that_came_ba
 
 def test_an_attempt_that_spans_update_and_rollback_leaves_the_letters_of_the_version_that_ends_it(start: Start, servers: Servers) -> None:
     former(start, retained_bytes=4)  # a checkpoint behind each frame: its letters are durable as pending
-    attempt = Attempt(servers, 0, 0)
+    attempt = an_attempt(servers, 0, 0)
     attempt.send(["one", "two"])
     assert attempt.answers() == [("two", 1)]
     update(servers, newer(start))
@@ -120,7 +81,7 @@ def test_an_attempt_that_spans_update_and_rollback_leaves_the_letters_of_the_ver
 
 def test_letters_that_the_update_found_pending_count_when_the_newer_version_has_ended_their_attempt(start: Start, servers: Servers) -> None:
     former(start, retained_bytes=4)
-    attempt = Attempt(servers, 0, 0)
+    attempt = an_attempt(servers, 0, 0)
     attempt.send(["one", "a"])
     assert attempt.answers() == [("a", 1)]
     wait_until(lambda: keys(servers, PENDING) == ["one"], 10, "the checkpoint")
@@ -129,73 +90,73 @@ def test_letters_that_the_update_found_pending_count_when_the_newer_version_has_
     assert attempt.answers() == []
     assert (keys(servers), keys(servers, PENDING)) == (["one"], [])
     rollback(start, servers)
-    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
     assert (keys(servers), keys(servers, PENDING)) == (["one"], [])
 
 
 def test_an_attempt_taken_back_within_the_window_leaves_nothing(start: Start, servers: Servers) -> None:
     """Letters that the update found, and that a retry under the newer version removed, are decided by the retry."""
     former(start)
-    Attempt(servers, 0, 0).run(["one", "a"])
+    an_attempt(servers, 0, 0).run(["one", "a"])
     assert keys(servers) == ["one"]
     update(servers, newer(start))
-    assert Attempt(servers, 0, 1).run(["one", "a"]) == [("one", 1), ("a", 1)]
+    assert an_attempt(servers, 0, 1).run(["one", "a"]) == [("one", 1), ("a", 1)]
     assert keys(servers) == []
     rollback(start, servers)
-    assert Attempt(servers, 1, 2).run(["a", "two"]) == [("a", 2), ("two", 1)]
+    assert an_attempt(servers, 1, 2).run(["a", "two"]) == [("a", 2), ("two", 1)]
     assert [(d.epoch, d.attempt) for d in letters(servers).values()] == [(0, 1)]
 
 
 def test_letters_sent_again_within_the_window_are_in_the_state_that_comes_back(start: Start, servers: Servers) -> None:
     former(start, bad="boom")
-    Attempt(servers, 0, 0).run(["boom", "boom", "a"])
+    an_attempt(servers, 0, 0).run(["boom", "boom", "a"])
     former(start, bad="")  # a mended version of the same state
     mark(servers)
     update(servers, newer(start, bad=""))
-    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1), ("boom", 2)]
-    assert Attempt(servers, 2, 2).run(["boom"]) == [("boom", 3)]
+    assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1), ("boom", 2)]
+    assert an_attempt(servers, 2, 2).run(["boom"]) == [("boom", 3)]
     assert (letters(servers), marks(servers)) == ({}, [])
     rollback(start, servers, bad="")
-    assert Attempt(servers, 3, 3).run(["boom"]) == [("boom", 4)]
+    assert an_attempt(servers, 3, 3).run(["boom"]) == [("boom", 4)]
     assert (letters(servers), marks(servers)) == ({}, [])
 
 
 def test_a_letter_sent_again_that_only_the_newer_version_bore_is_a_letter_again(start: Start, servers: Servers) -> None:
     former(start, bad="boom")
-    Attempt(servers, 0, 0).run(["boom", "a"])
+    an_attempt(servers, 0, 0).run(["boom", "a"])
     mark(servers)
     update(servers, newer(start, bad=""))
-    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1)]
-    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1)]
+    assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
     assert letters(servers) == {}
     rollback(start, servers, bad="boom")
-    assert Attempt(servers, 3, 3).run(["a", "boom"]) == [("a", 4)]
+    assert an_attempt(servers, 3, 3).run(["a", "boom"]) == [("a", 4)]
     assert [(d.epoch, d.replays) for d in sorted(letters(servers).values(), key=lambda d: d.epoch)] == [(0, 1), (3, 0)]
     assert marks(servers) == []
 
 
 def test_a_letter_that_the_newer_version_failed_on_again_and_the_former_bears_is_no_letter(start: Start, servers: Servers) -> None:
     former(start, bad="boom")
-    Attempt(servers, 0, 0).run(["boom", "a"])
+    an_attempt(servers, 0, 0).run(["boom", "a"])
     former(start, bad="")
     mark(servers)
     update(servers, newer(start, bad="boom"))
-    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
+    assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
     assert [d.replays for d in letters(servers).values()] == [1]
     rollback(start, servers, bad="")
-    assert Attempt(servers, 2, 2).run(["boom"]) == [("boom", 2)]
+    assert an_attempt(servers, 2, 2).run(["boom"]) == [("boom", 2)]
     assert (letters(servers), marks(servers)) == ({}, [])
 
 
 def test_a_letter_waiting_for_its_epoch_is_processed_once_by_the_version_that_comes_back(start: Start, servers: Servers) -> None:
     former(start, bad="boom")
-    Attempt(servers, 0, 0).run(["boom", "a"])
+    an_attempt(servers, 0, 0).run(["boom", "a"])
     former(start, bad="")
     mark(servers)
     update(servers, newer(start))
     rollback(start, servers, bad="")
-    assert Attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1)]
-    assert Attempt(servers, 2, 2).run(["boom"]) == [("boom", 2)]
+    assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1)]
+    assert an_attempt(servers, 2, 2).run(["boom"]) == [("boom", 2)]
     assert letters(servers) == {}
 
 
@@ -205,11 +166,11 @@ def test_a_version_that_fails_on_what_was_answered_and_cannot_put_it_aside_does_
 ) -> None:
     """Under `dead-letter` there is no room for it. Two partitions: the other one completes the epoch."""
     former(start, bad="x", policy=policy, dead_letters=1)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     update(servers, newer(start, policy=policy))
     mine = [group_of("boom")]
-    for partition, sent, groups in ((1, ["boom", "boom"], mine), (0, ["b"], [g for g in range(GROUPS) if g not in mine])):
-        attempt = Attempt(servers, 1, partition + 1, partition=partition)
+    for partition, sent, groups in ((1, ["boom", "boom"], mine), (0, ["b"], [g for g in GROUPS if g not in mine])):
+        attempt = an_attempt(servers, 1, partition + 1, partition=partition)
         attempt.send(sent)
         attempt.end(groups)
         assert len(attempt.answers()) == len(sent)
@@ -219,44 +180,44 @@ def test_a_version_that_fails_on_what_was_answered_and_cannot_put_it_aside_does_
     assert "not this one" in report["error"]["message"]
     assert ("op.py" in report["error"]["traceback"]) == (policy == "fail" or bool(report["error"]["traceback"]))
     # Nothing has changed: the newer version goes on, and a former one that bears the event may still come back.
-    assert Attempt(servers, 2, 3).run(["boom"]) == [("boom", 3)]
+    assert an_attempt(servers, 2, 3).run(["boom"]) == [("boom", 3)]
     rollback(start, servers, bad="", policy=policy)
-    assert Attempt(servers, 3, 4).run(["boom", "b"]) == [("boom", 4), ("b", 2)]
+    assert an_attempt(servers, 3, 4).run(["boom", "b"]) == [("boom", 4), ("b", 2)]
 
 
 def test_an_attempt_that_both_versions_failed_does_not_hinder_a_rollback(start: Start, servers: Servers) -> None:
     former(start, bad="boom", policy="fail")
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     update(servers, newer(start, bad="boom", policy="fail"))
-    lost = Attempt(servers, 1, 1)
+    lost = an_attempt(servers, 1, 1)
     lost.send(["a", "boom"])
     lost.end()  # under way before the error was seen
     assert [f.header.kind for f in lost.frames()] == [ERROR, SKIPPED]
     crash(former(start, bad="boom", policy="fail", follow="kept"))  # no checkpoint says yet that the newer one failed
-    assert Attempt(servers, 1, 2).run(["a"]) == [("a", 2)]  # the source was mended
+    assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2)]  # the source was mended
     rollback(start, servers, bad="boom", policy="fail")
-    assert Attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
 
 
 def test_the_version_that_comes_back_completes_what_the_newer_one_failed_on(start: Start, servers: Servers) -> None:
     former(start, bad="", policy="fail")
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     update(servers, newer(start, bad="boom", policy="fail"))
-    lost = Attempt(servers, 1, 1)
+    lost = an_attempt(servers, 1, 1)
     lost.send(["a", "boom"])
     lost.end()
     assert [f.header.kind for f in lost.frames()] == [ERROR, SKIPPED]
     rollback(start, servers, bad="", policy="fail")
-    assert Attempt(servers, 1, 2).run(["a", "boom"]) == [("a", 2), ("boom", 1)]
+    assert an_attempt(servers, 1, 2).run(["a", "boom"]) == [("a", 2), ("boom", 1)]
 
 
 def test_the_input_stays_until_the_log_belongs_to_the_version_that_goes_back(start: Start, servers: Servers) -> None:
     """The newer version trims behind a checkpoint that it made just before the rollback."""
     former(start)
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     serving = newer(start)
     update(servers, serving)
-    Attempt(servers, 1, 1).run(["a"])
+    an_attempt(servers, 1, 1).run(["a"])
     back = former(start, follow="kept")
     state, queue = servers.state(), servers.queue()
 
@@ -266,12 +227,12 @@ def test_the_input_stays_until_the_log_belongs_to_the_version_that_goes_back(sta
     slot.promote(state, queue, P, back.token, between)
     crash(back)
     replace(start, servers)
-    assert Attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
 
 
 def test_given_up_no_letters_are_kept(start: Start, servers: Servers) -> None:
     former(start)
-    Attempt(servers, 0, 0).run(["one"])
+    an_attempt(servers, 0, 0).run(["one"])
     mark(servers)
     update(servers, newer(start))
     assert sorted(bytes(k).decode().removeprefix(P + KEPT) for k in kept_keys(servers) if KEPT.encode() in k)[:1] == [DEAD]
@@ -290,7 +251,7 @@ def test_whatever_happens_each_event_is_in_the_state_or_a_dead_letter_once(start
     for epoch in range(8):
         for last in (False, True) if dice.random() < 0.4 else (True,):
             attempts += 1
-            attempt, mine = Attempt(servers, epoch, attempts), Counter[str]()
+            attempt, mine = an_attempt(servers, epoch, attempts), Counter[str]()
             for _ in range(dice.randint(1, 3)):
                 some = dice.choices(["one", "two", "a", "b"], k=dice.randint(1, 4))
                 attempt.send(some)
@@ -314,7 +275,7 @@ def test_whatever_happens_each_event_is_in_the_state_or_a_dead_letter_once(start
         sent += mine
     crash(serving)
     newer(start, bad="", follow=False) if is_newer else former(start, bad="")
-    counted = dict(Attempt(servers, 8, 100).run(["one", "two", "a", "b"]))
+    counted = dict(an_attempt(servers, 8, 100).run(["one", "two", "a", "b"]))
     put_aside = Counter(keys(servers))
     assert {k: counted[k] - 1 + put_aside[k] for k in counted} == {k: sent[k] for k in counted}
     assert letters(servers, PENDING) == {}

@@ -10,9 +10,9 @@ import pytest
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
-from tests.runtime.test_dead_letters import counter, kills, letters
-from tests.runtime.test_keyed import Attempt
-from tests.runtime.test_letters_going_back import crash, former, keys, newer
+from tests.support.counters import an_attempt
+from tests.support.letters import counter, kills, letters
+from tests.support.letters_going_back import crash, former, keys, newer
 from udo_protocol.queue import slot
 from udo_protocol.state import checkpoints
 from udo_protocol.state.dead_letters import PENDING
@@ -39,9 +39,9 @@ def promote(servers: Servers, follower: Process) -> None:
 
 def test_what_a_follower_fails_on_in_epochs_that_the_owner_ends_is_no_letter(start: Start, servers: Servers) -> None:
     former(start, bad="one")
-    Attempt(servers, 0, 0).run(["a"])
+    an_attempt(servers, 0, 0).run(["a"])
     follower = newer(start, bad="two")
-    attempt = Attempt(servers, 1, 1)
+    attempt = an_attempt(servers, 1, 1)
     for _ in range(3):  # tried meanwhile
         attempt.send(["two", "one"])
         attempt.frames()
@@ -49,15 +49,15 @@ def test_what_a_follower_fails_on_in_epochs_that_the_owner_ends_is_no_letter(sta
     attempt.frames()
     assert keys(servers) == ["one"] * 3
     promote(servers, follower)
-    assert Attempt(servers, 2, 2).run(["one", "two"]) == [("one", 1)]
+    assert an_attempt(servers, 2, 2).run(["one", "two"]) == [("one", 1)]
     assert sorted(keys(servers)) == ["one"] * 3 + ["two"]
     assert letters(servers, PENDING) == {}
 
 
 def test_of_an_epoch_under_way_the_new_version_makes_the_letters_as_it_makes_the_state(start: Start, servers: Servers) -> None:
     former(start, bad="one")
-    Attempt(servers, 0, 0).run(["a"])
-    attempt = Attempt(servers, 1, 1)
+    an_attempt(servers, 0, 0).run(["a"])
+    attempt = an_attempt(servers, 1, 1)
     attempt.send(["two", "one"])
     assert attempt.answers() == [("two", 1)]
     promote(servers, newer(start, bad="two"))
@@ -65,12 +65,12 @@ def test_of_an_epoch_under_way_the_new_version_makes_the_letters_as_it_makes_the
     attempt.end()
     assert attempt.answers() == [("one", 2)]
     assert [(d.number, d.row, d.operator) for d in letters(servers).values()] == [(1, 0, "t@2"), (2, 0, "t@2")]
-    assert Attempt(servers, 2, 2).run(["one"]) == [("one", 3)]
+    assert an_attempt(servers, 2, 2).run(["one"]) == [("one", 3)]
 
 
 def test_letters_that_a_checkpoint_covers_stay_those_of_the_former_version(start: Start, servers: Servers) -> None:
     former(start, bad="one", retained_bytes=4)  # a checkpoint behind each frame
-    attempt = Attempt(servers, 0, 0)
+    attempt = an_attempt(servers, 0, 0)
     attempt.send(["two", "one"])
     attempt.frames()
     wait_until(lambda: keys(servers, PENDING) == ["one"], 10, "the checkpoint")
@@ -83,13 +83,13 @@ def test_letters_that_a_checkpoint_covers_stay_those_of_the_former_version(start
     assert attempt.answers() == [("one", 1)]
     assert [(d.number, d.row) for d in sorted(letters(servers).values(), key=lambda d: d.number)] == [(1, 1), (2, 0)]
     assert letters(servers, PENDING) == {}
-    assert Attempt(servers, 1, 1).run(["two"]) == []  # its state is the former version's 1
+    assert an_attempt(servers, 1, 1).run(["two"]) == []  # its state is the former version's 1
 
 
 def test_a_follower_that_is_given_up_leaves_no_letters(start: Start, servers: Servers) -> None:
     former(start, bad="")
     follower = newer(start, bad="two")
-    attempt = Attempt(servers, 0, 0)
+    attempt = an_attempt(servers, 0, 0)
     attempt.send(["two", "two"])
     attempt.frames()
     crash(follower)
@@ -106,7 +106,7 @@ def test_with_a_checkpoint_for_each_frame_an_event_that_failed_by_chance_is_answ
     source = ONCE.format(failed=str(tmp_path / "failed"))
     patch = kills(tmp_path / "died", "from udo_runtime.state.durable import Durable", "Durable.save", before=before)
     first = counter(start, patch + source, commit="frame")
-    attempt = Attempt(servers, 0, 0)
+    attempt = an_attempt(servers, 0, 0)
     attempt.send(["odd", "a"])
     assert first.process.wait(20) == -signal.SIGKILL
     assert checkpoints.load_checkpoint(servers.state(), P).seq == (0 if before else 1)

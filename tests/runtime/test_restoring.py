@@ -11,19 +11,20 @@ from udo_runtime.state.session import Session
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
-from tests.runtime.test_keyed import COUNT, COUNTS, EVENTS, GROUPS, TIMERS, Attempt, counter, group_of
-from udo_protocol.queue.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label, encode
+from tests.support.attempt import GROUPS, Attempt, group_of
+from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, attempted, counter
+from udo_protocol.queue.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label
 from udo_protocol.state.stored import ROWS, Row, rows
 
 Start = Callable[..., Process]
-ALL = range(GROUPS)
+ALL = GROUPS
 
 
 class Storing(Attempt):
     """An attempt whose lane has a store."""
 
     def _ask(self, kind: Any, batch: Any = None, **fields: Any) -> Frame:
-        self._push(encode(self._next(kind, **fields), batch))
+        self.push(kind, batch, **fields)
         return self.frames()[-1]
 
     def lacking(self, groups: Sequence[int] = ALL) -> list[tuple[int, int]]:
@@ -55,7 +56,7 @@ def values_of(found: Sequence[Row]) -> dict[bytes, bytes | None]:
 
 def epoch(servers: Servers, number: int, keys: Sequence[str], attempt: int = 0, **more: Any) -> tuple[list[tuple[str, int]], Storing]:
     """An epoch of one partition, up to its END."""
-    made = Storing(servers, number, attempt or 10 * number + 1, **more)
+    made = attempted(Storing, servers, number, attempt or 10 * number + 1, **more)
     return made.run(keys), made
 
 
@@ -65,9 +66,9 @@ def test_what_an_epoch_changed_and_all_there_is_are_taken_after_end(start: Start
     all_of_first = first.taken()
     assert {g for g, _, _ in all_of_first} == {group_of("a"), group_of("x")}
     assert first.taken(full=True) == all_of_first
-    second = Storing(servers, 1, 11)
+    second = attempted(Storing, servers, 1, 11)
     assert second.run(["b"], 20) == []
-    third = Storing(servers, 2, 21)
+    third = attempted(Storing, servers, 2, 21)
     assert third.run(["b"], 20) == [("a", 1)]  # a's timer; x has expired
     changed = values_of(third.taken())
     assert changed[b"\xa1a"] is None
@@ -103,10 +104,10 @@ def test_a_large_state_is_taken_in_several_frames_also_when_the_instance_is_repl
 def test_state_of_an_attempt_that_a_newer_one_has_followed_is_stale(start: Start, servers: Servers) -> None:
     counter(start)
     _, old = epoch(servers, 0, ["a"], 1)
-    newer = Storing(servers, 0, 2)
+    newer = attempted(Storing, servers, 0, 2)
     assert newer.run(["a"]) == [("a", 1)]
     assert old.state().header.kind == STALE
-    unfinished = Storing(servers, 1, 3)
+    unfinished = attempted(Storing, servers, 1, 3)
     unfinished.send(["a"])
     unfinished.frames()
     assert newer.state().header.kind == STALE
@@ -118,7 +119,7 @@ def test_what_was_taken_can_be_brought_to_an_instance_that_has_nothing(start: St
     process = counter(start, TIMERS, "op:Quiet", time_column="t")
     _, first = epoch(servers, 0, ["a", "b"])
     stored, highest = first.taken(full=True), first.state().header.highest_us
-    there = Storing(servers, 1, 1, session="there")
+    there = attempted(Storing, servers, 1, 1, session="there")
     assert there.lacking() == [(n, -1) for n in ALL]
     assert there.restore(stored, highest_us=highest).header.kind == ANSWER
     assert there.lacking() == []
@@ -126,7 +127,7 @@ def test_what_was_taken_can_be_brought_to_an_instance_that_has_nothing(start: St
     process.process.kill()  # what was restored is durable with END
     process.process.wait()
     counter(start, TIMERS, "op:Quiet", time_column="t")
-    last = Storing(servers, 2, 2, session="there")
+    last = attempted(Storing, servers, 2, 2, session="there")
     assert last.lacking() == []
     assert sorted(last.run(["c"], 30)) == [("a", 1), ("b", 1)]
 
@@ -138,13 +139,13 @@ def test_a_group_in_parts_counts_when_it_is_whole_also_over_a_crash_and_a_newer_
     assert len({group_of(k) for k in keys}) == 1
     _, first = epoch(servers, 0, keys)
     stored = first.taken(full=True)
-    dead = Storing(servers, 1, 1, session="there")
+    dead = attempted(Storing, servers, 1, 1, session="there")
     dead.restore([(stored[0][0], b"\xa1z", stored[0][2])], [])  # a key that the newer attempt does not know
-    half = Storing(servers, 1, 2, session="there")
+    half = attempted(Storing, servers, 1, 2, session="there")
     half.restore(stored[:1], [])
-    assert len(half.lacking()) == GROUPS
+    assert len(half.lacking()) == len(GROUPS)
     assert dead.restore(stored[1:]).header.kind == STALE
-    Storing(servers, 0, 1, session="other").run(["q"])  # its checkpoint covers the half
+    attempted(Storing, servers, 0, 1, session="other").run(["q"])  # its checkpoint covers the half
     process.process.kill()
     process.process.wait()
     counter(start)
@@ -157,7 +158,7 @@ def test_lanes_restore_at_the_same_time_and_one_that_brings_nothing_is_an_error_
     counter(start)
     _, first = epoch(servers, 0, ["a", "b", "c", "d"])
     stored = first.taken(full=True)
-    one, two, three = (Storing(servers, 1, 1 + p, p, session="there") for p in range(3))
+    one, two, three = (attempted(Storing, servers, 1, 1 + p, p, session="there") for p in range(3))
     mine = {p: [n for n in ALL if n % 3 == p] for p in range(3)}
     for p, lane in enumerate((one, two)):
         assert [n for n, _ in lane.lacking(mine[p])] == mine[p]
@@ -178,16 +179,16 @@ def test_older_state_gives_way_to_the_stores_as_a_whole(start: Start, servers: S
     """The query has gone on elsewhere and comes back."""
     counter(start, TIMERS, "op:Quiet", time_column="t")
     epoch(servers, 0, ["a", "b"])
-    elsewhere = Storing(servers, 7, 1, session="elsewhere", start_empty=True)
+    elsewhere = attempted(Storing, servers, 7, 1, session="elsewhere", start_empty=True)
     elsewhere.run(["b", "b"], 100)
     stored, highest = elsewhere.taken(full=True), elsewhere.state().header.highest_us
-    back = Storing(servers, 8, 2, run=2)
+    back = attempted(Storing, servers, 8, 2, run=2)
     assert back.lacking() == [(n, -1) for n in ALL]
     back.restore(stored, highest_us=highest)
     assert back.run(["c"], 100) == []
-    assert Storing(servers, 9, 3, run=2).run(["c"], 120) == []
-    assert Storing(servers, 10, 4, run=2).run(["c"], 130) == [("b", 2), ("c", 3)]  # nothing of a: the store has none
-    assert Storing(servers, 1, 9)._ask(RESTORE, groups=ALL).header.kind == STALE  # of the former run
+    assert attempted(Storing, servers, 9, 3, run=2).run(["c"], 120) == []
+    assert attempted(Storing, servers, 10, 4, run=2).run(["c"], 130) == [("b", 2), ("c", 3)]  # nothing of a: the store has none
+    assert attempted(Storing, servers, 1, 9)._ask(RESTORE, groups=ALL).header.kind == STALE  # of the former run
 
 
 def test_a_restored_epoch_cannot_be_replayed_without_its_own_past_and_can_with_it(start: Start, servers: Servers) -> None:
@@ -196,25 +197,25 @@ def test_a_restored_epoch_cannot_be_replayed_without_its_own_past_and_can_with_i
     for e in range(2):
         _, made = epoch(servers, e, ["a"])
         past[e] = made.taken(full=True)
-    Storing(servers, 2, 1, session="there").restore(past[1])
-    again = Storing(servers, 1, 1, run=2, session="there")
+    attempted(Storing, servers, 2, 1, session="there").restore(past[1])
+    again = attempted(Storing, servers, 1, 1, run=2, session="there")
     again.send(["a"])
     assert "its state before epoch 1 is not here" in again.frames()[-1].header.failure.message
-    again = Storing(servers, 1, 2, run=3, session="there")
+    again = attempted(Storing, servers, 1, 2, run=3, session="there")
     assert again.lacking() == [(n, -1) for n in ALL]
     again.restore(past[0])
     assert again.run(["a"]) == [("a", 2)]
-    assert Storing(servers, 2, 3, run=3, session="there").run(["a"]) == [("a", 3)]
+    assert attempted(Storing, servers, 2, 3, run=3, session="there").run(["a"]) == [("a", 3)]
 
 
 def test_a_group_that_a_limit_kept_out_of_an_epoch_says_of_which_one_it_is(start: Start, servers: Servers) -> None:
     counter(start)
     epoch(servers, 0, ["a", "b"])
-    limited = Storing(servers, 1, 2)
+    limited = attempted(Storing, servers, 1, 2)
     limited.send(["a"])
     limited.end([group_of("a")])
     limited.frames()
-    after = Storing(servers, 2, 3)
+    after = attempted(Storing, servers, 2, 3)
     assert after.lacking() == [(n, 0) for n in ALL if n != group_of("a")]
     assert after.run(["a", "b"]) == [("a", 3), ("b", 2)]
 
@@ -225,10 +226,10 @@ def test_state_of_a_former_version_is_migrated_and_of_another_one_refused(start:
     stored = first.taken(full=True)
     source = COUNT + "    def migrate(self, old, from_version): return {'n': old['n'] + 100 * from_version}\n"
     counter(start, source, state_version=3, migrates_from=[0, 2])
-    failed = Storing(servers, 1, 1, session="other").restore(stored, state_version=1).header
+    failed = attempted(Storing, servers, 1, 1, session="other").restore(stored, state_version=1).header
     assert (failed.kind, failed.failure.code) == (ERROR, "state_lost")
     assert "the operator reads 0, 2, 3" in failed.failure.message
-    there = Storing(servers, 1, 1, session="there")
+    there = attempted(Storing, servers, 1, 1, session="there")
     there.restore(stored, state_version=2)
     assert there.run(["a"]) == [("a", 202)]
     assert there.state().header.state_version == 3
@@ -237,7 +238,7 @@ def test_state_of_a_former_version_is_migrated_and_of_another_one_refused(start:
 def test_restored_state_lies_on_the_state_server_after_the_next_end(start: Start, servers: Servers) -> None:
     counter(start)
     _, first = epoch(servers, 0, ["a"])
-    there = Storing(servers, 1, 1, session="there")
+    there = attempted(Storing, servers, 1, 1, session="there")
     there.restore(first.taken(full=True))
     there.run([])
     state = servers.state()

@@ -28,7 +28,7 @@ from udo_runtime.engine.effects import (
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import Letters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.durable import restored
@@ -36,6 +36,7 @@ from udo_runtime.state.session import Session
 
 from udo_protocol.limits import DEFAULT
 from udo_protocol.queue.frame import Bytes, Frame, decode
+from udo_protocol.queue.lane_end import Push, PushReply
 from udo_protocol.state.dead_letters import DEAD, PENDING
 
 
@@ -84,6 +85,26 @@ class Durable:
         return restored(name, self.records[name], {n: g for (s, n), g in self.groups.items() if s == name})
 
 
+@dataclass
+class MemoryLane:
+    """What a LaneEnd is to an attempt; frames are answered while the slot serves."""
+
+    slot: MemorySlot
+    lane: str
+    collected: int = 0
+
+    def push(self, number: int, collected: int, frame: Iterable[Bytes]) -> PushReply:
+        """Append a frame."""
+        self.slot.push(frame)
+        return PushReply(Push.ACCEPTED)
+
+    def collect(self, wait_ms: int) -> list[Frame]:
+        """What has been answered since the last time."""
+        new = self.slot.answers[self.lane][self.collected :]
+        self.collected += len(new)
+        return new
+
+
 class MemorySlot:
     """`operator` keyed by `columns`; `dies_at(n)` says whether the process dies at its n-th effect, counted over all processes.
 
@@ -93,7 +114,7 @@ class MemorySlot:
     def __init__(
         self,
         operator: Callable[[], Operator],
-        keyed: Keyed,
+        keyed: KeyedConfig,
         schemas: tuple[pa.Schema, pa.Schema],
         sent: dict[bytes, pa.Schema],
         *,
@@ -113,6 +134,10 @@ class MemorySlot:
     def push(self, frame: Iterable[Bytes]) -> None:
         """Append a frame."""
         self._log.append(b"".join(map(bytes, frame)))
+
+    def lane(self, name: str) -> MemoryLane:
+        """A lane of this slot."""
+        return MemoryLane(self, name)
 
     def serve(self, read: int = 16) -> None:
         """Answer all that was pushed, `read` frames at a time, by as many processes as it takes."""

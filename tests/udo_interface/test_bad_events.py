@@ -12,7 +12,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from tests.udo_interface.test_keyed import MANIFEST, Stream, key_of
+from tests.support.keyed_stream import MANIFEST, Stream, key_of
 from udo_interface import udo
 from udo_protocol.node.api import connect_node
 

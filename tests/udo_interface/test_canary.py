@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from tests.conftest import wait_until
-from tests.udo_interface.test_keyed import COUNT, MANIFEST, Stream
+from tests.support.keyed_stream import COUNT, MANIFEST, Stream
 from udo_interface import udo
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import wait_until
-from tests.udo_interface.test_keyed import COUNT, MANIFEST, Rows, Stream, key_of
+from tests.support.keyed_stream import COUNT, MANIFEST, Rows, Stream, key_of
 from udo_interface.lane import Collector, Sender, exchange
-from udo_interface.opening import Keyed, Request, conversation
+from udo_interface.opening import KeyedCall, Request, conversation
 from udo_protocol.errors import Stale
 from udo_protocol.formats.schema import GROUP_COLUMN
 
@@ -167,7 +167,7 @@ Lane = tuple[Sender, Collector]
 @contextmanager
 def attempt(platform: Platform, operator: str, session: str, epoch: int, number: int) -> Iterator[Lane]:
     """An attempt at partition 0 as a Spark task makes it."""
-    request = Request(operator, session, 0, number, epoch, keyed=Keyed("run", "call", (0,)))
+    request = Request(operator, session, 0, number, epoch, keyed=KeyedCall("run", "call", (0,)))
     with conversation(platform.node, request, SENT, ANSWERS) as (sender, collector, _):
         yield sender, collector
 

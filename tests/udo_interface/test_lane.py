@@ -15,7 +15,7 @@ from benchmarks.fuzz.frames import framed
 from tests.conftest import wait_until
 from tests.udo_interface.echo import EchoOperator, identity
 from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, Stamp, exchange
-from udo_interface.store import Store, Stored
+from udo_interface.store import Store, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.clock import FakeClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout
@@ -352,7 +352,7 @@ class LyingState(StoreLane):
 def test_an_operator_that_lies_about_its_state_is_an_error_and_no_endless_conversation(bench: Bench, tmp_path: Path) -> None:
     sender, collector = bench.lane()
     sender.stamp = Stamp(1, 7, 0, (3, 4))
-    lane = LyingState(Store(Stored(str(tmp_path), ()), "fraud", "q"), sender, collector, PLACE, 1, 1)
+    lane = LyingState(Store(StoreLocation(str(tmp_path), ()), "fraud", "q"), sender, collector, PLACE, 1, 1)
     with pytest.raises(ProtocolError, match=r"operator fraud@1 .* key group 3 does not come to an end"):
         lane.save()
     lane.lie = frame.Header(kind=frame.ANSWER, groups=[3, 4], epochs=[1])

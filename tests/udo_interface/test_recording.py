@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from tests.cli.conftest import Shell
-from tests.recording import Recorder, folder, replayed
-from tests.udo_interface.test_keyed import COUNT, MANIFEST, Stream
+from tests.support.keyed_stream import COUNT, MANIFEST, Stream
+from tests.support.recording import Recorder, folder, replayed
 from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.stores import KEY, History, write
 from udo_interface.key_groups import groups_of
-from udo_interface.store import File, Store, Stored, chains, newest_at, parsed, superseded
+from udo_interface.store import File, Store, StoreLocation, chains, newest_at, parsed, superseded
 from udo_interface.store_place import located, require_writable
 from udo_protocol.errors import StateLost, UsageError
 from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.state.stored import Row, rows
-
-KEY = (("k", "string"),)
-State = dict[int, dict[bytes, bytes]]
-ABOUT = {"operator": "t", "version": "1", "highest_us": None}
 
 
 def store(tmp_path: Path, **more: Any) -> Store:
-    return Store(Stored(str(tmp_path / "udo"), KEY, **more), "count", "query/1")
-
-
-def write(
-    s: Store,
-    epoch: int,
-    changes: State,
-    *,
-    partition: int = 0,
-    partitions: int = 1,
-    run: int = 1,
-    attempt: int = 1,
-    version: int = 0,
-    full: bool = False,
-    **about: Any,
-) -> Path:
-    file = File(epoch, partition, partitions, run, attempt, version, full)
-    of_file: list[Row] = [(n, k, v) for n in sorted(file.groups) for k, v in changes.get(n, {}).items()]
-    s.write(file, [rows(of_file)], {**ABOUT, **about})
-    return Path(s.directory) / file.name
+    return Store(StoreLocation(str(tmp_path / "udo"), KEY, **more), "count", "query/1")
 
 
 def test_a_files_name_says_which_attempt_it_is_of_and_drafts_are_no_files() -> None:
@@ -63,26 +39,6 @@ def test_deltas_lie_over_the_newest_full_file_and_null_removes(tmp_path: Path) -
     assert s.values(s.files(), [5, 6], 3) == ({5: {b"a": b"2", b"b": b"3"}, 6: {}}, 0)
     assert s.values(s.files(), [5], 2) == ({5: {b"a": b"2", b"b": b"1"}}, 0)
     assert (s.highest_us(s.files(), 3), s.highest_us(s.files(), 2), s.highest_us(s.files(), 1)) == (5, 7, None)
-
-
-class History:
-    """A query's life: epochs of changes, each maybe processed by several runs of other numbers of partitions, all but one in part."""
-
-    def __init__(self, s: Store, draw: Callable[..., Any]) -> None:
-        self.states: list[State] = [{}]
-        run = 0
-        for epoch in range(draw(st.integers(1, 7))):
-            groups = draw(st.lists(st.integers(0, KEY_GROUPS - 1), max_size=5))
-            changes: State = {n: {draw(st.binary(min_size=1, max_size=1)): draw(st.binary(max_size=2))} for n in groups}
-            after = {n: {**self.states[-1].get(n, {}), **changes.get(n, {})} for n in range(KEY_GROUPS)}
-            for complete in [*draw(st.lists(st.just(False), max_size=2)), True]:
-                run += 1
-                partitions = draw(st.integers(1, 4))
-                for p in range(partitions):
-                    for attempt in range(draw(st.integers(int(complete), 2))):
-                        full = epoch == 0 or draw(st.booleans())
-                        write(s, epoch, after if full else changes, partition=p, partitions=partitions, run=run, attempt=attempt, full=full)
-            self.states.append(after)
 
 
 @given(st.data())
@@ -146,7 +102,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     refused("checksum is wrong")
     path.write_bytes(whole)
     assert s.values(s.files(), [5], 1)[0] == {5: {b"a": b"treasure"}}
-    other = Store(Stored(s.stored.location, (("id", "int64"),)), "count", "query/1")
+    other = Store(StoreLocation(s.stored.location, (("id", "int64"),)), "count", "query/1")
     with pytest.raises(StateLost, match="its state is kept by"):
         other.values(other.files(), [5], 1)
 

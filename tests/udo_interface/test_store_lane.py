@@ -14,8 +14,8 @@ import pytest
 
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import exchange
-from udo_interface.opening import Keyed, Request, conversation
-from udo_interface.store import Store, Stored
+from udo_interface.opening import KeyedCall, Request, conversation
+from udo_interface.store import Store, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import Stale, StateElsewhere, StateLost
 from udo_protocol.formats.schema import GROUP_COLUMN
@@ -51,7 +51,7 @@ class Query:
 
     def __init__(self, platform: Platform, operator: str, session: str, directory: Path) -> None:
         self.platform, self.operator, self.session = platform, operator, session
-        self.stored = Stored(str(directory), (("k", "int64"),), full_every=3)
+        self.stored = StoreLocation(str(directory), (("k", "int64"),), full_every=3)
         self.partitions, self.run = 2, 1
         self.latest: int | None = None  # the partition with the latest events; None: the lowest
         self._attempts = 0
@@ -60,7 +60,7 @@ class Query:
     def lane(self, epoch: int, partition: int, *, stored: bool = True) -> Iterator[StoreLane]:
         """A new attempt at a partition's epoch."""
         self._attempts += 1
-        keyed = Keyed(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), started_ms=self.run, stored=stored)
+        keyed = KeyedCall(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), started_ms=self.run, stored=stored)
         request = Request(self.operator, self.session, partition, self._attempts, epoch, keyed=keyed)
         with conversation(self.platform.node, request, SENT, ANSWERS) as (sender, collector, place):
             store = Store(self.stored, self.operator, self.session)

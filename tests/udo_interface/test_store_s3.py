@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import require
+from tests.support.stores import History, write
+from tests.support.stores_s3 import store
+from tests.support.timed_stream import MANIFEST, TIMED, Timed, on, uninterrupted
 from tests.udo_interface.conftest import Platform
 from tests.udo_interface.s3_server import ENVIRONMENT, Relay, S3Server, program
-from tests.udo_interface.test_second_store import MANIFEST, TIMED, Timed, on, uninterrupted
-from tests.udo_interface.test_store import KEY, History, write
-from udo_interface.store import File, Store, Stored
+from udo_interface.store import File
 from udo_interface.store_place import located, put, require_writable
 from udo_protocol.errors import StateLost, Unavailable, UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -58,10 +59,6 @@ def s3() -> Iterator[S3Server]:
 def at(port: int, path: str) -> str:
     """A location there."""
     return f"s3a://{path}?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
-
-
-def store(location: str) -> Store:
-    return Store(Stored(located(location), KEY), "count", "query/1")
 
 
 @pytest.fixture
@@ -208,8 +205,8 @@ def test_a_server_that_goes_away_while_state_is_read_is_no_loss_of_state(s3: S3S
 
 WRITER = """
 import sys
-from tests.udo_interface.test_store import write
-from tests.udo_interface.test_store_s3 import store
+from tests.support.stores import write
+from tests.support.stores_s3 import store
 write(store(sys.argv[1]), 1, {5: {b"a": bytes(int(sys.argv[2]))}}, full=True)
 """
 

@@ -187,7 +187,7 @@ def _chosen(node: Node, deployment: str, ids: tuple[str, ...]) -> list[pb.DeadLe
         if not near:
             raise NotFound(f"no dead letter {text!r}{f' of {deployment}' if deployment else ''} on this node. List them with: udo dead ls")
         if len(near) > 1:
-            raise UsageError(f"{text!r} begins several dead letters: {', '.join(near[:5])}")
+            raise UsageError(f"ambiguous id prefix {text!r}: {', '.join(near[:5])}")
     return found
 
 

@@ -231,7 +231,7 @@ def _one(deployment: str, text: str, there: list[str], where: str) -> str:
     if len(near) == 1:
         return near[0]
     if near:
-        raise UsageError(f"{text!r} begins several sessions of {deployment!r}: {', '.join(near)}")
+        raise UsageError(f"ambiguous prefix {text!r} of sessions of {deployment!r}: {', '.join(near)}")
     names = ", ".join(there[:5]) or "none"
     raise NotFound(f"deployment {deployment!r} has no session {text!r} {where}; there are: {names}. List them with: udo state ls")
 

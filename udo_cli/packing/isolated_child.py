@@ -18,13 +18,15 @@ from typing import Any
 def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batches: Any) -> Iterator[Any]:
     """All events as epoch 0 of one session, then its END, then an epoch without events, whose END fires the timers due by then."""
     import pyarrow as pa
-    from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+    from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
     from udo_runtime.state.session import Session
 
     from udo_protocol.proto.frame_pb2 import Label
     from udo_protocol.queue.frame import Header
 
-    keyed = KeyedProcessor(processor.per_event, Keyed(**{**request["keyed"], "columns": tuple(request["keyed"]["columns"])}), output, ctx)
+    keyed = KeyedProcessor(
+        processor.per_event, KeyedConfig(**{**request["keyed"], "columns": tuple(request["keyed"]["columns"])}), output, ctx
+    )
     session = Session("udo test")
     first, second = (Header(label=Label(run=1, epoch=epoch, attempt=1), groups=[0]) for epoch in (0, 1))
     for batch in batches:
@@ -42,8 +44,8 @@ def _answer(done: Any) -> Any:
 def _migrate(processor: Any, request: dict[str, Any]) -> None:
     """The operator's migrate() over every key in the file."""
     import msgpack
-    from udo_runtime.execution.keyed import unpack_key
-    from udo_runtime.state.groups import PACKED_TIMERS, migrated
+    from udo_runtime.execution.timers import unpack_key
+    from udo_runtime.state.codec import PACKED_TIMERS, migrated
     from udo_runtime.state.versions import Versions
 
     keyed = request["keyed"]

@@ -109,7 +109,7 @@ class Manifest(BaseModel):
 
     @property
     def keyed(self) -> dict[str, Any] | None:
-        """How an instance is to key its state (udo_runtime.execution.keyed.Keyed); None for a stateless operator."""
+        """How an instance is to key its state (udo_runtime.execution.keyed.KeyedConfig); None for a stateless operator."""
         if not self.key:
             return None
         time = self.event_time

@@ -85,7 +85,7 @@ def following(prefix: str) -> list[str]:
 
 
 def letters(prefix: str) -> list[str]:
-    """On the state server, an instance of a stateless operator whose bad events are kept. Others have no business there."""
+    """On the state server, an instance of a stateless operator whose bad events are kept. Others have no user there."""
     p = _literal(prefix)
     return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}follower"])
 

@@ -53,7 +53,7 @@ class Login:
 
 
 class Connection:
-    """A connection; `run_id` names the server's incarnation. Not safe for use by several threads at once."""
+    """A connection; `run_id` is the server's: another one after each start. Not safe for use by several threads at once."""
 
     def __init__(
         self, socket_path: str, *, run_id: str | None = None, timeout_s: float = SERVER_WAIT_S, login: Login | None = None
@@ -94,8 +94,8 @@ class Connection:
         self.send([*auth, ("INFO", "server")])
         for reply in [self.receive() for _ in range(len(auth) + 1)]:
             if isinstance(reply, ReplyError):
-                who = f"as {self.login.user}" if self.login else "without a login"
-                raise Unauthorized(f"the server on {self.path} lets nobody in {who}: {reply}") from reply
+                what = f"failed for user {self.login.user}" if self.login else "required"
+                raise Unauthorized(f"authentication {what} at the server on {self.path}: {reply}") from reply
         return bytes(reply).decode()
 
     def close(self) -> None:

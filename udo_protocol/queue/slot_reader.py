@@ -43,7 +43,7 @@ class Read:
 
 
 class SlotReader:
-    """An instance's side: range reads at its own cursor, answers, parking. Shadow until its token is the owner."""
+    """An instance's side: range reads at its own cursor, answers, parking. Standby until its token is the owner."""
 
     def __init__(self, conn: Connection, prefix: str, name: str, token: int, limits: Limits = DEFAULT) -> None:
         self.conn, self.prefix, self.name, self.token, self.limits = conn, prefix, name, token, limits
@@ -64,7 +64,7 @@ class SlotReader:
         self.conn.send(read if park_ms is None else [*self._park(cursor, park_ms, "parked"), *read])
 
     def receive_read(self, cursor: int) -> Read | None:
-        """The range, or None if the base moved meanwhile (read again). Frames a shadow must not see are left out."""
+        """The range, or None if the base moved meanwhile (read again). Frames a standby must not see are left out."""
         (base, emitted, owner), frames = self.conn.receive_transaction(2)
         try:
             read = Read(max(cursor, self._base), frames, as_int(base, 1), as_int(emitted), as_int(owner))
@@ -134,9 +134,9 @@ class SlotReader:
             raise Fenced(f"instance {self.name}: token {self.token} is not the owner of {self.prefix} any more, {reply[1]} is")
         return status
 
-    def park(self, cursor: int, wait_ms: int, *, shadow: bool = False) -> bool:
-        """Sleep until there is something at `cursor` (a shadow: until it is promoted); False if nothing came in time."""
-        self.conn.send(self._park(cursor, wait_ms, "waiting" if shadow else "parked"))
+    def park(self, cursor: int, wait_ms: int, *, standby: bool = False) -> bool:
+        """Sleep until there is something at `cursor` (a standby: until it is promoted); False if nothing came in time."""
+        self.conn.send(self._park(cursor, wait_ms, "waiting" if standby else "parked"))
         return self.woken(wait_ms)
 
     def _park(self, cursor: int, wait_ms: int, group: str) -> list[Sequence[Arg]]:

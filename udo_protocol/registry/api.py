@@ -165,8 +165,8 @@ class Registry(Content):
         update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes there
         (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
         "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
-        starts a shadow of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
-        changes the owner and reports "answering"; a shadow whose update is gone without promotion is discarded.
+        starts a standby of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
+        changes the owner and reports "answering"; a standby whose update is gone without promotion is discarded.
         """
         return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted?after={after}&wait_s={wait_s}", read_s=wait_s + self._timeout_s)
 

@@ -19,14 +19,14 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What durable state covers: frames up to `seq` of the queue server's run `incarnation`, and answers not yet emitted.
+    """What durable state covers: frames up to `seq` of the queue server run `run_id`, and answers not yet emitted.
 
     `riding` are the answers, as (lane, frame), to the last frames of the range: they were made durable with the state and
     are emitted from here if their instance died before it could.
     """
 
     seq: int = 0
-    incarnation: str = ""
+    run_id: str = ""
     riding: Sequence[tuple[str, bytes | bytearray]] = ()
 
 
@@ -51,7 +51,7 @@ def checkpoint(
     riding: list[Arg] = [part for lane, frame in covers.riding for part in (lane, frame)]
     commands: list[Sequence[Arg]] = [
         *writes,
-        ("SET", f"{prefix}ckpt", f"{covers.seq} {covers.incarnation}"),
+        ("SET", f"{prefix}ckpt", f"{covers.seq} {covers.run_id}"),
         ("DEL", f"{prefix}riding"),
     ]
     if riding:
@@ -104,10 +104,10 @@ def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
     if covers is None:
         return Checkpoint()
     with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
-        seq, incarnation = bytes(covers).decode().split(" ")
+        seq, run_id = bytes(covers).decode().split(" ")
     with untrusted.reading(f"{prefix}riding", "lanes and answers"):
         answers = [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)]
-    return Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), incarnation, answers)
+    return Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), run_id, answers)
 
 
 def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: str = "", started_ms: int = 0) -> int:
@@ -134,6 +134,6 @@ def cut(state: Connection, prefix: str) -> dict[str, tuple[int, str]]:
     flat = state.call("HGETALL", f"{prefix}cut")
     found = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):
-        seq, _, incarnation = bytes(value).decode().partition(" ")
-        found[bytes(name).decode()] = (int(seq), incarnation)
+        seq, _, run_id = bytes(value).decode().partition(" ")
+        found[bytes(name).decode()] = (int(seq), run_id)
     return found

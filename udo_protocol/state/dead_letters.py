@@ -48,10 +48,10 @@ class KeyedName(NamedTuple):
 
 
 class LaneName(NamedTuple):
-    """A stateless event is named by its lane; `seq` of the log of the queue server's run `incarnation` tells whether it was answered."""
+    """A stateless event is named by its lane; `seq` of the log of the queue server run `run_id` tells whether it was answered."""
 
     lane: str
-    incarnation: str
+    run_id: str
     seq: int
     number: int
     row: int
@@ -66,8 +66,8 @@ def parse_name(text: str) -> KeyedName | LaneName:
     if kind == "k":
         session, *numbers = rest.rsplit("|", 6)
         return KeyedName(session, *map(int, numbers))
-    lane, incarnation, *numbers = rest.rsplit("|", 4)
-    return LaneName(lane, incarnation, *map(int, numbers))
+    lane, run_id, *numbers = rest.rsplit("|", 4)
+    return LaneName(lane, run_id, *map(int, numbers))
 
 
 @dataclass(frozen=True)
@@ -135,4 +135,4 @@ def move(state: Connection, source: str, target: str) -> None:
         for text, data in zip(flat[::2], flat[1::2], strict=True):
             with suppress(SlotBroken), untrusted.reading(source + kind, "names of dead letters"):  # what is none goes with the slot
                 name = parse_name(bytes(text).decode())
-                state.call("HSET", target + kind, str(name._replace(incarnation="") if isinstance(name, LaneName) else name), data)
+                state.call("HSET", target + kind, str(name._replace(run_id="") if isinstance(name, LaneName) else name), data)

@@ -1,8 +1,8 @@
 """A follower of a keyed slot: told of every checkpoint while it lasts, so that it has the state in memory when it is promoted.
 
 The owner puts what it writes into the follower's journal, in the step that writes it. A follower first announces itself and
-then reads the state at leisure: what it reads may be newer than where it began, but no entry of the journal is missing, and
-entries hold whole values, so that applying one twice does no harm.
+then reads the state, in many steps: what it reads may be newer than where it began, but no entry of the journal is missing,
+and entries hold whole values, so that applying one twice does no harm.
 """
 
 from __future__ import annotations

@@ -21,23 +21,23 @@ _PIN = "rollback"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is kept: `info` of who kept it, and the frames that state covers: up to `seq` of the log of the queue server's run `log`."""
+class KeptState:
+    """What is kept: `info` of who kept it, and the frames that state covers: up to `seq` of the log of the queue server run `run_id`."""
 
     info: Mapping[str, Any]
     seq: int
-    log: str
+    run_id: str
 
 
 def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, Any], window_ms: int) -> None:
     """Keep the state as it is durable now, and the frames behind it; nobody may own the slot meanwhile."""
     covers = load_checkpoint(state, prefix)
-    seq = covers.seq if covers.incarnation == queue.run_id else 0
+    seq = covers.seq if covers.run_id == queue.run_id else 0
     queue.call("FCALL", "udo_pin", 1, prefix, _PIN, seq + 1, window_ms)
     state.call("FCALL", "udo_keep", 1, prefix, json.dumps({**info, "seq": seq, "log": queue.run_id}))
 
 
-def kept(state: Connection, prefix: str) -> Kept | None:
+def kept(state: Connection, prefix: str) -> KeptState | None:
     """What is kept, if anything that can be used."""
     key = f"{prefix}kept"
     with suppress(SlotBroken):
@@ -47,7 +47,7 @@ def kept(state: Connection, prefix: str) -> Kept | None:
         info = untrusted.document(text, key)
         with untrusted.reading(key, "digest, until, seq and log"):
             known = {"digest": str(info["digest"]), "until": untrusted.measure(info.get("until", 0), key)}
-            return Kept({**info, **known}, untrusted.number(info["seq"], key), str(info["log"]))
+            return KeptState({**info, **known}, untrusted.number(info["seq"], key), str(info["log"]))
     return None
 
 
@@ -78,6 +78,6 @@ def release(queue: Connection, prefix: str) -> None:
 
 
 def forget(state: Connection, queue: Connection, prefix: str) -> None:
-    """Nobody will come back."""
+    """No rollback is possible any more: what was kept for one is removed."""
     state.call("FCALL", "udo_forget_kept", 1, prefix)
     release(queue, prefix)

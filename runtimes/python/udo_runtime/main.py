@@ -31,7 +31,7 @@ from udo_runtime.output import by_lines
 from udo_runtime.sdk.api import Context
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
-# Whoever is replaced leaves so much later, at the lowest priority: its successor has the processor to itself until then.
+# A replaced instance exits after this delay, at the lowest priority, so that its successor's first answers have the processor.
 _LEAVING_S, _LEAVING_NICE = 0.25, 19
 # How often a waiting warm instance looks whether its node manager still lives.
 _WARM_POLL_S = 5
@@ -78,7 +78,7 @@ def _yield_to_others(nice: int) -> None:
             f.write(str(nice))
 
 
-class Instance(Protocol):
+class Assigned(Protocol):
     """What serves an assignment."""
 
     link: Link
@@ -87,7 +87,7 @@ class Instance(Protocol):
         """Until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
 
 
-def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: Limits) -> Instance:
+def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: Limits) -> Assigned:
     link = Link(conn, SlotReader(conn, a["prefix"], a["instance"], a["token"], limits), limits)
     if comparing := a.get("comparing"):
         _yield_to_others(comparing["nice"])

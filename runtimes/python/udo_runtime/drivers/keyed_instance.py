@@ -20,7 +20,7 @@ from udo_runtime.drivers.stateless_instance import Schemas, replies_of
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.keyed import Engine
 from udo_runtime.engine.letters import Letters
-from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
@@ -34,7 +34,7 @@ class KeyedInstance:
 
     def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
         self.link, self._a, self._schemas = link, a, schemas
-        keyed = Keyed(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
+        keyed = KeyedConfig(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
         run = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
         run.policy = Policy(a.get("policy") == DEAD_LETTER, link.limits.retries, link.counters.retried)
         versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)

@@ -70,7 +70,7 @@ class Link:
     def park_standby(self, cursor: int, wait_ms: int) -> None:
         """Sleep until promoted, at most so long."""
         with self.parking():
-            self.reader.park(cursor, wait_ms, shadow=True)
+            self.reader.park(cursor, wait_ms, standby=True)
         self.housekeeping()
 
     def housekeeping(self, settle: Callable[[], None] = lambda: None) -> None:

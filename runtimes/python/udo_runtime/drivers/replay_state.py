@@ -14,7 +14,7 @@ from udo_runtime.engine.effects import Checkpoint, LoadSession, Trim
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import Letters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.durable import restored
@@ -31,7 +31,7 @@ def engine(
     ctx: Context,
 ) -> Engine:
     """As it was in front of the first frame. It keeps no dead letters: a bad event fails its frame, where it can be looked at."""
-    how = Keyed(**{**keyed, "columns": tuple(keyed["columns"])})
+    how = KeyedConfig(**{**keyed, "columns": tuple(keyed["columns"])})
     target = processor.per_event
     running = Engine(
         KeyedProcessor(target, how, schemas[1], ctx),

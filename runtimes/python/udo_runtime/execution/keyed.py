@@ -20,19 +20,16 @@ from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import Bad, bad_row, empty, joined, rows_of
 from udo_runtime.execution.failure import ProcessingError, event_text, explained, not_answers, own_traceback, rows_to_batch
 from udo_runtime.execution.keyed_bad_events import Again, Policy, Unit
+from udo_runtime.execution.timers import EPOCH, EXPIRY, KeyedContext, take_due, to_us, unpack_key
 from udo_runtime.sdk.api import Context, Operator
-from udo_runtime.state.groups import EXPIRES, TIMERS, Group, Label, pack, unpack
+from udo_runtime.state.codec import EXPIRES, TIMERS
+from udo_runtime.state.groups import Label
 from udo_runtime.state.savepoint import Timed
 from udo_runtime.state.session import Session, time_group
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# A group's timers and expirations by packed key, in µs since the epoch: several timers, one expiration. At one time timers
-# fire first.
-TIMER, EXPIRY = "t", "x"
-
 
 @dataclass(frozen=True)
-class Keyed:
+class KeyedConfig:
     """How an operator is keyed: from its manifest."""
 
     columns: tuple[str, ...]
@@ -49,60 +46,13 @@ class Keyed:
         return self.commit == "frame"
 
 
-def to_us(when: dt.datetime) -> int:
-    """µs since the epoch; a time without zone counts as UTC."""
-    when = when if when.tzinfo else when.replace(tzinfo=dt.UTC)
-    return (when - _EPOCH) // dt.timedelta(microseconds=1)
-
-
-class KeyedContext(Context):
-    """The context of a keyed operator: the state of the event's key, timers, the watermark."""
-
-    key: Any = None
-    state: dict[str, Any]
-    _groups: dict[int, Group]
-    _number: int  # of the key's group
-    _watermark_us: int | None = None
-    _journal: list[Timed] | None = None  # timers set, where they may have to be taken back
-    # Changed for every event: without the check of a frozen dataclass, which is Python code.
-    __setattr__ = object.__setattr__
-
-    @property
-    def watermark(self) -> dt.datetime | None:
-        """Highest event time of the epochs before this one, minus the declared delay; None before the first."""
-        return None if self._watermark_us is None else _EPOCH + dt.timedelta(microseconds=self._watermark_us)
-
-    def timer(self, at: dt.datetime) -> None:
-        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
-        at_us, packed = to_us(at), pack(self.key)
-        due = self._timers(TIMER).setdefault(packed, [])
-        if at_us not in due:
-            due.append(at_us)
-            if self._journal is not None:
-                self._journal.append(Timed(self._number, TIMER, packed, at_us, None))
-
-    def expire(self, at: dt.datetime) -> None:
-        """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
-        at_us = to_us(at)
-        if self.state.get(EXPIRES) != at_us:
-            self.state[EXPIRES] = at_us
-            packed, expirations = pack(self.key), self._timers(EXPIRY)
-            if self._journal is not None:
-                self._journal.append(Timed(self._number, EXPIRY, packed, at_us, expirations.get(packed)))
-            expirations[packed] = at_us
-
-    def _timers(self, kind: str) -> dict[bytes, Any]:
-        of_kind: dict[bytes, Any] = self._groups[self._number].open(TIMERS).setdefault(kind, {})
-        return of_kind
-
-
 class KeyedProcessor:
     """Runs a per-event operator over keyed frames of any session."""
 
     policy = Policy()
     on_trial = False  # what the operator answers to events goes nowhere
 
-    def __init__(self, target: Operator, keyed: Keyed, output: pa.Schema, ctx: Context) -> None:
+    def __init__(self, target: Operator, keyed: KeyedConfig, output: pa.Schema, ctx: Context) -> None:
         self._operator, self._keyed, self._output = target, keyed, output
         self._nothing = empty(output)
         self.commit_frame = keyed.commit_frame
@@ -219,7 +169,7 @@ class KeyedProcessor:
 
         touched = [states[key] for key in {keys[row] for row in usable}]
         with self._journaled() as journal:
-            frame = bad_events.Frame(session.groups, journal, touched, whole, lambda: map(unit, range(len(events))))
+            frame = bad_events.UserCalls(session.groups, journal, touched, whole, lambda: map(unit, range(len(events))))
             return bad_events.run(frame, policy, self._output)
 
     def _without_key(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any] | ProcessingError], list[Any], dict[int, ProcessingError]]:
@@ -308,7 +258,7 @@ class KeyedProcessor:
             group = session.groups[n]
             if TIMERS not in group.live and TIMERS not in group.values:
                 continue
-            due += _due(group.open(TIMERS), n, watermark_us)
+            due += take_due(group.open(TIMERS), n, watermark_us)
         due.sort()
         ctx = self._ctx
 
@@ -321,7 +271,7 @@ class KeyedProcessor:
         def unit(row: int) -> Unit:
             at, kind, n, packed = due[row]
             key = unpack_key(packed)
-            event = {"key": key, "at": _EPOCH + dt.timedelta(microseconds=at)}
+            event = {"key": key, "at": EPOCH + dt.timedelta(microseconds=at)}
             return Unit(
                 ctx._groups[n].open(key),
                 lambda: self._on_timer(n, kind, at, packed),
@@ -330,7 +280,7 @@ class KeyedProcessor:
 
         touched = {packed: ctx._groups[n].open(unpack_key(packed)) for _, _, n, packed in due}
         with self._journaled() as journal:
-            frame = bad_events.Frame(session.groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
+            frame = bad_events.UserCalls(session.groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
             return bad_events.run(frame, self.policy, self._output)
 
     def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Sequence[dict[str, Any]]:
@@ -341,7 +291,7 @@ class KeyedProcessor:
             if ctx.state.get(EXPIRES) == at_us:  # else a later call replaced it
                 ctx.state.clear()
             return ()
-        when = _EPOCH + dt.timedelta(microseconds=at_us)
+        when = EPOCH + dt.timedelta(microseconds=at_us)
         return self._answers(lambda: self._operator.on_timer(ctx.key, when, ctx), {"key": ctx.key, "at": when}, "on_timer: ")
 
     def _wrong(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
@@ -366,26 +316,6 @@ class KeyedProcessor:
             )
 
 
-def _due(timers: dict[str, Any], number: int, watermark_us: int) -> list[tuple[int, str, int, bytes]]:
-    """Take the timers and expirations of a group that are due: (when, kind, group, packed key)."""
-    due: list[tuple[int, str, int, bytes]] = []
-    for key, at in list(timers.get(EXPIRY, {}).items()):
-        if at <= watermark_us:
-            due.append((at, EXPIRY, number, key))
-            del timers[EXPIRY][key]
-    for key, times in list(timers.get(TIMER, {}).items()):
-        passed = [at for at in times if at <= watermark_us]
-        if passed:
-            due += [(at, TIMER, number, key) for at in passed]
-            rest = timers[TIMER][key] = [at for at in times if at > watermark_us]
-            if not rest:
-                del timers[TIMER][key]
-    for kind in (TIMER, EXPIRY):
-        if kind in timers and not timers[kind]:
-            del timers[kind]
-    return due
-
-
 def _is_nan(key: Any) -> bool:
     return any(part != part for part in key) if isinstance(key, tuple) else key != key
 
@@ -399,9 +329,3 @@ def _nan_key(columns: Sequence[str], event: dict[str, Any] | None = None) -> Pro
 def label_of(header: Header) -> Label:
     """The attempt a frame belongs to."""
     return Label(header.label.run, header.label.epoch, header.label.attempt)
-
-
-def unpack_key(packed: bytes) -> Any:
-    """The key as events carry it: several columns make a tuple."""
-    key = unpack(packed)
-    return tuple(key) if isinstance(key, list) else key

@@ -52,7 +52,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Frame:
+class UserCalls:
     """The events of a frame, or the timers due at its END: `whole` runs all, `units` are they one by one."""
 
     groups: dict[int, Group]
@@ -66,7 +66,7 @@ class Frame:
         return Savepoint(self.groups, self.journal, states)
 
 
-def run(frame: Frame, policy: Policy, output: pa.Schema) -> tuple[pa.RecordBatch, list[Bad]]:
+def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordBatch, list[Bad]]:
     """The answer to a frame, and its bad events, which have left no trace; ProcessingError under `fail`."""
     before = frame.savepoint(frame.states)  # what an earlier frame left has been looked at then
 
@@ -97,7 +97,7 @@ def run(frame: Frame, policy: Policy, output: pa.Schema) -> tuple[pa.RecordBatch
     return joined([rows_to_batch(list(part), output) for part in parts], output), bad
 
 
-def _singly(frame: Frame, output: pa.Schema | None) -> tuple[list[Answers], list[Bad]]:
+def _singly(frame: UserCalls, output: pa.Schema | None) -> tuple[list[Answers], list[Bad]]:
     """The answers to each good one, and the bad ones; with `output`, one whose answer does not fit it is bad, too."""
     good: list[Answers] = []
     bad: list[Bad] = []

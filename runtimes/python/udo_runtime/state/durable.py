@@ -23,15 +23,15 @@ from udo_runtime.state.versions import Versions
 
 
 class Durable:
-    """The state server as one slot's owner sees it; `incarnation` is the queue server's run id."""
+    """The state server as one slot's owner sees it; `run_id` is the queue server's."""
 
-    def __init__(self, state: Connection, prefix: str, token: int, incarnation: str, versions: Versions | None = None) -> None:
-        self._state, self._prefix, self._token, self._incarnation = state, prefix, token, incarnation
+    def __init__(self, state: Connection, prefix: str, token: int, run_id: str, versions: Versions | None = None) -> None:
+        self._state, self._prefix, self._token, self._run_id = state, prefix, token, run_id
         self._versions = versions
 
     def follower(self, name: str, *, rewind: bool = False) -> Follower:
         """What lets the instance `name` have the state before it is promoted: the owner's, or what was kept before an update."""
-        return (Rewinder if rewind else Follower)(self._state, self._prefix, name, self._incarnation, self._versions)
+        return (Rewinder if rewind else Follower)(self._state, self._prefix, name, self._run_id, self._versions)
 
     def owns(self) -> bool:
         """Whether only this instance can make checkpoints: the first half of its promotion."""
@@ -40,7 +40,7 @@ class Durable:
     def covered(self) -> Covered:
         """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
         covers = load_checkpoint(self._state, self._prefix)
-        return covers if covers.incarnation == self._incarnation else Covered()
+        return covers if covers.run_id == self._run_id else Covered()
 
     def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
         """What is covered and, by session, the attempts that had met an error by then, as (partition, *label)."""
@@ -50,7 +50,7 @@ class Durable:
 
     def cuts(self) -> dict[str, int]:
         """Sessions dropped or replaced from outside, and the last frame of the log that belonged to what was there before."""
-        return {name: seq for name, (seq, run) in cut(self._state, self._prefix).items() if run == self._incarnation}
+        return {name: seq for name, (seq, run) in cut(self._state, self._prefix).items() if run == self._run_id}
 
     def load(self, name: str) -> Session:
         """The session as the last checkpoint left it; a new one if it has none."""
@@ -75,7 +75,7 @@ class Durable:
         for piece in content.pieces:
             writes += self._piece(piece)
         writes += [("HSET", f"{self._prefix}sessions", name, text) for name, text in records.items()]
-        covers = Covered(checkpoint.seq, self._incarnation, checkpoint.riding)
+        covers = Covered(checkpoint.seq, self._run_id, checkpoint.riding)
 
         def entries(follower: str) -> Sequence[bytes]:
             return () if follower == own else journal_entries(checkpoint.seq, content.pieces, records, content.dropped)

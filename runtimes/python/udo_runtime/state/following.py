@@ -1,4 +1,4 @@
-"""Having the owner's state in memory before being promoted: loaded at leisure, kept up with by the owner's journal.
+"""The state of a standby: it loads the owner's, then applies the owner's journal, so that a promotion has nothing left to load.
 
 What a follower processes itself, frames that the owner has answered since its last checkpoint, is on trial: the next
 checkpoint takes its place, so that the state is always what the version made of it that answered.
@@ -17,7 +17,8 @@ from udo_protocol.state import following
 from udo_protocol.state.checkpoints import load_checkpoint
 from udo_protocol.state.rewinding import kept, rewind
 from udo_runtime.engine.content import Piece
-from udo_runtime.state.groups import Group, pack, unpack
+from udo_runtime.state.codec import pack, unpack
+from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions
 
@@ -39,9 +40,9 @@ class Follower:
     rewinds = False  # whether the first checkpoint goes back to an older state
     covered = 0  # what a state that is gone back to covers
 
-    def __init__(self, state: Connection, prefix: str, name: str, incarnation: str, versions: Versions | None = None) -> None:
+    def __init__(self, state: Connection, prefix: str, name: str, run_id: str, versions: Versions | None = None) -> None:
         self._state, self._prefix, self._name = state, prefix, name
-        self._incarnation, self._versions = incarnation, versions
+        self._run_id, self._versions = run_id, versions
         self.follows = True  # until it was last told: of everything
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
@@ -52,7 +53,7 @@ class Follower:
         following.begin(self._state, self._prefix, self._name)
         self._renew_at = 0.0
         covers = load_checkpoint(self._state, self._prefix)
-        covered = covers.seq if covers.incarnation == self._incarnation else 0
+        covered = covers.seq if covers.run_id == self._run_id else 0
         flat = self._state.call("HGETALL", f"{self._prefix}sessions")
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             self._load(bytes(name).decode(), bytes(text))
@@ -214,7 +215,7 @@ class Rewinder(Follower):
         found = kept(self._state, p)
         if found is None:
             raise StateLost("nothing is kept from before the update any more: it is too late to go back")
-        if found.log != self._incarnation:
+        if found.run_id != self._run_id:
             raise StateLost("the queue server was lost since the update, and the input with it: it is too late to go back")
         flat = self._state.call("HGETALL", f"{p}kept:sessions")
         for name, text in zip(flat[::2], flat[1::2], strict=True):
@@ -241,7 +242,7 @@ class Rewinder(Follower):
         return None
 
     def keep_lease(self) -> None:
-        """Nobody tells anything."""
+        """It holds no lease: there is no journal to read."""
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         if kept(self._state, self._prefix) is None:

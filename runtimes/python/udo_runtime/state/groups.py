@@ -7,31 +7,32 @@ touched an ENDed group, the ENDed values as a `candidate`. Each rule closes a ho
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
-
-import msgpack
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from udo_protocol.errors import TwoProducers
+from udo_runtime.state.codec import (
+    EMPTY,
+    TIMERS,
+    Delta,
+    Values,
+    columns,
+    migrated,
+    pack,
+    pack_large,
+    state_version,
+    unpack,
+    unpack_all,
+    unpack_tuples,
+    with_keys,
+    with_packed_keys,
+)
 from udo_runtime.state.versions import Versions
 
-# Keys (the value of a key column, a tuple of several) to packed values.
-Values = dict[Any, bytes]
-Delta = dict[Any, bytes | None]
-# The key of the group's own timers: a tuple of no columns, which no event has.
-TIMERS: tuple[()] = ()
-PACKED_TIMERS = b"\x90"  # as it stands outside of a group
-# In a key's state: when it expires.
-EXPIRES = "\0expires"
-_EMPTY = b"\x80"
 # In place of an attempt: the group came from a store.
 RESTORED = -1
 # In place of ENDed: the attempt was cut short, and none had ENDed before it. The epoch is complete, with nothing done in it.
 VOID = 2
-_V = TypeVar("_V")
 
 
 class Label(NamedTuple):
@@ -40,66 +41,6 @@ class Label(NamedTuple):
     run: int
     epoch: int
     attempt: int
-
-
-# Extension types beside MessagePack's own timestamp (-1, for times with a zone).
-_NAIVE, _DATE, _DECIMAL = 1, 2, 3
-_EPOCH = dt.datetime(1970, 1, 1)
-
-
-def _extend(value: Any) -> Any:
-    if isinstance(value, dt.datetime):
-        if value.tzinfo is not None:
-            return msgpack.Timestamp.from_datetime(value)
-        return msgpack.ExtType(_NAIVE, ((value - _EPOCH) // dt.timedelta(microseconds=1)).to_bytes(8, "big", signed=True))
-    if isinstance(value, dt.date):
-        return msgpack.ExtType(_DATE, value.toordinal().to_bytes(4, "big"))
-    if isinstance(value, Decimal):
-        return msgpack.ExtType(_DECIMAL, str(value).encode())
-    raise TypeError(f"state holds a {type(value).__name__}: expected numbers, text, bytes, times, lists and dicts of these")
-
-
-def _extended(code: int, data: bytes) -> Any:
-    if code == _NAIVE:
-        return _EPOCH + dt.timedelta(microseconds=int.from_bytes(data, "big", signed=True))
-    if code == _DATE:
-        return dt.date.fromordinal(int.from_bytes(data, "big"))
-    if code == _DECIMAL:
-        return Decimal(data.decode())
-    return msgpack.ExtType(code, data)
-
-
-# One packer for all keys and values: making one takes longer than packing a small value (50 instead of 350 ns).
-_pack: Callable[[Any], bytes] = msgpack.Packer(default=_extend).pack
-
-
-def pack(value: Any) -> bytes:
-    """MessagePack; what it lacks (times without zone, dates, decimals) as extension types, see docs/protocol.md."""
-    return _pack(value)
-
-
-def _pack_large(value: Any) -> bytes:
-    return msgpack.packb(value, default=_extend)  # type: ignore[no-any-return]
-
-
-# Inverse of pack; times with a zone come back in UTC, tuples as lists.
-unpack: Callable[[bytes], Any] = partial(msgpack.unpackb, timestamp=3, strict_map_key=False, ext_hook=_extended)
-_unpack_tuples = partial(msgpack.unpackb, timestamp=3, use_list=False, ext_hook=_extended)
-
-
-def _unpack_all(raws: Iterable[bytes], count: int) -> list[Any]:
-    """Many values as one array: 75 instead of 300 ns each."""
-    return unpack(b"".join((b"\xdd", count.to_bytes(4, "big"), *raws)))  # type: ignore[no-any-return]
-
-
-def _columns(version: int, delta: Delta | Values) -> list[Any]:
-    """What is stored of a dict by key: state version, keys, values in the same order. Two arrays are read without hashing."""
-    return [version, list(delta), list(delta.values())]
-
-
-def state_version(packed: bytes) -> int:
-    """The state version of a stored piece (0 to 127: one byte behind the array's)."""
-    return packed[1]
 
 
 class Group:
@@ -207,7 +148,7 @@ class Group:
         old = values.get(key)
         if value == old:
             return
-        key_bytes = 0 if old is not None and value is not None else len(_pack(key)) * (1 if old is None else -1)
+        key_bytes = 0 if old is not None and value is not None else len(pack(key)) * (1 if old is None else -1)
         self.size += key_bytes + len(value or b"") - len(old or b"")
         self.dirty[key] = value
         if self.originals is not None:
@@ -263,7 +204,7 @@ class Group:
         if not live.keys().isdisjoint(keys):
             keys = [k for k in keys if k not in live]
         raws = list(map(self.values.get, keys))
-        live.update(zip(keys, _unpack_all([r or _EMPTY for r in raws], len(raws)), strict=True))
+        live.update(zip(keys, unpack_all([r or EMPTY for r in raws], len(raws)), strict=True))
         self._opened += raws
         undo = self.undo
         if undo.keys().isdisjoint(keys):
@@ -277,11 +218,11 @@ class Group:
         live, opened = self.live, self._opened
         if not live:
             return
-        packed = list(map(_pack, live.values()))
+        packed = list(map(pack, live.values()))
         if packed != opened:
-            if None in opened or _EMPTY in packed:
+            if None in opened or EMPTY in packed:
                 for key, value in zip(live, packed, strict=True):
-                    self._put(key, None if value == _EMPTY else value)
+                    self._put(key, None if value == EMPTY else value)
             else:  # no key comes or goes
                 changed = {k: new for k, new, old in zip(live, packed, opened, strict=True) if new != old}
                 if self.originals is not None:
@@ -293,7 +234,7 @@ class Group:
         if close:
             self.live, self._opened = {}, []
         else:
-            self._opened = [None if value == _EMPTY else value for value in packed]
+            self._opened = [None if value == EMPTY else value for value in packed]
 
     # -- durable form ------------------------------------------------------------------------------------------------
 
@@ -306,7 +247,7 @@ class Group:
                 undo = {k: v for k, v in undo.items() if values.get(k) != v}
             undo = self._packed(undo)
         candidate = None if self.candidate is None else self._packed(self.candidate)
-        return _pack_large([list(self.label or ()), self.partition, self.ended, undo, candidate, self.keys, self.size])
+        return pack_large([list(self.label or ()), self.partition, self.ended, undo, candidate, self.keys, self.size])
 
     def delta(self) -> bytes:
         """The values that changed since the last checkpoint; nil means gone."""
@@ -317,10 +258,10 @@ class Group:
         return self._packed(self.values)
 
     def _packed(self, delta: Delta | Values) -> bytes:
-        return _pack_large(_columns(self.versions.version if self.versions else 0, delta))
+        return pack_large(columns(self.versions.version if self.versions else 0, delta))
 
     def _read_columns(self, packed: bytes) -> Delta:
-        version, keys, values = _unpack_tuples(packed)
+        version, keys, values = unpack_tuples(packed)
         delta: Delta = dict(zip(keys, values, strict=True))
         versions = self.versions
         if versions is not None and version != versions.version:
@@ -342,7 +283,7 @@ class Group:
                 values[key] = value
 
     def _measure(self) -> None:
-        self.size = sum(len(_pack(k)) + len(v) for k, v in self.values.items())
+        self.size = sum(len(pack(k)) + len(v) for k, v in self.values.items())
 
     def migrate_all(self) -> None:
         """Decode and migrate the values, the undo and the ENDed ones."""
@@ -406,12 +347,12 @@ class Group:
         if self.label is not None and not self.ended:
             self._taken_back()
             if self.candidate is None:
-                return self.label.epoch, False, _with_packed_keys(self.values), {}
+                return self.label.epoch, False, with_packed_keys(self.values), {}
             undo = {k: self.values.get(k) for k in self.candidate}
             self._apply(self.candidate)
         else:
             undo = self.undo
-        return self.label and self.label.epoch, True, _with_packed_keys(self.values), _with_packed_keys(undo)
+        return self.label and self.label.epoch, True, with_packed_keys(self.values), with_packed_keys(undo)
 
     @classmethod
     def imported(
@@ -420,7 +361,7 @@ class Group:
         """The inverse of last_ended, for a new session: any run of it is newer. `version`: of the state."""
         group = cls(Versions(version))
         group.label, group.ended = None if epoch is None else Label(0, epoch, 0), ended
-        group.undo, group._values = _with_keys(undo), _with_keys(values)
+        group.undo, group._values = with_keys(undo), with_keys(values)
         group.size = sum(len(k) + len(v) for k, v in values.items())
         return group
 
@@ -435,7 +376,7 @@ class Group:
 
     def fill(self, values: Mapping[bytes, bytes], version: int = 0) -> None:
         """A part of the stored values of this state version, by packed key; migrated if it is a former one."""
-        delta: Delta = dict(_with_keys(values))
+        delta: Delta = dict(with_keys(values))
         if (versions := self.versions) is not None and version != versions.version:
             delta = {k: v if v is None or k == TIMERS else migrated(versions, k, v, version) for k, v in delta.items()}
         self._apply(delta)
@@ -448,21 +389,5 @@ class Group:
         """An ENDed group's values by packed key; with `changes` only those that its epoch changed, None: gone."""
         values = self.values
         if not changes:
-            return {_pack(k): v for k, v in values.items()}
-        return {_pack(k): new for k, old in self.undo.items() if (new := values.get(k)) != old}
-
-
-def migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
-    """One key's packed state of another version as this one's; when it expires is the platform's and stays."""
-    state = unpack(raw)
-    expires = state.pop(EXPIRES, None)
-    new = versions.migrated(key, state, version)
-    return _pack(new if expires is None else {**new, EXPIRES: expires})
-
-
-def _with_packed_keys(values: Mapping[Any, _V]) -> dict[bytes, _V]:
-    return {_pack(k): v for k, v in values.items()}
-
-
-def _with_keys(values: Mapping[bytes, _V]) -> dict[Any, _V]:
-    return {_unpack_tuples(k): v for k, v in values.items()}
+            return {pack(k): v for k, v in values.items()}
+        return {pack(k): new for k, old in self.undo.items() if (new := values.get(k)) != old}

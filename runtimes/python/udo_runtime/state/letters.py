@@ -56,23 +56,23 @@ def sizes(state: Connection, key: str) -> dict[str, int]:
 
 
 class Letters:
-    """Those of the slot that `token` owns; `incarnation` is the queue server's run."""
+    """Those of the slot that `token` owns; `run_id` is the queue server's."""
 
-    def __init__(self, state: Connection, prefix: str, token: int, incarnation: str, limits: Limits) -> None:
-        self._state, self._prefix, self._token, self._incarnation, self._limits = state, prefix, token, incarnation, limits
+    def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: Limits) -> None:
+        self._state, self._prefix, self._token, self._run_id, self._limits = state, prefix, token, run_id, limits
         self.room = Room(state, prefix, limits)
 
     def begin(self, emitted: int) -> None:
         """This instance owns the slot: what was kept of frames behind `emitted` is decided anew."""
         names = [bytes(n).decode() for n in self._state.call("HKEYS", f"{self._prefix}dead")]
-        mine = [(text, n) for text in names if isinstance(n := parse_name(text), LaneName) and n.incarnation == self._incarnation]
+        mine = [(text, n) for text in names if isinstance(n := parse_name(text), LaneName) and n.run_id == self._run_id]
         if open_ones := [text for text, n in mine if n.seq > emitted]:
             self._write([("HDEL", f"{self._prefix}dead", *open_ones)])
 
     def keep(self, seq: int, header: Header, found: Sequence[Bad], reference: str, instance: str) -> None:
         """Make a frame's bad events durable; ProcessingError if there is no room, Fenced if another instance owns the slot."""
         kept = {
-            str(LaneName(header.lane, self._incarnation, seq, header.number, b.row)): letter(
+            str(LaneName(header.lane, self._run_id, seq, header.number, b.row)): letter(
                 b, header, reference, instance, time.time()
             ).encode()
             for b in found

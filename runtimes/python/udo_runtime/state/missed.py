@@ -1,4 +1,5 @@
-"""Epochs that a version which goes back could not complete, though the version in its place did: it must not come back.
+"""Epochs that a version coming back by a rollback could not complete, though the newer one did: they block the rollback, which would
+lose an event.
 
 It processes again what has been answered since the update. If it fails there and no policy puts the event aside, the event would be
 neither in its state nor among the dead letters, and nobody would be told, since the answer is out already.

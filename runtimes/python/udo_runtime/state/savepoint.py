@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from udo_runtime.state.groups import TIMERS, Group, pack, unpack
+from udo_runtime.state.codec import TIMERS, pack, unpack
+from udo_runtime.state.groups import Group
 
 
 class Timed(NamedTuple):

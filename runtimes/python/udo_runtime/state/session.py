@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
-from udo_runtime.state.groups import RESTORED, Group, Label, pack, unpack
+from udo_runtime.state.codec import pack, unpack
+from udo_runtime.state.groups import RESTORED, Group, Label
 from udo_runtime.state.versions import Versions
 
 # Partition p's highest event time lies in group -(p + 1), under this key.

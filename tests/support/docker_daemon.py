@@ -22,7 +22,7 @@ from tests.conftest import require, wait_until
 
 # Debian's places first: a machine may have another docker before it on PATH.
 PATH = os.pathsep.join(("/usr/bin", "/usr/sbin", os.environ.get("PATH", "")))
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DEBIAN = "udo-debian-python:bookworm"
 
 

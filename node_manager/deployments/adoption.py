@@ -1,0 +1,75 @@
+"""A manager that starts goes on with what a former one left: instances that run are adopted, the rest is brought about again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+
+import structlog
+
+from node_manager.deployments.canaries import Canaries
+from node_manager.deployments.deployments import Deployments
+from node_manager.deployments.lanes import Lanes
+from node_manager.images.images import Images
+from node_manager.instances.instances import Config, Instance
+from node_manager.slots.loading import Node, Wanted
+from node_manager.slots.slot import Slot
+from node_manager.trials.comparing import Comparisons
+from udo_protocol.errors import UdoError
+from udo_protocol.queue import slot as log
+
+_log = structlog.get_logger()
+
+
+def adopt(node: Node, images: Images, deployments: Deployments, canaries: Canaries, lanes: Lanes, comparisons: Comparisons) -> None:
+    """Find the instances that run, and bring each deployment of the node's file about with those of its slots; others are stopped."""
+    running = node.instances.recover()
+    node.pool.start([i for i in running if not i.record and i.life.state == "warm"])
+    assigned: dict[tuple[str, int], list[Instance]] = defaultdict(list)
+    for instance in running:
+        if instance.record:
+            assigned[instance.record["deployment"], instance.record["slot"]].append(instance)
+        elif instance.life.state != "warm":
+            node.instances.stop(instance, 0)
+
+    def take(slot: Slot, config: Config) -> bool:
+        """Of what was left of a slot the owner goes on; standbys of an update that nobody follows any more go. Whether there was any."""
+        left = assigned.pop((slot.deployment, slot.number), [])
+        with contextlib.closing(node.servers.connect("queue")) as queue:
+            owner_token = log.owner(queue, slot.prefix)
+        for instance in left:
+            if instance.record.get("comparing"):  # its diff ended with the manager that was asked for it
+                comparisons.remove(instance, slot.prefix)
+                continue
+            image = None
+            if instance.token == owner_token:
+                with contextlib.suppress(UdoError):
+                    image = images.get(instance.record["operator"], digest=instance.record["digest"])
+            if image is None:
+                node.instances.stop(instance, node.settings.stop_grace_s)
+            else:
+                slot.adopt(instance, Wanted(image, config))
+        return bool(left)
+
+    for deployment, beside in deployments.load():
+        config = Config.parse(deployment.config)
+        take(deployment.slot, config)
+        for digest, number in list(deployment.numbers.items()):
+            if (deployment.name, number) in assigned:
+                take(lanes.slot(deployment, digest, number), config)
+            else:  # it is started again, under a new number, when somebody asks for it
+                del deployment.numbers[digest]
+        for number in beside:
+            slot = canaries.slot(deployment, number)
+            if take(slot, config):
+                deployment.adopted.add(number)
+            else:
+                canaries.follow(deployment, only=slot)
+    for strays in assigned.values():
+        for instance in strays:
+            node.instances.stop(instance, node.settings.stop_grace_s)
+    for deployment in deployments.all():
+        try:
+            deployment.slot.serve(deployments.serving(deployment))
+        except UdoError as e:  # without the image and the registry it is left as it is
+            _log.warning("wanted version is not available", deployment=deployment.name, version=deployment.version, error=str(e))

@@ -1,0 +1,116 @@
+"""The canaries of a node's deployments: begun, ended, and what their slots serve afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from node_manager.deployments.deployments import Deployment, Deployments
+from node_manager.slots.loading import Node, Wanted
+from node_manager.slots.slot import Slot
+from node_manager.trials.canaries import Canary
+from node_manager.trials.comparing import CANARY, Comparisons
+from node_manager.trials.keyed_canaries import KeyedCanary
+from udo_protocol.errors import UdoError
+
+
+class Canaries:
+    """Of one node. Methods may be called from any thread."""
+
+    def __init__(self, node: Node, deployments: Deployments, comparisons: Comparisons) -> None:
+        self._node, self._deployments, self._comparisons = node, deployments, comparisons
+        self._lock = deployments.lock
+
+    def running(self) -> list[tuple[str, Canary | KeyedCanary]]:
+        """(deployment, canary) of all that run."""
+        return [(d.name, c) for d in self._deployments.all() if (c := d.canary) is not None and c.running]
+
+    def start(self, name: str, update_id: str, version: str, digest: str, config: dict[str, Any], percent: float) -> None:
+        """Let a version answer `percent` of the new lanes, in a slot of its own; returns once it does. OperatorError if it cannot.
+
+        A keyed one tries that share of the key groups beside the owner. The same again changes nothing. After a restart it
+        goes on with the slot it had.
+        """
+        deployment = self._deployments.find(name)
+        wanted = self._deployments.wanted(deployment, version, digest, config)
+        if deployment.canary is not None and deployment.canary.update_id == update_id:
+            return
+        if wanted.image.manifest.key:
+            self._start_keyed(deployment, update_id, wanted, percent)
+            return
+        with self._lock:
+            deployment.canary = None
+            slot = next((s for s in deployment.beside.values() if s.number in deployment.adopted and s.wanted == wanted), None)
+            if slot is None:
+                slot = self.slot(deployment, deployment.take_number())
+                self._deployments.save()
+                slot.serve(wanted)
+        try:
+            slot.wait_serving(wanted.ready_timeout_s)
+        except UdoError:
+            self._retire(deployment, slot)
+            raise
+        with self._lock:
+            deployment.canary = Canary(update_id, wanted.image.manifest.version, wanted.image.digest, percent, slot)
+
+    def _start_keyed(self, deployment: Deployment, update_id: str, wanted: Wanted, percent: float) -> None:
+        self.end_keyed(deployment)
+        self._comparisons.hold(deployment.name, CANARY)
+        with self._lock:
+            deployment.canary = canary = KeyedCanary(self._comparisons, deployment.slot, wanted, update_id, percent)
+        try:
+            deployment.slot.wait_serving(wanted.ready_timeout_s)
+            canary.start()
+        except UdoError:
+            self.end_keyed(deployment)
+            raise
+
+    def end(self, name: str, going_to: str = "") -> None:
+        """No new lanes go there; lanes that are open there are answered by what the deployment serves, or is about to (a digest)."""
+        if (deployment := self._deployments.get(name)) is None:
+            return
+        self.end_keyed(deployment)
+        with self._lock:
+            deployment.canary = None
+            deployment.adopted.clear()
+        self.follow(deployment, going_to)
+
+    def end_keyed(self, deployment: Deployment) -> None:
+        """One of a keyed deployment ends."""
+        canary = deployment.canary
+        if not isinstance(canary, KeyedCanary):
+            return
+        canary.end()
+        self._comparisons.release(deployment.name, CANARY)
+        with self._lock:
+            if deployment.canary is canary:
+                deployment.canary = None
+
+    def follow(self, deployment: Deployment, going_to: str = "", only: Slot | None = None) -> None:
+        """Slots of former canaries serve what the deployment serves."""
+        with self._lock:
+            running = deployment.canary.slot if deployment.canary else None
+            slots = [s for s in deployment.beside.values() if s is not running and only in (None, s)]
+        if not slots:
+            return
+        with contextlib.suppress(UdoError):  # one that is stopped just now
+            wanted = self._deployments.serving(deployment)
+            for slot in slots:
+                if slot.wanted is None or (slot.wanted.image.digest != going_to and slot.wanted != wanted):
+                    slot.serve(wanted)
+
+    def slot(self, deployment: Deployment, number: int) -> Slot:
+        """A slot of a canary. It goes when the canary is over and nobody has a lane there."""
+
+        def idle(slot: Slot) -> None:
+            if deployment.canary is None or deployment.canary.slot is not slot:
+                self._retire(deployment, slot)
+
+        slot = deployment.beside[number] = Slot(self._node, deployment.name, number, pinned="canary", on_idle=idle)
+        return slot
+
+    def _retire(self, deployment: Deployment, slot: Slot) -> None:
+        with self._lock:
+            deployment.beside.pop(slot.number, None)
+            self._deployments.save()
+        slot.stop(drop=True)

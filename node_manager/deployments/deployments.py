@@ -1,0 +1,159 @@
+"""The deployments of this node and their slots, and what is wanted of them on disk, which outlives every manager."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+from node_manager.files import read_json, write_json
+from node_manager.images.images import Image, Images
+from node_manager.instances.instances import Config
+from node_manager.slots.loading import Node, Wanted
+from node_manager.slots.slot import Slot
+from node_manager.trials.canaries import Canary
+from node_manager.trials.keyed_canaries import KeyedCanary
+from udo_protocol.errors import Conflict, NotFound, Unavailable
+
+# Slots of pinned versions are numbered from here on, those of the deployment itself from 0.
+PINNED_FROM = 1000
+
+
+@dataclass
+class Deployment:
+    """An operator made callable on this node."""
+
+    name: str
+    operator: str
+    version: str
+    digest: str
+    config: dict[str, Any] = field(repr=False)
+    source: str  # "registry" or "local": who may take it away
+    slot: Slot
+    pinned: dict[str, Slot] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)  # of the pinned slots, by digest
+    next_number: int = PINNED_FROM  # never used twice: the keys of a retired slot may still be on their way out
+    epochs: dict[str, str] = field(default_factory=dict)
+    canary: Canary | KeyedCanary | None = None
+    beside: dict[int, Slot] = field(default_factory=dict)  # of canaries, also of former ones that lanes are still open to
+    adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
+
+    def record(self) -> dict[str, Any]:
+        """As it is kept on disk."""
+        names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number")
+        return {**{k: getattr(self, k) for k in names}, "beside": list(self.beside)}
+
+    def take_number(self) -> int:
+        """Of a new slot."""
+        self.next_number += 1
+        return self.next_number - 1
+
+    @property
+    def slots(self) -> list[Slot]:
+        """All it has, its own first."""
+        return [self.slot, *self.pinned.values(), *self.beside.values()]
+
+    @property
+    def digests(self) -> set[str]:
+        """Of the images that it needs."""
+        beside = {s.wanted.image.digest for s in self.beside.values() if s.wanted}
+        return {self.digest, *self.numbers, *beside} | ({self.canary.digest} if self.canary else set())
+
+
+class Deployments:
+    """Of one node. Methods may be called from any thread; who changes a deployment holds `lock`, and calls `save` before it lets go."""
+
+    def __init__(self, node: Node, images: Images) -> None:
+        self._node, self._settings, self._images = node, node.settings, images
+        self._by_name: dict[str, Deployment] = {}
+        self.closed = False
+        self.lock = RLock()
+
+    def load(self) -> Iterator[tuple[Deployment, list[int]]]:
+        """Take over those on disk, one by one; with the numbers of its canaries' slots."""
+        for record in (read_json(self._settings.wanted) or {}).get("deployments", []):
+            beside, name = record.pop("beside", []), record["name"]
+            deployment = self._by_name[name] = Deployment(**record, slot=Slot(self._node, name, 0))
+            yield deployment, beside
+
+    def new(self, name: str, image: Image, config: dict[str, Any], source: str) -> Deployment:
+        """One that this image is to serve. Unavailable while the node stops: a slot made now would outlive it."""
+        with self.lock:
+            if self.closed:
+                raise Unavailable(f"node {self._settings.node} is stopping")
+            manifest = image.manifest
+            slot = Slot(self._node, name, 0)
+            deployment = self._by_name[name] = Deployment(name, manifest.name, manifest.version, image.digest, config, source, slot)
+            return deployment
+
+    def save(self) -> None:
+        """Write down what is wanted."""
+        write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()]})
+
+    def remove(self, name: str) -> None:
+        """It is wanted no more."""
+        with self.lock:
+            self._by_name.pop(name, None)
+            self.save()
+
+    def close(self) -> list[Slot]:
+        """There are none any more, and will be none; what is wanted stays on disk. Answers the slots they had."""
+        with self.lock:
+            slots = self.slots()
+            self._by_name.clear()
+            self.closed = True
+        return slots
+
+    def slots(self) -> list[Slot]:
+        """All slots of this node."""
+        with self.lock:
+            return [slot for deployment in self._by_name.values() for slot in deployment.slots]
+
+    def all(self) -> list[Deployment]:
+        """All deployments of this node."""
+        with self.lock:
+            return list(self._by_name.values())
+
+    def get(self, name: str) -> Deployment | None:
+        """The deployment, if there is one of that name."""
+        with self.lock:
+            return self._by_name.get(name)
+
+    def find(self, name: str) -> Deployment:
+        """The deployment; NotFound lists the near ones."""
+        with self.lock:
+            if name in self._by_name:
+                return self._by_name[name]
+            near = difflib.get_close_matches(name, self._by_name) or sorted(self._by_name)[:5]
+        there = f"; did you mean: {', '.join(near)}?" if near else "; this node has none yet"
+        raise NotFound(f"no deployment {name!r} on node {self._settings.node}{there} Deploy it with: udo deploy {name}")
+
+    def condition(self, name: str) -> tuple[str, str] | None:
+        """How the deployment's own slot fares now (Slot.condition); None if there is no such deployment."""
+        deployment = self.get(name)
+        return deployment.slot.condition() if deployment else None
+
+    def image(self, deployment: Deployment, version: str, digest: str) -> Image:
+        """A version of its operator, pulled if need be."""
+        return self._images.get(deployment.operator, version, digest)
+
+    def wanted(self, deployment: Deployment, version: str, digest: str, config: Mapping[str, Any] | None = None) -> Wanted:
+        """A version of its operator, with its configuration or another one."""
+        return Wanted(self.image(deployment, version, digest), Config.parse(deployment.config if config is None else config))
+
+    def serving(self, deployment: Deployment) -> Wanted:
+        """What it is to serve now."""
+        return self.wanted(deployment, deployment.version, deployment.digest)
+
+    def want(self, deployment: Deployment, version: str, digest: str, config: dict[str, Any]) -> None:
+        """It is to serve this from now on."""
+        with self.lock:
+            deployment.version, deployment.digest, deployment.config = version, digest, config
+            self.save()
+
+    def require_local(self, deployment: Deployment, command: str) -> None:
+        """Conflict if the registry decides about it: what is done here would be undone."""
+        if deployment.source == "registry":
+            raise Conflict(f"deployment {deployment.name!r} is managed by the registry {self._settings.registry}; use: {command}")

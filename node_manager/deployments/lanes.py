@@ -1,0 +1,134 @@
+"""Where a producer is to push: the slot of a lane, by deployment, pinned version, epoch or canary."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from node_manager.deployments.deployments import Deployment, Deployments
+from node_manager.homes import Asked, GroupMaps, Homes
+from node_manager.images.images import Image, Images, Source
+from node_manager.instances.instances import Config
+from node_manager.slots.loading import Node, Wanted
+from node_manager.slots.slot import Slot
+from udo_protocol.errors import NotFound, UdoError, Unavailable, UsageError
+from udo_protocol.formats.schema import from_ipc, require_fit
+from udo_protocol.queue import keys
+from udo_protocol.queue import slot as log
+from udo_protocol.state import checkpoints
+
+# Bindings of epochs to versions that are remembered for a deployment without a registry.
+_EPOCHS = 1000
+
+
+class Catalogue(Source, GroupMaps, Protocol):
+    """What a node asks the registry for."""
+
+    def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
+        """`{version, digest}` bound to (session, epoch) by whoever asked first."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Answer to OpenLane."""
+
+    image: Image
+    slot: Slot
+    run_id: str
+
+
+class Lanes:
+    """Of one node. Methods may be called from any thread."""
+
+    def __init__(self, node: Node, deployments: Deployments, images: Images, homes: Homes, catalogue: Catalogue | None) -> None:
+        self._node, self._deployments, self._images, self._homes, self._catalogue = node, deployments, images, homes, catalogue
+        # What is wanted here and cannot be served: name -> why.
+        self.unserved: dict[str, UdoError] = {}
+
+    def open(
+        self, name: str, *, session: str = "", epoch: int = 0, pin_epoch: bool = False, schema: bytes = b"", wait_s: float = 0.0
+    ) -> Lane:
+        """The slot a producer is to push to; SchemaError if its events do not fit, OperatorError if it cannot load."""
+        base, _, pin = name.partition("@")
+        where = f"node {self._node.settings.node}"
+        try:
+            deployment = self._deployments.find(base)
+        except NotFound:
+            if why := self.unserved.get(base):
+                raise type(why)(f"deployment {base!r} is not served on {where}: {why}") from None
+            raise
+        if pin_epoch:
+            pin = self._epoch(deployment, session, epoch)
+        slot = self._pinned(deployment, pin) if pin else self._own_or_canary(deployment)
+        slot.wait_serving(wait_s)
+        wanted = slot.wanted
+        if wanted is not None and wanted.image.manifest.key and pin:
+            raise UsageError(f"{name!r} keeps state, and a pinned version would have a state of its own; call it as udo({base!r})")
+        if wanted is None:
+            raise Unavailable(f"deployment {name!r} is still starting on {where}")
+        if schema:
+            what = f"events for {name} ({wanted.reference})"
+            remedy = f"Select or cast the columns so that they fit; see: udo inspect {deployment.operator}"
+            require_fit(from_ipc(schema), wanted.image.manifest.input_schema, what, remedy)
+        return Lane(wanted.image, slot, self._node.servers.run_id("queue"))
+
+    def used(self, lane: Lane, session: str, name: str) -> None:
+        """A task is about to open the lane `name` to a keyed session."""
+        with contextlib.closing(self._node.servers.connect("queue")) as queue:
+            log.uses(queue, lane.slot.prefix, session, name)
+
+    def run_ordinal(self, lane: Lane, asked: Asked, run: str, call: str, started_ms: int) -> int:
+        """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came. StateElsewhere if its home is another node."""
+        with contextlib.closing(self._node.servers.connect("state")) as state:
+            if self._deployments.find(asked.deployment).source == "registry":
+                self._homes.require(state, lane.slot.prefix, asked)
+            return checkpoints.run_ordinal(state, lane.slot.prefix, asked.session, run, call, started_ms)
+
+    def forget_homes(self, moved: Iterable[Mapping[str, Any]]) -> None:
+        """What this node remembers of sessions whose group map has a newer version by now does not count any more."""
+        prefixes = {d.name: d.slot.prefix for d in self._deployments.all()}
+        self._homes.moved(prefixes.get, moved)
+
+    def _own_or_canary(self, deployment: Deployment) -> Slot:
+        with self._deployments.lock:
+            canary = deployment.canary
+            return canary.slot if canary is not None and canary.takes() else deployment.slot
+
+    def _epoch(self, deployment: Deployment, session: str, epoch: int) -> str:
+        if deployment.source == "registry" and self._catalogue is not None:
+            return str(self._catalogue.epoch(deployment.name, session, epoch)["digest"])
+        with self._deployments.lock:  # known to this node only: the first task of an epoch binds it
+            while len(deployment.epochs) > _EPOCHS:
+                deployment.epochs.pop(next(iter(deployment.epochs)))
+            return deployment.epochs.setdefault(f"{session}/{epoch}", deployment.digest)
+
+    def _pinned(self, deployment: Deployment, pin: str) -> Slot:
+        """The slot of one version, started on demand."""
+        by_digest = pin.startswith("sha256:")
+        image = self._images.get(deployment.operator, "" if by_digest else pin, pin if by_digest else "", again=False)
+        with self._deployments.lock:
+            slot = deployment.pinned.get(image.digest)
+            if slot is None:
+                slot = self.slot(deployment, image.digest, deployment.take_number())
+                self._deployments.save()
+                slot.serve(Wanted(image, Config.parse(deployment.config)))
+            slot.used_at = time.monotonic()
+            return slot
+
+    def slot(self, deployment: Deployment, digest: str, number: int) -> Slot:
+        """A slot of a pinned version. It goes when nobody has called it for a while."""
+
+        def retire(slot: Slot) -> None:
+            with self._deployments.lock:
+                if deployment.pinned.get(digest) is slot:
+                    del deployment.pinned[digest]
+                    deployment.numbers.pop(digest, None)
+                    self._deployments.save()
+            slot.stop(drop=True, letters_to=keys.prefix(deployment.name, 0))
+
+        slot = deployment.pinned[digest] = Slot(self._node, deployment.name, number, pinned=digest, on_idle=retire)
+        deployment.numbers[digest] = number
+        return slot

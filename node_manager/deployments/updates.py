@@ -1,0 +1,123 @@
+"""Updates of a node's deployments: a version is prepared as a standby and promoted, in two phases or at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import Any
+
+from node_manager.deployments.canaries import Canaries
+from node_manager.deployments.deployments import Deployments
+from node_manager.images.images import Image
+from node_manager.instances.instances import Instance
+from node_manager.trials.comparing import UPDATE, Comparisons
+from udo_protocol.errors import UdoError, WaitTimeout
+
+# Promotion is two round trips; a standby that had to be loaded anew comes on top.
+_PROMOTE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Progress of an update on this node; `at_ms` since it was asked for."""
+
+    phase: str
+    detail: str
+    at_ms: float
+    error_code: str = ""
+
+
+class Updates:
+    """Of one node. `prune(digests)` removes the images that are not among those. Methods may be called from any thread."""
+
+    def __init__(
+        self, node: str, deployments: Deployments, comparisons: Comparisons, canaries: Canaries, prune: Callable[[set[str]], None]
+    ) -> None:
+        self._node, self._deployments, self._comparisons, self._canaries, self._prune = node, deployments, comparisons, canaries, prune
+
+    def prepare(self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True) -> Image:
+        """Pull and load a version as a standby; returns once it is ready. The old version serves whatever happens."""
+        deployment = self._deployments.find(name)
+        wanted = self._deployments.wanted(deployment, version, digest, config)
+        if wanted.image.manifest.key:  # until it is promoted or discarded it follows the owner: nothing else may
+            self._comparisons.hold(name, UPDATE)
+            self._canaries.end_keyed(deployment)
+        self._await(deployment.slot.prepare(wanted, check=check), wanted.ready_timeout_s, f"{wanted.reference} to be ready")
+        return wanted.image
+
+    def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
+        """Let the prepared version answer from here on; what is wanted is now this. Answers the instance."""
+        deployment = self._deployments.find(name)
+        instance = self._await(deployment.slot.promote(), _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
+        self._comparisons.release(name, UPDATE)
+        self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
+        self._prune({digest for d in self._deployments.all() for digest in d.digests})
+        self._canaries.follow(deployment)
+        return instance.name
+
+    def discard(self, name: str) -> None:
+        """Give up a prepared update."""
+        self._comparisons.release(name, UPDATE)
+        self._deployments.find(name).slot.discard()
+
+    def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
+        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance.
+
+        Where another version was served so far, that one is brought up first and serves on unless the new one gets ready beside it,
+        state and all: after a restart of this manager, too.
+        """
+        deployment = self._deployments.find(name)
+        wanted = self._deployments.wanted(deployment, version, digest, config)
+        if deployment.digest != digest:
+            with contextlib.suppress(UdoError):  # it need not load: the new version may be its cure
+                deployment.slot.wait_serving(wait_s)
+        serving = deployment.slot.view().owner
+        if serving is not None and deployment.slot.wanted == wanted:
+            self.discard(name)
+            self._canaries.follow(deployment)
+            return serving.name
+        if serving is not None or deployment.digest != digest:
+            try:
+                self.prepare(name, version, digest, config, check=False)
+                return self.promote(name, version, digest, config)
+            except UdoError:
+                self.discard(name)
+                raise
+        self._deployments.want(deployment, version, digest, config)
+        deployment.slot.serve(wanted)
+        instance = deployment.slot.wait_serving(wait_s)
+        return instance.name if instance else ""
+
+    def update(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> Iterator[Step]:
+        """Both phases at once, on this node only; the last step is `done` or `failed`."""
+        start = time.perf_counter()
+
+        def step(phase: str, detail: str = "", code: str = "") -> Step:
+            return Step(phase, detail, (time.perf_counter() - start) * 1000, code)
+
+        yield step("pulling")
+        try:
+            deployment = self._deployments.find(name)
+            self._deployments.require_local(deployment, f"udo update {name}")
+            image = self._deployments.image(deployment, version, digest)
+            yield step("starting", image.manifest.reference)
+            self.prepare(name, image.manifest.version, image.digest, config)
+            yield step("ready")
+            instance = self.promote(name, image.manifest.version, image.digest, config)
+            yield step("answering", instance)
+        except UdoError as e:
+            with contextlib.suppress(UdoError):
+                self.discard(name)
+            yield step("failed", str(e), e.code)
+            return
+        yield step("done", image.digest)
+
+    def _await(self, future: Future[Instance], timeout_s: float, what: str) -> Instance:
+        try:
+            return future.result(timeout_s)
+        except FutureTimeout:
+            raise WaitTimeout(f"waited {timeout_s:g} s on node {self._node} for {what}") from None

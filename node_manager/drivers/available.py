@@ -1,0 +1,41 @@
+"""The drivers there are, by the name they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from node_manager.drivers import sandbox
+from node_manager.drivers.base import Driver
+from node_manager.drivers.process import ProcessDriver
+from node_manager.instances import runtime_base
+from node_manager.settings import Settings
+from udo_protocol.errors import UsageError
+
+_log = structlog.get_logger()
+
+
+def _process(settings: Settings) -> Driver:
+    if settings.sandbox == "none":
+        return ProcessDriver()
+    settings.prepare()
+    box, remark = sandbox.find(settings.sockets.absolute(), runtime_base.build(settings.runtime_base.absolute()))
+    _log.info("sandbox found", remark=remark) if box else _log.warning("operators are not isolated", remark=remark)
+    return ProcessDriver(box, remark)
+
+
+def _docker(settings: Settings) -> Driver:
+    from node_manager.drivers.docker import DockerDriver  # the SDK takes 0.2 s to import
+
+    return DockerDriver(settings)
+
+
+DRIVERS: Mapping[str, Callable[[Settings], Driver]] = {"process": _process, "docker": _docker}
+
+
+def make(settings: Settings) -> Driver:
+    """The one that the settings name."""
+    if settings.driver not in DRIVERS:
+        raise UsageError(f"no driver {settings.driver!r}; there are: {', '.join(DRIVERS)}")
+    return DRIVERS[settings.driver](settings)

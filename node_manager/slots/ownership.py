@@ -1,0 +1,162 @@
+"""Who answers in a slot, and what its callers are told while nobody does: its life moves here, with its owner."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from threading import Condition
+
+from node_manager.instances.instances import Instance
+from node_manager.slots import going_back
+from node_manager.slots.lifecycle import SLOT
+from node_manager.slots.loading import Wanted
+from node_manager.slots.thread import SlotThread
+from node_manager.slots.watching import Watch
+from udo_protocol.errors import PeerError, UdoError, Unavailable, by_code
+from udo_protocol.lifecycle import INSTANCE, Lifecycle
+from udo_protocol.queue import slot
+from udo_protocol.state import rewinding
+
+# Bookkeeping is deferred by this after a promotion: the new owner's first answers need the processors.
+_PROMOTED_PAUSE_S = 0.02
+
+
+class Ownership:
+    """One slot's. `wait` may be called from any thread."""
+
+    def __init__(self, thread: SlotThread) -> None:
+        self._thread = thread
+        self.life = Lifecycle(SLOT, "new", f"slot {thread.deployment}-{thread.number}")
+        self.wanted: Wanted | None = None  # what it serves or tries to
+        self.owner: Instance | None = None  # while it is serving
+        self.owner_since: float | None = None  # of the last owner; None if there never was one
+        self.error: UdoError | None = None  # why it failed
+        self.load_failures = 0  # in a row, of owners
+        self.last_error = ""  # whatever went wrong last, for people
+        self.watch = Watch(thread.prefix)
+        self.waiting = 0  # callers
+        self._changed = Condition()
+        self._status_stored = True  # unknown at first: the first promotion removes one that a former manager left
+
+    @property
+    def served(self) -> bool:
+        """Whether it ever had an owner."""
+        return self.owner_since is not None
+
+    @property
+    def lived_s(self) -> float:
+        """How long ago the last owner became the owner."""
+        return time.monotonic() - (self.owner_since or 0.0)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether what it serves keeps state."""
+        return self.wanted is not None and bool(self.wanted.image.manifest.key)
+
+    def want(self, wanted: Wanted) -> None:
+        """While nobody owns it: this is to be loaded. A failure of something else says nothing about it."""
+        if wanted != self.wanted:
+            self.wanted, self.error, self.load_failures = wanted, None, 0
+            if self.life.state in ("new", "failed"):
+                self.life.move("replacing" if self.served else "starting")
+
+    def adopt(self, owner: Instance, wanted: Wanted) -> None:
+        """Go on with the owner a former manager left."""
+        owner.life.state = "owner"
+        self._serves(owner, wanted)
+        self._thread.node.instances.save(owner)
+        self.tell()
+        self._watch_kept()
+
+    def own(self, instance: Instance, wanted: Wanted) -> None:
+        """Change the token: from here on this instance answers."""
+        thread = self._thread
+        state, queue = thread.conn("state"), thread.conn("queue")
+        between = going_back.step(state, queue, thread.prefix, instance, wanted, self.wanted, thread.node.settings.rollback_window_s)
+        slot.promote(state, queue, thread.prefix, instance.token, between)
+        if self.owner is not None:
+            time.sleep(_PROMOTED_PAUSE_S)
+        former = self.owner
+        self._serves(instance, wanted)
+        thread.node.instances.move(instance, "owner")
+        self.tell()
+        if self._status_stored:
+            slot.set_status(queue, thread.prefix, None)
+            self._status_stored = False
+        thread.log.info("owner", operator=wanted.reference, instance=instance.name, token=instance.token)
+        if former is not None:
+            self.retire(former)
+        self._watch_kept()
+
+    def _serves(self, owner: Instance, wanted: Wanted) -> None:
+        self.life.move("serving")
+        self.owner, self.wanted, self.error, self.load_failures = owner, wanted, None, 0
+        self.owner_since = time.monotonic()
+
+    def lost(self) -> None:
+        """The owner is gone."""
+        self.life.move("replacing")
+        self.owner = None
+
+    def fail(self, error: UdoError) -> None:
+        """No owner can be loaded: callers are told why, until there is one."""
+        self.life.move("failed")
+        self.error, self._status_stored = error, True
+        status = {"code": error.code, "message": str(error), "traceback": ""}
+        slot.set_status(self._thread.conn("queue"), self._thread.prefix, status)
+        self.tell()
+
+    def stop(self) -> None:
+        """No owner will be started any more, and this one goes."""
+        self.life.move("stopping")
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            self.retire(owner)
+
+    def retire(self, instance: Instance, *, kill: bool = False) -> None:
+        """Let it finish and go, beside the thread."""
+        instances, grace_s = self._thread.node.instances, 0.0 if kill else self._thread.node.settings.stop_grace_s
+        self.count(instance)
+        if "leaving" in INSTANCE[instance.life.state]:
+            instances.move(instance, "leaving")
+        self._thread.beside(lambda: instances.stop(instance, grace_s))
+
+    def count(self, instance: Instance) -> None:
+        """Keep what it counted: it is gone, or goes."""
+        with contextlib.suppress(PeerError):
+            self.watch.count(self._thread.conn("queue"), instance)
+
+    def _watch_kept(self) -> None:
+        """What is kept for a rollback is given up in time."""
+        thread = self._thread
+        thread.forget("kept")
+        if self.owner is not None and self.keyed:
+            left_s = going_back.remaining_s(thread.conn("state"), thread.prefix, self.owner)
+            if left_s is not None:
+                thread.at("kept", left_s, lambda: rewinding.forget(thread.conn("state"), thread.conn("queue"), thread.prefix))
+
+    def tell(self) -> None:
+        """Those who wait look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> Instance | None:
+        """See Slot.wait_serving."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self.waiting += 1
+            try:
+                while True:
+                    if (error := self.error) is not None:
+                        raise by_code(error.code, str(error))
+                    if self.served:
+                        return self.owner
+                    where = f"node {self._thread.node.settings.node}"
+                    if self._thread.stopped:
+                        raise Unavailable(f"deployment {self._thread.deployment} is being removed from {where}")
+                    if not self._changed.wait(deadline - time.monotonic()):
+                        what = self.wanted.reference if self.wanted else self._thread.deployment
+                        see = f"see: udo logs {self._thread.deployment}"
+                        raise Unavailable(f"operator {what} is still starting on {where} after {timeout_s:g} s; {see}")
+            finally:
+                self.waiting -= 1

@@ -1,0 +1,23 @@
+"""What the parts of a slot share: its thread with connections and timers, its keys, its node."""
+
+from __future__ import annotations
+
+from node_manager.slots.loading import Node
+from node_manager.slots.worker import Worker
+from udo_protocol.errors import Unavailable
+from udo_protocol.queue import keys
+
+
+class SlotThread(Worker):
+    """One slot's. Its parts are used by its steps only, unless they say otherwise."""
+
+    kind = "slot"
+
+    def __init__(self, node: Node, deployment: str, number: int) -> None:
+        super().__init__(f"{deployment}-{number}", node.servers, deployment=deployment, slot=number)
+        self.node, self.deployment, self.number = node, deployment, number
+        self.prefix = keys.prefix(deployment, number)
+
+    def has_been_stopped(self) -> Unavailable:
+        """What those are told who ask something of it too late."""
+        return Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}")

@@ -1,0 +1,89 @@
+"""What a keyed operator sees besides its events: state, timers and expirations of the event's key, and the watermark they are due by."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from udo_runtime.sdk.api import Context
+from udo_runtime.state.codec import EXPIRES, TIMERS, pack, unpack
+from udo_runtime.state.groups import Group
+from udo_runtime.state.savepoint import Timed
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# A group's timers and expirations by packed key, in µs since the epoch: several timers, one expiration. At one time timers
+# fire first.
+TIMER, EXPIRY = "t", "x"
+
+
+def to_us(when: dt.datetime) -> int:
+    """µs since the epoch; a time without zone counts as UTC."""
+    when = when if when.tzinfo else when.replace(tzinfo=dt.UTC)
+    return (when - EPOCH) // dt.timedelta(microseconds=1)
+
+
+class KeyedContext(Context):
+    """The context of a keyed operator: the state of the event's key, timers, the watermark."""
+
+    key: Any = None
+    state: dict[str, Any]
+    _groups: dict[int, Group]
+    _number: int  # of the key's group
+    _watermark_us: int | None = None
+    _journal: list[Timed] | None = None  # timers set, where they may have to be taken back
+    # Changed for every event: without the check of a frozen dataclass, which is Python code.
+    __setattr__ = object.__setattr__
+
+    @property
+    def watermark(self) -> dt.datetime | None:
+        """Highest event time of the epochs before this one, minus the declared delay; None before the first."""
+        return None if self._watermark_us is None else EPOCH + dt.timedelta(microseconds=self._watermark_us)
+
+    def timer(self, at: dt.datetime) -> None:
+        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
+        at_us, packed = to_us(at), pack(self.key)
+        due = self._timers(TIMER).setdefault(packed, [])
+        if at_us not in due:
+            due.append(at_us)
+            if self._journal is not None:
+                self._journal.append(Timed(self._number, TIMER, packed, at_us, None))
+
+    def expire(self, at: dt.datetime) -> None:
+        """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
+        at_us = to_us(at)
+        if self.state.get(EXPIRES) != at_us:
+            self.state[EXPIRES] = at_us
+            packed, expirations = pack(self.key), self._timers(EXPIRY)
+            if self._journal is not None:
+                self._journal.append(Timed(self._number, EXPIRY, packed, at_us, expirations.get(packed)))
+            expirations[packed] = at_us
+
+    def _timers(self, kind: str) -> dict[bytes, Any]:
+        of_kind: dict[bytes, Any] = self._groups[self._number].open(TIMERS).setdefault(kind, {})
+        return of_kind
+
+
+def take_due(timers: dict[str, Any], number: int, watermark_us: int) -> list[tuple[int, str, int, bytes]]:
+    """Take the timers and expirations of a group that are due: (when, kind, group, packed key)."""
+    found: list[tuple[int, str, int, bytes]] = []
+    for key, at in list(timers.get(EXPIRY, {}).items()):
+        if at <= watermark_us:
+            found.append((at, EXPIRY, number, key))
+            del timers[EXPIRY][key]
+    for key, times in list(timers.get(TIMER, {}).items()):
+        passed = [at for at in times if at <= watermark_us]
+        if passed:
+            found += [(at, TIMER, number, key) for at in passed]
+            rest = timers[TIMER][key] = [at for at in times if at > watermark_us]
+            if not rest:
+                del timers[TIMER][key]
+    for kind in (TIMER, EXPIRY):
+        if kind in timers and not timers[kind]:
+            del timers[kind]
+    return found
+
+
+def unpack_key(packed: bytes) -> Any:
+    """The key as events carry it: several columns make a tuple."""
+    key = unpack(packed)
+    return tuple(key) if isinstance(key, list) else key

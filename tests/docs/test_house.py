@@ -1,0 +1,44 @@
+"""The house a stranger can walk: files of one purpose, helpers of tests where they are looked for."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes")
+# A longer file says in its first lines why it is one.
+MOST_LINES = 400
+
+
+def _sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")) if "_pb2" not in path.name]
+
+
+def test_no_product_file_is_long_without_a_reason_in_its_first_lines() -> None:
+    for path in _sources(*PRODUCT):
+        text = path.read_text("utf-8")
+        reason = (ast.get_docstring(ast.parse(text)) or "").lower()
+        assert len(text.splitlines()) <= MOST_LINES or "lines" in reason, f"{path}: more than {MOST_LINES} lines, and no word why"
+
+
+def test_helpers_of_tests_are_imported_from_no_test() -> None:
+    for path in _sources("tests", "benchmarks"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else []
+            )
+            for name in names:
+                assert not (name.startswith("tests.") and ".test_" in name), (
+                    f"{path}:{node.lineno}: move what it needs of {name} to tests/support"
+                )
+
+
+def test_there_is_one_attempt_among_the_helpers_of_tests() -> None:
+    trees = [(path, ast.parse(path.read_text("utf-8"))) for path in _sources("tests")]
+    found = [path.name for path, tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == "Attempt"]
+    assert found == ["attempt.py"]

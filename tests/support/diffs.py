@@ -1,0 +1,54 @@
+"""A diff that runs in a thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from tests.conftest import wait_until
+from tests.node_manager.conftest import Daemon
+from udo_protocol.proto import node_manager_pb2 as pb
+
+
+class Running:
+    """A diff in a thread of its own, as the command line would run it."""
+
+    def __init__(self, daemon: Daemon, digest: str, for_s: float = 60.0, examples: int = 1000, name: str = "d") -> None:
+        self._events = daemon.api.diff(name, "", digest, for_s=for_s, examples=examples)
+        self.reports: list[dict[str, Any]] = []
+        self.examples: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for event in self._events:
+                self.take(event)
+        except Exception as e:
+            self.error = e
+
+    def take(self, event: pb.DiffEvent) -> None:
+        """Note one message."""
+        self.reports.append(json.loads(event.report_json))
+        self.examples += map(json.loads, event.examples_json)
+
+    def begun(self) -> Running:
+        """Once it compares."""
+        wait_until(lambda: bool(self.reports) or self.error is not None, 30, "the diff to begin")
+        assert self.error is None, self.error
+        return self
+
+    def seen(self, frames: int) -> Running:
+        """Once it has seen so many frames."""
+        wait_until(lambda: self.reports[-1].get("seen", 0) >= frames, 20, f"{frames} frames to be compared")
+        return self
+
+    def end(self) -> dict[str, Any]:
+        """Wait for the last report."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        assert self.error is None, self.error
+        assert self.reports[-1].get("final"), self.reports[-1]
+        return self.reports[-1]

@@ -1,0 +1,7 @@
+"""An operator of the next state version."""
+
+from __future__ import annotations
+
+from tests.support.keyed_node import COUNT
+
+MIGRATED = COUNT.replace('"n"', '"m"') + "    def migrate(self, old, from_version): return {'m': old['n']}\n"

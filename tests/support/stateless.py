@@ -1,0 +1,32 @@
+"""What a producer sends to a stateless operator, and what it collects."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tests.conftest import Servers
+from tests.runtime.conftest import IN, P
+from udo_protocol.formats.schema import schema_id, to_ipc
+from udo_protocol.queue import lane_end
+from udo_protocol.queue.frame import DATA, Frame, Header, encode
+
+
+def lane(servers: Servers, name: str = "l", schema: pa.Schema = IN) -> lane_end.LaneEnd:
+    end = lane_end.LaneEnd(servers.queue(), P, name)
+    end.open(to_ipc(schema))
+    return end
+
+
+def send(end: lane_end.LaneEnd, n: int, values: list[int], schema: pa.Schema = IN) -> None:
+    batch = pa.record_batch([pa.array(values, schema.field(0).type)], schema=schema)
+    header = Header(lane=end.lane, number=n, kind=DATA, schema=schema_id(to_ipc(schema)), trace=b"t")
+    assert end.push(n, n - 1, encode(header, batch)).status == lane_end.Push.ACCEPTED
+
+
+def collect(end: lane_end.LaneEnd, count: int) -> list[Frame]:
+    frames: list[Frame] = []
+    while len(frames) < count:
+        got = end.collect(10_000)
+        assert got, f"only {len(frames)} of {count} answers within 10 s"
+        frames += got
+    return frames

@@ -1,0 +1,56 @@
+"""What a store is given, and what it should hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from udo_interface.store import File, Store
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.state.stored import Row, rows
+
+KEY = (("k", "string"),)
+State = dict[int, dict[bytes, bytes]]
+ABOUT = {"operator": "t", "version": "1", "highest_us": None}
+
+
+def write(
+    s: Store,
+    epoch: int,
+    changes: State,
+    *,
+    partition: int = 0,
+    partitions: int = 1,
+    run: int = 1,
+    attempt: int = 1,
+    version: int = 0,
+    full: bool = False,
+    **about: Any,
+) -> Path:
+    file = File(epoch, partition, partitions, run, attempt, version, full)
+    of_file: list[Row] = [(n, k, v) for n in sorted(file.groups) for k, v in changes.get(n, {}).items()]
+    s.write(file, [rows(of_file)], {**ABOUT, **about})
+    return Path(s.directory) / file.name
+
+
+class History:
+    """A query's life: epochs of changes, each maybe processed by several runs of other numbers of partitions, all but one in part."""
+
+    def __init__(self, s: Store, draw: Callable[..., Any]) -> None:
+        self.states: list[State] = [{}]
+        run = 0
+        for epoch in range(draw(st.integers(1, 7))):
+            groups = draw(st.lists(st.integers(0, KEY_GROUPS - 1), max_size=5))
+            changes: State = {n: {draw(st.binary(min_size=1, max_size=1)): draw(st.binary(max_size=2))} for n in groups}
+            after = {n: {**self.states[-1].get(n, {}), **changes.get(n, {})} for n in range(KEY_GROUPS)}
+            for complete in [*draw(st.lists(st.just(False), max_size=2)), True]:
+                run += 1
+                partitions = draw(st.integers(1, 4))
+                for p in range(partitions):
+                    for attempt in range(draw(st.integers(int(complete), 2))):
+                        full = epoch == 0 or draw(st.booleans())
+                        write(s, epoch, after if full else changes, partition=p, partitions=partitions, run=run, attempt=attempt, full=full)
+            self.states.append(after)

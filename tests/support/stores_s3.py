@@ -1,0 +1,11 @@
+"""A store behind an S3 endpoint."""
+
+from __future__ import annotations
+
+from tests.support.stores import KEY
+from udo_interface.store import Store, StoreLocation
+from udo_interface.store_place import located
+
+
+def store(location: str) -> Store:
+    return Store(StoreLocation(located(location), KEY), "count", "query/1")
