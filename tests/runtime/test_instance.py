@@ -102,7 +102,7 @@ def answer_on(servers: Servers, name: str, values: list[int]) -> list[dict[str, 
     ("body", "message"),
     [
         ("return {'c': batch['a']}", "column 'b' (int64) is missing; there are: c"),
-        ("return {'b': ['x'] * len(batch)}", "column 'b': expected int64, got string"),
+        ("return {'b': ['x'] * len(batch)}", "column 'b': expected int64, the operator answered 'x' (str) in row 0"),
         ("return 7", "expected a RecordBatch, Table or dict of columns, the operator answered int"),
         ("return {'b': [1, 2], 'c': [1]}", "not a record batch"),
     ],
