@@ -14,6 +14,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
+from udo_protocol.formats.manifest import Manifest
+
 # Of the node manager's own interpreter, as wheels name it.
 OWN_PYTHON_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
@@ -29,6 +31,12 @@ class Allowance:
     open_files: int = 1024
     cpus: float = 0.0
     pids: int = 0
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Allowance:
+        """What its manifest gives an operator."""
+        limits = manifest.limits
+        return cls(limits.memory_mb << 20, limits.open_files, limits.cpus, limits.pids)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,19 @@ _START_TIMEOUT_S = 20.0
 _SIGNALLED = 128
 
 
+def excess(allowance: Allowance, rss_bytes: int, processes: int) -> str:
+    """Why an instance that uses so much is killed; '' while it keeps within its allowance."""
+    limit, most = allowance.memory_bytes, allowance.pids
+    if limit and rss_bytes > limit:
+        return (
+            f"killed: memory limit of {limit >> 20} MiB exceeded, {rss_bytes >> 20} MiB resident; "
+            "raise limits.memory_mb in operator.toml or use less"
+        )
+    if most and processes > most:
+        return f"killed: limit of {most} processes exceeded, {processes} were running; raise limits.pids in operator.toml"
+    return ""
+
+
 class _Task:
     """One watched process: a thread waits for its death and samples it meanwhile."""
 
@@ -69,14 +82,8 @@ class _Task:
         busy = cpu_s - self.cpu_s > 0.005 or rss > self.rss_bytes
         self.cpu_percent = 100 * max(0.0, cpu_s - self.cpu_s) / max(now - self.sampled_at, 1e-3)
         self.rss_bytes, self.cpu_s, self.sampled_at = rss, cpu_s, now
-        limit, most = self.allowance.memory_bytes, self.allowance.pids
-        if limit and rss > limit:
-            self.kill(
-                f"killed: memory limit of {limit >> 20} MiB exceeded, {rss >> 20} MiB resident; "
-                "raise limits.memory_mb in operator.toml or use less"
-            )
-        elif most and processes > most:
-            self.kill(f"killed: limit of {most} processes exceeded, {processes} were running; raise limits.pids in operator.toml")
+        if why := excess(self.allowance, rss, processes):
+            self.kill(why)
         logfile.bound(self.log)
         return busy
 

@@ -28,7 +28,6 @@ from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
 from node_manager.settings import Settings
 from udo_protocol.errors import UsageError
-from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
 from udo_protocol.limits import MOST_RETRIES
@@ -146,7 +145,7 @@ class Instances:
             if not whole:
                 path = self._place(instance, cold, inside) if cold else []
                 environment["UDO_PYTHONPATH"] = os.pathsep.join([*path, inside.runtime or str(self._base.absolute())])
-            allowance = _allowance(cold.manifest) if cold and whole else _WARM
+            allowance = Allowance.of(cold.manifest) if cold and whole else _WARM
             spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "")
             write_password(directory / _PASSWORD, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)
@@ -195,7 +194,7 @@ class Instances:
         for name, content in config.files.items():
             placing.put(instance.directory, name, base64.b64decode(content))
         manifest, inside = image.manifest, self._inside(instance)
-        allowance = _allowance(manifest)
+        allowance = Allowance.of(manifest)
         # A cold start has them on its path already, in front of the runtime.
         path = self._place(instance, image, inside) if instance.kind == "warm" else []
         self.driver.limit(instance.handle, allowance)
@@ -308,8 +307,3 @@ class Instances:
         if found:
             _log.info("instances adopted", instances=sorted(known))
         return found
-
-
-def _allowance(manifest: Manifest) -> Allowance:
-    limits = manifest.limits
-    return Allowance(limits.memory_mb << 20, limits.open_files, limits.cpus, limits.pids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import Shell
+from tests.conftest import require
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
 
@@ -168,3 +170,21 @@ def test_a_package_that_an_operator_lacks_is_to_be_added_to_its_requirements(udo
 def test_a_home_that_cannot_be_written_is_told(home: str) -> None:
     error = Shell(Path(home))("up", code=2).err
     assert f"UDO_HOME ({home})" in error and "must be a directory you can write to" in error and "unexpected" not in error
+
+
+def test_a_trial_has_the_sandbox_and_the_limits_of_production(udo: Shell, operator: Callable[..., Path], tmp_path: Path) -> None:
+    if shutil.which("bwrap") is None:
+        require("bwrap", "apt-get install -y --no-install-recommends bubblewrap")
+    hungry = operator(body="import time; x = bytearray(300 << 20); time.sleep(60)")
+    manifest = hungry / "operator.toml"
+    manifest.write_text(manifest.read_text().replace("answer_timeout_s = 2", "answer_timeout_s = 60\nmemory_mb = 200"))
+    assert "memory limit of 200 MiB exceeded" in udo("test", hungry, code=6).err
+    (tmp_path / "secret").write_text("x")
+    for body, said in (
+        ("import socket; socket.create_connection(('127.0.0.1', 9))", "the node's sandbox gives operators no network"),
+        (f"open({str(tmp_path / 'secret')!r})", "FileNotFoundError"),
+        ("open('written', 'w')", "Read-only file system"),
+        ("x = [open('/dev/null') for _ in range(2000)]", "Too many open files"),
+    ):
+        assert said in udo("test", operator(body=body), code=6).err
+    assert udo("test", operator(body="open('/tmp/scratch', 'w').write('x')"), "--json").json["answers"] == [{"b": 2}, {"b": 3}]

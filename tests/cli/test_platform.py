@@ -86,7 +86,15 @@ def test_configuration_reaches_the_operator_and_a_secret_is_shown_nowhere(platfo
     shown = [platform("deploy", "conf", *given, stdin="hunter2\n", code=0)]
     assert ask(platform, "conf", 1) == 142
     shown += [
-        platform(*words) for words in (("inspect", "conf"), ("status", "--json"), ("ls", "--json"), ("logs", "conf"), ("registry", "audit"))
+        platform(*words)
+        for words in (
+            ("inspect", "conf", "--json"),
+            ("inspect", "conf"),
+            ("status", "--json"),
+            ("ls", "--json"),
+            ("logs", "conf"),
+            ("registry", "audit"),
+        )
     ]
     assert not any("hunter2" in done.out + done.err for done in shown)
     assert json.loads(shown[1].out)["secrets"] == ["S"]
@@ -241,6 +249,54 @@ def test_without_a_platform_every_command_says_how_to_start_one(tmp_path: Path, 
         assert "udo up" in away(*words, code=5).err
     assert "nothing was running" in away("down").out
     assert "udo up" in away("ls", code=5, UDO_REGISTRY="http://127.0.0.1:9").err
+
+
+def test_inspect_is_readable(platform: Shell, operator: Operators) -> None:
+    platform("push", operator("seen", "1"))
+    platform("deploy", "seen", "--env", "LIMIT=7", "--secret", "KEY", "--on-error", "dead-letter", "--retries", "2", KEY="hunter2")
+
+    deployment, version = (platform("inspect", name).out for name in ("seen", "seen@1"))
+
+    for said in (
+        "DEPLOYMENT seen",
+        "serves",
+        "seen@1",
+        "on error",
+        "dead-letter, 2 retries",
+        "LIMIT=7",
+        "KEY",
+        "INPUT",
+        "int64",
+        "answering",
+    ):
+        assert said in deployment, said
+    assert "hunter2" not in deployment and not deployment.lstrip().startswith("{")
+    for said in ("OPERATOR seen@1", "op:run", "answer_timeout_s=2", "INPUT", "OUTPUT", "int64", "LAYER", "code", "USED BY", " B"):
+        assert said in version, said
+    assert platform("inspect", "seen", "--json").json["limits"] == {"retries": 2}
+    platform("undeploy", "seen", "--drop-state")
+
+
+def test_a_shell_completes_deployments_operators_and_versions(platform: Shell, operator: Operators) -> None:
+    for version in ("1", "2"):
+        platform("push", operator("completed", version))
+    platform("deploy", "completed@1", "--name", "complete-as")
+
+    def offered(*words: str, **env: str) -> list[str]:
+        asked = {"_UDO_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("udo", *words)), "COMP_CWORD": str(len(words)), **env}
+        return [line.partition(",")[2] for line in platform(**asked).out.splitlines() if line]
+
+    for command in ("update", "rollback", "logs", "undeploy", "record"):
+        assert offered(command, "complete-") == ["complete-as"]
+    assert offered("state", "show", "complete-") == offered("dead", "ls", "complete-") == ["complete-as"]
+    assert offered("deploy", "compl") == ["completed"]
+    assert offered("deploy", "completed@") == ["completed@2", "completed@1"]
+    assert offered("inspect", "compl") == ["complete-as", "completed"]
+    assert offered("update", "complete-as", "2") == ["2"]
+    platform("update", "complete-as", "2")
+    assert offered("rollback", "complete-as", "1") == ["1"]
+    assert offered("update", "compl", UDO_REGISTRY="http://127.0.0.1:9") == []
+    platform("undeploy", "complete-as")
 
 
 def test_a_network_that_the_sandbox_refuses_is_told_as_the_reason(platform: Shell, operator: Operators) -> None:

@@ -16,11 +16,13 @@ udo completion fish > ~/.config/fish/completions/udo.fish
 @base.command("completion", EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print the completion script of SHELL."""
+    """Print the completion script of SHELL: commands, options, deployments, operators and versions."""
     from click.shell_completion import get_completion_class
 
     from udo_cli.main import cli
 
     made = get_completion_class(shell)
     assert made is not None, f"click knows {shell}"
+    if shell == "bash":  # else NAME@VERSION would be three words to it
+        click.echo('COMP_WORDBREAKS="${COMP_WORDBREAKS//@/}"')
     click.echo(made(cli, {}, "udo", "_UDO_COMPLETE").source())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base
+from udo_cli import base, completing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("ls", examples="udo dead ls\nudo dead ls fraud --json\nudo dead ls fraud --unfinished")
-@click.argument("deployment", default="")
+@click.argument("deployment", default="", shell_complete=completing.deployments)
 @click.option("--unfinished", is_flag=True, help="Those of attempts that have not ended, instead: they may yet go.")
 @node_option
 @base.json_option
@@ -89,7 +89,7 @@ def show(id_: str, address: str | None, as_json: bool) -> None:
 
 
 @command.command("replay", examples="udo dead replay fraud --all\nudo dead replay fraud 3f0c 81aa -o answers.parquet")
-@click.argument("deployment")
+@click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="All of the deployment, oldest first.")
 @click.option(
@@ -150,7 +150,7 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
 
 
 @command.command("drop", examples="udo dead drop fraud 3f0c 81aa\nudo dead drop fraud --all --yes")
-@click.argument("deployment")
+@click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="All of the deployment.")
 @click.option("--unfinished", is_flag=True, help="Of those of attempts that have not ended, instead.")

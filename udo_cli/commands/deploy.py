@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from udo_cli import base, given
+from udo_cli import base, completing, given
 
 EXAMPLES = """
 udo deploy fraud                                   the latest version, under the operator's name
@@ -18,7 +18,7 @@ udo deploy fraud --on-error dead-letter --retries 2
 
 
 @base.command("deploy", EXAMPLES)
-@click.argument("operator", metavar="OPERATOR[@VERSION]")
+@click.argument("operator", metavar="OPERATOR[@VERSION]", shell_complete=completing.operators)
 @click.option("--name", help="What queries call it; the operator's name by default.")
 @given.options
 @given.policy_options

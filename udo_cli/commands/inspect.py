@@ -1,4 +1,4 @@
-"""`udo inspect`: one deployment, operator or version in full, as JSON."""
+"""`udo inspect`: one deployment, operator or version in full."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base
+from udo_cli import base, completing
 
 if TYPE_CHECKING:
     from udo_protocol.registry.api import Registry
@@ -18,26 +18,32 @@ udo inspect fraud@2          that operator version: manifest, layers, provenance
 
 
 @base.command("inspect", EXAMPLES)
-@click.argument("reference", metavar="NAME[@VERSION]")
+@click.argument("reference", metavar="NAME[@VERSION]", shell_complete=completing.everything)
 @base.json_option
 def command(reference: str, as_json: bool) -> None:
-    """Show a deployment, or an operator version, in full as JSON. Of secrets only the names are known.
+    """Show a deployment, or an operator version, in full. Of secrets only the names are known.
 
-    `queries` are the slots in use now, on the nodes that can be asked from here: a query's session where it keeps state,
+    In use are the slots on the nodes that can be asked from here: a query's session where it keeps state,
     and how many of its tasks exchange events.
     """
-    from udo_cli import output, remote, usage
+    from udo_cli import inspect_text, output, remote, usage
     from udo_protocol.errors import NotFound
 
     name, version = remote.reference(reference)
+    deployed = "@" not in reference
     with remote.registry() as api:
         try:
-            found = _version(api, name, version) if "@" in reference else api.deployment(name) | usage.of_deployment(api, name)
+            found = api.deployment(name) | usage.of_deployment(api, name) if deployed else _version(api, name, version)
         except NotFound:
-            if "@" in reference or all(o["name"] != name for o in api.operators()):
+            if not deployed or all(o["name"] != name for o in api.operators()):
                 raise
-            found = _version(api, name, "latest")
-    output.emit(found)
+            deployed, found = False, _version(api, name, "latest")
+    if as_json:
+        output.emit(found)
+    elif deployed:
+        inspect_text.deployment(found)
+    else:
+        inspect_text.version(found)
 
 
 def _version(api: Registry, name: str, ref: str) -> dict[str, Any]:

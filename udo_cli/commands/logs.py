@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from udo_cli import base
+from udo_cli import base, completing
 
 EXAMPLES = """
 udo logs fraud
@@ -14,7 +14,7 @@ udo logs fraud --tail 20 --json
 
 
 @base.command("logs", EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=completing.deployments)
 @click.option("-f", "--follow", is_flag=True, help="Wait for more; end with Ctrl-C.")
 @click.option("--tail", type=click.IntRange(1), default=200, show_default=True, help="The last lines to begin with.")
 @click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base
+from udo_cli import base, completing
 from udo_cli.durations import Duration
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _TELL_S = 1.0
 
 
 @base.command("record", EXAMPLES)
-@click.argument("deployment")
+@click.argument("deployment", shell_complete=completing.deployments)
 @click.option("--for", "for_s", type=Duration(), required=True, metavar="TIME", help="How long: 500ms, 30s, 5m; Ctrl-C ends it earlier.")
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
 @click.option("--frames", type=click.IntRange(1), help="End after so many frames.")

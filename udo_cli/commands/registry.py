@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from udo_cli import base
+from udo_cli import base, completing
 from udo_cli.commands import registry_base, registry_key
 
 EXAMPLES = """
@@ -95,7 +95,7 @@ def audit(deployment: str | None, limit: int, as_json: bool) -> None:
 
 
 @command.command("delete", examples="udo registry delete fraud@1\nudo registry gc          gives back the space, a day later by itself")
-@click.argument("reference", metavar="NAME@VERSION")
+@click.argument("reference", metavar="NAME@VERSION", shell_complete=completing.operators)
 @base.json_option
 def delete(reference: str, as_json: bool) -> None:
     """Forget an operator version with its signatures. Refused while a deployment uses it, or a query of a node here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from udo_cli import base
+from udo_cli import base, completing
 
 EXAMPLES = """
 udo rollback fraud            to the version before
@@ -13,8 +13,8 @@ udo rollback fraud 1          to a named former version
 
 
 @base.command("rollback", EXAMPLES)
-@click.argument("name")
-@click.argument("version", required=False)
+@click.argument("name", shell_complete=completing.deployments)
+@click.argument("version", required=False, shell_complete=completing.former)
 @click.option(
     "--wait-s", type=click.FloatRange(1), default=120.0, show_default=True, help="How long the former version may take to become ready."
 )

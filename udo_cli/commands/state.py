@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base
+from udo_cli import base, completing
 from udo_protocol.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("ls", examples="udo state ls\nudo state ls visits --json")
-@click.argument("deployment", default="")
+@click.argument("deployment", default="", shell_complete=completing.deployments)
 @node_option
 @base.json_option
 def ls(deployment: str, address: str | None, as_json: bool) -> None:
@@ -85,7 +85,7 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
 
 
 @command.command("show", examples="udo state show visits 1f2e --limit 100\nudo state show visits 1f2e --key '[\"a\", 7]'")
-@click.argument("deployment")
+@click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
 @click.option("--key", help="Only this key; several columns as a JSON list.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Keys at most.")
@@ -115,7 +115,7 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
 
 
 @command.command("export", examples="udo state export visits 1f2e visits.state")
-@click.argument("deployment")
+@click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
@@ -144,7 +144,7 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
 
 @command.command("import", examples="udo state import visits.state visits 9b1d\nudo state import visits.state visits 9b1d --start-epoch 0")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("deployment")
+@click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
 @click.option(
     "--start-epoch", type=click.IntRange(0), help="The first epoch of the query that will use it; by default the one after the export's."
@@ -170,7 +170,7 @@ def import_(file: Path, deployment: str, session: str, start_epoch: int | None, 
 
 
 @command.command("drop", examples="udo state drop visits 1f2e\nudo state drop visits 1f2e --yes --json")
-@click.argument("deployment")
+@click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
 @click.option("--force", is_flag=True, help="Also while a query uses it: the query then fails.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -195,7 +195,7 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
 
 
 @command.command("release", examples="udo state release visits 1f2e\nudo state release visits 1f2e --force --json")
-@click.argument("deployment")
+@click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
 @click.option("--force", is_flag=True, help="Also while that node lives: it has lost its disk, or its state is not wanted any more.")
 @base.json_option

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from udo_cli import base
+from udo_cli import base, completing
 
 if TYPE_CHECKING:
     from udo_protocol.registry.api import Registry
@@ -18,7 +18,7 @@ udo undeploy visits --drop-state        with the keyed state and the dead letter
 
 
 @base.command("undeploy", EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=completing.deployments)
 @click.option("--drop-state", is_flag=True, help="Also when nodes hold keyed state or dead letters of it, which are then lost.")
 @base.json_option
 def command(name: str, drop_state: bool, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from udo_cli import base, given, trial
+from udo_cli import base, completing, given, trial
 from udo_cli.exits import Exit
 
 EXAMPLES = """
@@ -24,8 +24,8 @@ _EXAMPLES_KEPT = 1000
 
 
 @base.command("update", EXAMPLES)
-@click.argument("name")
-@click.argument("version", metavar="[VERSION]", required=False)
+@click.argument("name", shell_complete=completing.deployments)
+@click.argument("version", metavar="[VERSION]", required=False, shell_complete=completing.versions)
 @given.options
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable, secret or file of the deployment.")
 @click.option(

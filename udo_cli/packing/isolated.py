@@ -1,5 +1,7 @@
 """Starts an operator in a bare interpreter of its own, for `udo test` and for the check before a push. Always bounded.
 
+It has the sandbox and the limits that the process driver would give it on this machine; a debugger's replay has the terminal instead.
+
 What the operator prints goes to stderr; a hang, an exit or a crash becomes an OperatorError that says so.
 """
 
@@ -11,13 +13,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from node_manager import proc
+from node_manager.drivers.base import Allowance
+from node_manager.drivers.process import BUSY_SAMPLE_S, excess
+from node_manager.drivers.sandbox import Sandbox
 from node_manager.instances import runtime_base
+from udo_cli.packing import boxed
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.manifest import Manifest
 
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHILD = Path(__file__).with_name("isolated_child.py")
+_SIGNALLED = 128
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,8 @@ def _start(
         trial.request.update(more or {}, events=batches is not None)
         if batches is not None:
             _write_events(trial.work / "events.arrow", manifest, batches)
-        run_child(trial, manifest, manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ()))
+        bound_s = manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ())
+        run_child(trial, manifest, bound_s, boxed.find(trial.work, [*trial.request["path"], *(more or {}).values()]))
         return _outcome(trial.work, manifest, batches is not None)
 
 
@@ -131,14 +141,31 @@ def _write_events(path: Path, manifest: Manifest, batches: Sequence[pa.RecordBat
             writer.write_batch(batch)
 
 
-def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, *, foreground: bool = False) -> None:
-    """Run the child to its end; OperatorError if it leaves no outcome or takes longer than `bound_s` (None: no bound).
+def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, box: Sandbox | None = None, *, foreground: bool = False) -> None:
+    """Run the child to its end; OperatorError if it leaves no outcome, takes longer than `bound_s` (None: no bound) or more than its
+    limits allow.
 
     `foreground`: it has this terminal, for a debugger; Ctrl-C is its business. A replay has our stdin in any case.
     """
-    _write_private(trial.work / "request.json", json.dumps(trial.request))
+    with open(trial.work / "outcome.json", "wb") as outcome, open(trial.work / "answers.arrow", "wb") as answers:
+        # It can write to no directory of ours; what it inherits it can write to.
+        results = {"outcome_fd": outcome.fileno(), "answers_fd": answers.fileno()}
+        request = {**trial.request, **results, "open_files": manifest.limits.open_files}
+        _write_private(trial.work / "request.json", json.dumps(request))
+        how = _run(trial, manifest, bound_s, box, tuple(results.values()), foreground=foreground)
+    if not (trial.work / "outcome.json").stat().st_size:
+        raise OperatorError(f"{manifest.reference} {how} instead of answering")
+
+
+def _run(
+    trial: Prepared, manifest: Manifest, bound_s: float | None, box: Sandbox | None, inherited: tuple[int, ...], *, foreground: bool
+) -> str:
+    """How the child ended."""
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TZ", "TERM")}
     command = [sys.executable, "-I", "-S", "-B", str(CHILD), str(trial.work)]
+    if box is not None:
+        command = [*box.command(trial.private), *command]
+        kept |= {"HOME": box.scratch(trial.private)[0], "TMPDIR": box.scratch(trial.private)[0]}
     # Not SIG_IGN, which the child would inherit.
     before = signal.signal(signal.SIGINT, lambda *_: None) if foreground else None
     try:
@@ -149,23 +176,35 @@ def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, *, for
             stdin=None if "replay" in trial.request else subprocess.DEVNULL,
             stdout=_stderr(),
             start_new_session=not foreground,
+            pass_fds=inherited,
         )
         try:
-            status = child.wait(timeout=bound_s)
-        except subprocess.TimeoutExpired:
-            raise OperatorError(
-                f"{manifest.reference} did not finish within {bound_s:.0f} s (open_timeout_s + answer_timeout_s per batch in operator.toml)"
-            ) from None
+            status = child.wait() if bound_s is None else _within(child, manifest, bound_s)
         finally:
-            with suppress(ProcessLookupError):  # also what it may have started
-                child.kill() if foreground else os.killpg(child.pid, signal.SIGKILL)
+            for pid in list(proc.tree(child.pid)):  # also what it may have started, and who leads it in its sandbox
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
             child.wait()
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
-    if not (trial.work / "outcome.json").exists():
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        raise OperatorError(f"{manifest.reference} ended its process with {how} instead of answering")
+    if box is not None and status > _SIGNALLED:  # as a sandbox reports a signal
+        status = _SIGNALLED - status
+    return "ended its process with " + (f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}")
+
+
+def _within(child: subprocess.Popen[bytes], manifest: Manifest, bound_s: float) -> int:
+    """Its exit status; OperatorError, with the words of the process driver, if it uses more than its manifest allows."""
+    allowance, deadline = Allowance.of(manifest), time.monotonic() + bound_s
+    while time.monotonic() < deadline:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(BUSY_SAMPLE_S)
+        rss_bytes, _, processes = proc.usage(child.pid)
+        if why := excess(allowance, rss_bytes, processes):
+            raise OperatorError(f"{manifest.reference} was {why}")
+    raise OperatorError(
+        f"{manifest.reference} did not finish within {bound_s:.0f} s (open_timeout_s + answer_timeout_s per batch in operator.toml)"
+    )
 
 
 def _stderr() -> int:

@@ -1,13 +1,15 @@
 """Runs in a bare interpreter (`python -I -S`): loads an operator as an instance would, answers sample events, reports.
 
 Sees only the runtime's own packages, the operator's code and its dependencies; never imports udo_cli. Argument: a
-directory with `request.json` and perhaps `events.arrow`; leaves `outcome.json` and perhaps `answers.arrow` there.
+directory with `request.json` and perhaps `events.arrow`. It may not be able to write there: what comes of it goes to descriptors that
+the request names.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -82,7 +84,7 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     answered = 0
     with (
-        pa.OSFile(str(work / "answers.arrow"), "wb") as sink,
+        os.fdopen(request["answers_fd"], "wb") as sink,
         pa.ipc.new_stream(sink, output) as writer,
         pa.OSFile(str(work / "events.arrow"), "rb") as source,
     ):
@@ -101,6 +103,9 @@ def main() -> None:
     request = json.loads((work / "request.json").read_text("utf-8"))
     sys.path[:] = [*request["base"], *(p for p in sys.path if Path(p).resolve() != Path(__file__).resolve().parent)]
     os.environ.update(request["env"])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = request["open_files"] if most == resource.RLIM_INFINITY else min(request["open_files"], most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     import logging
     import traceback
 
@@ -121,7 +126,8 @@ def main() -> None:
             "code": getattr(e, "wire_code", "operator"),
             "interrupted": isinstance(e, KeyboardInterrupt),
         }
-    (work / "outcome.json").write_text(json.dumps(outcome), "utf-8")
+    with open(request["outcome_fd"], "w", encoding="utf-8") as file:
+        json.dump(outcome, file)
 
 
 if __name__ == "__main__":

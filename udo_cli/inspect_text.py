@@ -1,0 +1,102 @@
+"""A deployment, or an operator version, for people: a few lines about it, then a table for each thing there may be several of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from udo_cli import output
+
+Json = dict[str, Any]
+
+
+def deployment(d: Json) -> None:
+    """As `udo inspect NAME` shows it."""
+    click.secho(f"DEPLOYMENT {d['name']}", bold=True)
+    retries = f", {d['limits']['retries']:g} retries" if "retries" in d["limits"] else ""
+    former = ", ".join(p["version"] for p in d["previous"])
+    update = d["update"]
+    _lines(
+        ("serves", f"{d['operator']}@{d['version']} ({d['digest']})"),
+        ("about", d["manifest"].get("description")),
+        ("since", d["created_at"]),
+        ("update", update and f"to {update['to_version']}: {update['state']} {update['detail']}"),
+        ("can go back to", former),
+        ("on error", d["policy"] + retries),
+        ("limits", _pairs({k: v for k, v in d["limits"].items() if k != "retries"})),
+        ("variables", _pairs(d["env"])),
+        ("secrets", ", ".join(d["secrets"])),
+        ("files", ", ".join(d["files"])),
+        ("key", _key(d["manifest"])),
+    )
+    _columns(d["manifest"])
+    _table(("NODE", "VERSION", "STATE", "SINCE", "DETAIL"), (_node(n) for n in d["nodes"]))
+    _queries(d)
+
+
+def version(v: Json) -> None:
+    """As `udo inspect NAME@VERSION` shows it."""
+    manifest = v["manifest"]
+    click.secho(f"OPERATOR {v['name']}@{v['version']}", bold=True)
+    _lines(
+        ("digest", v["digest"]),
+        ("about", manifest.get("description")),
+        ("pushed", f"{v['created_at']} by {v['pushed_by']}"),
+        ("entry", manifest.get("entry")),
+        ("key", _key(manifest)),
+        ("requirements", ", ".join(manifest.get("requirements") or ())),
+        ("packed for", " ".join(filter(None, (manifest.get("python_tag"), manifest.get("platform"))))),
+        ("limits", _pairs(manifest.get("limits") or {})),
+        ("signed by", ", ".join(filter(None, v["signatures"]))),
+    )
+    _columns(manifest)
+    _table(("LAYER", "DIGEST", "SIZE"), ((la["kind"], output.short(la["digest"]), output.size(la["size"])) for la in v["layers"]))
+    _table(("PROVENANCE", ""), sorted(v["provenance"].items()))
+    used = v["used_by"]
+    _table(("USED BY", ""), ((d["name"], "" if d["wanted"] else "could go back to it") for d in used["deployments"]))
+    _queries(used)
+
+
+def _lines(*lines: tuple[str, Any]) -> None:
+    for name, value in lines:
+        if value:
+            click.echo(f"  {name:<16}{value}")
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    if found := list(rows):
+        click.echo()
+        output.table(columns, found, "")
+
+
+def _pairs(values: Json) -> str:
+    return ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in values.items())
+
+
+def _key(manifest: Json) -> str:
+    if not manifest.get("key"):
+        return ""
+    time = manifest.get("event_time")
+    return ", ".join(manifest["key"]) + (f"; event time {time['column']}" if time else "")
+
+
+def _columns(manifest: Json) -> None:
+    _table(("INPUT", "TYPE"), manifest["input"].items())
+    _table(("OUTPUT", "TYPE"), manifest["output"].items())
+
+
+def _node(n: Json) -> tuple[str, ...]:
+    state = f"away since {n['away_since']}" if n["away_since"] else n["state"]
+    return n["node"], n["version"], state, n["at"], n["detail"]
+
+
+def _queries(used: Json) -> None:
+    rows = []
+    for q in used["queries"]:
+        slot = (q["node"], f"{q['deployment']}:{q['slot']}", q["version"])
+        rows += [(*slot, s["session"], s["lanes"]) for s in q["sessions"]] or [(*slot, "", q["lanes"])]
+    _table(("IN USE ON", "SLOT", "VERSION", "SESSION", "LANES"), rows)
+    if used["nodes_not_asked"]:
+        click.echo(f"\nnot asked, since they cannot be reached from here: {', '.join(used['nodes_not_asked'])}")
