@@ -19,7 +19,7 @@ INTERRUPTED = "interrupted"
 
 
 @dataclass
-class Summary:
+class Recorded:
     """What a file holds; `bytes` of its frames."""
 
     frames: int = 0
@@ -37,9 +37,9 @@ def write(
     path: Path,
     parts: Iterator[pb.RecordPart],
     begun: Callable[[dict[str, Any]], None],
-    progress: Callable[[Summary], None],
+    progress: Callable[[Recorded], None],
     stopped: Callable[[], bool],
-) -> tuple[dict[str, Any], Summary]:
+) -> tuple[dict[str, Any], Recorded]:
     """Header and summary of the file, complete under its name.
 
     `begun` gets the header: what is answered from here on is recorded. `progress` is called and `stopped` asked after each part; the
@@ -58,9 +58,9 @@ def _write(
     header: dict[str, Any],
     parts: Iterator[pb.RecordPart],
     begun: Callable[[dict[str, Any]], None],
-    progress: Callable[[Summary], None],
+    progress: Callable[[Recorded], None],
     stopped: Callable[[], bool],
-) -> Summary:
+) -> Recorded:
     with Writer(path) as file:
         file.header(header)
         begun(header)
@@ -105,7 +105,7 @@ class _Sink:
     """Puts the pieces of values and frames together."""
 
     def __init__(self, file: Writer) -> None:
-        self.summary = Summary()
+        self.summary = Recorded()
         self.complete = False  # the state at the start is there
         self._file = file
         self._group: int | None = None

@@ -24,7 +24,7 @@ from docker.types import LogConfig, Mount, Ulimit
 from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.container import LOST, Watched, attach, bounds, over_memory, said, update, used
-from node_manager.drivers.docker_images import RUNTIME, Images
+from node_manager.drivers.docker_images import RUNTIME, DockerImages
 from node_manager.servers.warden import DOCKER, HOME_LABEL
 from node_manager.settings import Settings
 from udo_protocol import supervised
@@ -55,7 +55,7 @@ class DockerDriver:
             raise Unavailable(f"no Docker daemon answers: {e}; start one, or set DOCKER_HOST, or use --driver process") from e
         self._home, self._sockets = str(settings.home.absolute()), str(settings.sockets.absolute())
         self._labels = {NODE_LABEL: settings.node, HOME_LABEL: self._home}
-        self._images = Images(self._client, settings)
+        self._images = DockerImages(self._client, settings)
         self.python_tag = self._images.python_tag
         self._user = os.getuid() or UNPRIVILEGED
         self._group = os.getgid() or UNPRIVILEGED

@@ -27,7 +27,7 @@ LOCAL_NAME = "udo-runtime-python"
 RUNTIME = "/opt/udo/runtime"
 
 
-class Images:
+class DockerImages:
     """See the module. Unavailable at the start if there is no runtime base: nothing would run."""
 
     def __init__(self, client: docker.DockerClient, settings: Settings) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes")
 # A longer file says in its first lines why it is one.
@@ -42,3 +44,13 @@ def test_there_is_one_attempt_among_the_helpers_of_tests() -> None:
     trees = [(path, ast.parse(path.read_text("utf-8"))) for path in _sources("tests")]
     found = [path.name for path, tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == "Attempt"]
     assert found == ["attempt.py"]
+
+
+@pytest.mark.parametrize("package", [p for p in PRODUCT if p != "elasticity"])  # whose controllers stand side by side
+def test_within_a_package_a_class_name_means_one_thing(package: str) -> None:
+    found: dict[str, list[str]] = {}
+    for path in _sources(package):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

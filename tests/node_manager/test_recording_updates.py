@@ -59,7 +59,7 @@ class Running:
         """What was answered since the checkpoint of epoch 0."""
         return {n: rows for n, rows in self.query.served.items() if n.split(".")[2] != "0"}
 
-    def complete(self, recording: Recorder) -> recorder.Summary:
+    def complete(self, recording: Recorder) -> recorder.Recorded:
         """End the recording behind what has been answered."""
         return recording.stop(stats(self.daemon).emitted)
 

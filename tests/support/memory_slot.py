@@ -26,7 +26,7 @@ from udo_runtime.engine.effects import (
     run,
 )
 from udo_runtime.engine.keyed import Engine, Start
-from udo_runtime.engine.letters import Letters
+from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.engine.replies import Replies
 from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
@@ -167,7 +167,7 @@ class MemorySlot:
     def _begin(self) -> int:
         processor = KeyedProcessor(self._operator(), self._keyed, self._schemas[1], Context("t", "1"))
         processor.policy = self._policy
-        replies, letters = Replies("t@1", "i", b"schema"), Letters("t", DEFAULT)
+        replies, letters = Replies("t@1", "i", b"schema"), KeyedLetters("t", DEFAULT)
         self._engine = Engine(processor, self._schemas, replies, letters, DEFAULT, Counters(), clock=lambda: 0.0)
         self._engine.restart(Start(letters=self._sizes()))
         return run(self._engine.take(self.durable.seq, self.durable.riding, self._emitted), self._perform)

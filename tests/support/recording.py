@@ -23,7 +23,7 @@ class Recorder:
         self._parts, self._file = node.record(deployment, for_s, frames), file
         self._started, self._stop = threading.Event(), threading.Event()
         self.last_seq = 0
-        self._made: recorder.Summary | None = None
+        self._made: recorder.Recorded | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         assert self._started.wait(20)
@@ -34,18 +34,18 @@ class Recorder:
                 self._started.set()
                 yield part
 
-        def progress(made: recorder.Summary) -> None:
+        def progress(made: recorder.Recorded) -> None:
             self.last_seq = made.last_seq or 0
 
         self._made = recorder.write(self._file, parts(), lambda _: None, progress, self._stop.is_set)[1]
 
-    def stop(self, last_seq: int) -> recorder.Summary:
+    def stop(self, last_seq: int) -> recorder.Recorded:
         """End it as Ctrl-C does, once that frame is recorded."""
         wait_until(lambda: self.last_seq >= last_seq, 20, f"frame {last_seq} to be recorded")
         self._stop.set()
         return self.done()
 
-    def done(self) -> recorder.Summary:
+    def done(self) -> recorder.Recorded:
         """Wait for its end."""
         self._thread.join(90)
         assert self._made is not None

@@ -16,7 +16,7 @@ from udo_cli import base, completing
 from udo_cli.durations import Duration
 
 if TYPE_CHECKING:
-    from udo_cli.recorder import Summary
+    from udo_cli.recorder import Recorded
 
 EXAMPLES = """
 udo record fraud --for 30s -o fraud.rec
@@ -74,18 +74,18 @@ def command(deployment: str, for_s: float, file: Path, frames: int | None, force
         output.say(f"{deployment} answered nothing meanwhile: the file holds no frames")
 
 
-def _told(made: Summary) -> str:
+def _told(made: Recorded) -> str:
     from udo_cli import output
 
     state = f", state of {made.sessions} sessions" if made.sessions else ""
     return f"{made.frames} frames, {made.events} events, {output.size(made.bytes)}{state}"
 
 
-def _progress() -> Callable[[Summary], None]:
+def _progress() -> Callable[[Recorded], None]:
     """Tells a person who looks, once a second."""
     due = time.monotonic() + _TELL_S
 
-    def tell(made: Summary) -> None:
+    def tell(made: Recorded) -> None:
         nonlocal due
         if sys.stderr.isatty() and time.monotonic() >= due:
             from udo_cli import output

@@ -19,7 +19,7 @@ from udo_runtime.drivers.standby import Standby
 from udo_runtime.drivers.stateless_instance import Schemas, replies_of
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.keyed import Engine
-from udo_runtime.engine.letters import Letters
+from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
@@ -43,7 +43,7 @@ class KeyedInstance:
         self._durable = Durable(state, link.prefix, a["token"], link.conn.run_id, versions)
         self._replies = replies_of(link, ctx, schemas[1])
         self._perform = Performer(link, schemas[0])
-        letters = Letters(link.prefix.split(":")[1], link.limits, mirror=bool(comparing))
+        letters = KeyedLetters(link.prefix.split(":")[1], link.limits, mirror=bool(comparing))
         groups = comparing.get("groups") if comparing else None
         engine = Engine(run, schemas, self._replies, letters, link.limits, link.counters, time.time, groups)
         self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix))

@@ -12,7 +12,7 @@ from udo_protocol.limits import DEFAULT
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Checkpoint, LoadSession, Trim
 from udo_runtime.engine.keyed import Engine, Start
-from udo_runtime.engine.letters import Letters
+from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.engine.replies import Replies
 from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.load import Processor
@@ -37,7 +37,7 @@ def engine(
         KeyedProcessor(target, how, schemas[1], ctx),
         schemas,
         replies,
-        Letters("replay", DEFAULT),
+        KeyedLetters("replay", DEFAULT),
         DEFAULT,
         Counters(),
         clock=lambda: 0.0,

@@ -15,7 +15,7 @@ from udo_runtime.drivers.perform import Performer
 from udo_runtime.engine.effects import Answer, KeepLetters, LetterRoom, run
 from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine
-from udo_runtime.state.letters import Letters
+from udo_runtime.state.letters import StatelessLetters
 
 # Answers of at least this size are sent at once; smaller ones travel together.
 _GROUP_BYTES = 64 << 10
@@ -24,7 +24,7 @@ _GROUP_BYTES = 64 << 10
 class StatelessOwner:
     """See the module. `letters`: where bad events go under the policy `dead-letter`."""
 
-    def __init__(self, link: Link, engine: StatelessEngine, perform: Performer, replies: Replies, letters: Letters | None) -> None:
+    def __init__(self, link: Link, engine: StatelessEngine, perform: Performer, replies: Replies, letters: StatelessLetters | None) -> None:
         self._link, self._engine, self._perform, self._letters = link, engine, perform, letters
         self._unconfirmed = False
         perform.settle = self.settle

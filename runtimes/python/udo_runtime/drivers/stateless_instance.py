@@ -20,7 +20,7 @@ from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.letters import Letters
+from udo_runtime.state.letters import StatelessLetters
 
 # Input, output.
 Schemas: TypeAlias = "tuple[pa.Schema, pa.Schema]"
@@ -45,7 +45,7 @@ class StatelessInstance:
         letters = None
         if policy == DEAD_LETTER:
             state = Connection(a["state_socket"], login=link.conn.login)
-            letters = Letters(state, link.prefix, a["token"], link.conn.run_id, link.limits)
+            letters = StatelessLetters(state, link.prefix, a["token"], link.conn.run_id, link.limits)
         deployment = link.prefix.split(":")[1]
         engine = StatelessEngine(self._processor, self._schemas[0], self._replies, policy, deployment, link.limits, link.counters)
         owner = StatelessOwner(link, engine, self._perform, self._replies, letters)

@@ -24,7 +24,7 @@ from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Answer, Checkpoint, Execute, FindSchema, FindSender, LaneOpen, LoadSession, Send, Steps, Trim
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
-from udo_runtime.engine.letters import Letters, Sizes
+from udo_runtime.engine.letters import KeyedLetters, Sizes
 from udo_runtime.engine.replies import Replies, failure, require_bounded
 from udo_runtime.execution.bad_events import Bad, empty, joined
 from udo_runtime.execution.failure import ProcessingError
@@ -60,7 +60,7 @@ class Engine:
         processor: KeyedProcessor,
         schemas: tuple[pa.Schema, pa.Schema],
         replies: Replies,
-        letters: Letters,
+        letters: KeyedLetters,
         limits: Limits,
         counters: Counters,
         clock: Callable[[], float],

@@ -34,7 +34,7 @@ class _Entry:
         return DEAD if self.ended else PENDING
 
 
-class Letters:
+class KeyedLetters:
     """What is durable, and what the next checkpoint makes so.
 
     `mirror`: another version's answers are compared, so each epoch processes again the letters that the serving one has.

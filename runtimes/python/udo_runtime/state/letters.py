@@ -55,7 +55,7 @@ def sizes(state: Connection, key: str) -> dict[str, int]:
     return {n.decode(): size for n, size in zip(names, lengths, strict=True)}
 
 
-class Letters:
+class StatelessLetters:
     """Those of the slot that `token` owns; `run_id` is the queue server's."""
 
     def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: Limits) -> None:
