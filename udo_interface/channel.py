@@ -18,8 +18,9 @@ from typing import Any
 import pyarrow as pa
 
 from udo_interface.columns import Picker
-from udo_interface.lane import LEAST_SHARE, LOOK_MS, Collector, Sender
+from udo_interface.lane import LEAST_SHARE, Collector, Sender
 from udo_interface.opening import Opened
+from udo_interface.place import LOOK_MS
 from udo_protocol import supervised
 from udo_protocol.errors import LaneExpired, PeerError, SchemaError, ServerLost, SlotBroken, UdoError, UsageError, WaitTimeout
 from udo_protocol.queue.lane_end import LaneEnd

@@ -8,26 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from udo_interface.place import LOOK_MS, Patience, Place, Stamp
 from udo_protocol.clock import Clock, SystemClock
-from udo_protocol.cut import cut
-from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, WaitTimeout, by_code
+from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, by_code
 from udo_protocol.formats.schema import conform, misfits, schema_id, to_ipc
-from udo_protocol.limits import MESSAGE_CHARS, TRACEBACK_CHARS
 from udo_protocol.queue import frame
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.frame import Bytes, Frame, Header, bounded
 from udo_protocol.queue.lane_end import LaneEnd, Push, gone
-from udo_protocol.queue.slot import last_emitted
 
-# The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
-GRACE_MS = 15_000
-# How often a waiting lane looks whether the slot still serves.
-LOOK_MS = 1_000
 # A full log empties at the operator's pace: retry after 0.5, 1, 1.5 ... 20 ms.
 BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
 # Where several lanes share a slot, each keeps no more under way than its part of the deployment's window, but enough to hide the
@@ -35,92 +29,6 @@ BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
 LEAST_SHARE, SHARE_LOOK_S = 2, 0.25
 # An input batch that was longer in coming than a round trip takes: the source, not the operator, sets the pace.
 SLOW_INPUT_S = 0.002
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a lane leads, as errors tell it, and the bounds that hold there."""
-
-    operator: str
-    version: str
-    node: str
-    slot: str
-    deployment: str
-    partition: int = 0
-    epoch: int | None = None
-    session: str = ""
-    window_frames: int = 8
-    answer_timeout_ms: int = 60_000
-    frame_bytes: int = 64 << 20
-    policy: str = ""
-
-    def __str__(self) -> str:
-        epoch = "" if self.epoch is None else f", epoch {self.epoch}"
-        where = f"node {self.node}, slot {self.slot}{epoch}, partition {self.partition}"
-        return f"operator {self.operator}@{self.version} (deployment {self.deployment}, {where})"
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """What marks the frames of a keyed attempt: which try of which epoch, and the key groups it answers for."""
-
-    run: int
-    epoch: int
-    attempt: int
-    groups: tuple[int, ...]
-    start_empty: bool = False
-    job: bool = False
-
-    def header(self) -> dict[str, Any]:
-        """Header fields of every frame."""
-        label = frame.Label(run=self.run, epoch=self.epoch, attempt=self.attempt)
-        return {"label": label, "start_empty": self.start_empty, "job": self.job}
-
-    def order(self) -> str:
-        """By which the slot refuses older attempts early; compares as text."""
-        return f"{self.run:010d}:{self.epoch:019d}:{self.attempt:019d}"
-
-
-@dataclass
-class Patience:
-    """Bounds a wait by the slot's progress: it ends when the slot does not serve, or has answered nothing for too long."""
-
-    end: LaneEnd
-    place: Place
-    clock: Clock = field(default_factory=SystemClock)
-
-    def __post_init__(self) -> None:
-        self.progress()
-
-    def progress(self) -> None:
-        """Something came: start anew."""
-        self._since = self._looked = self.clock.monotonic()
-        self._emitted = -1
-
-    def check(self, awaited: str) -> None:
-        """Raise if there is no point in waiting on; cheap, since it looks at the slot once a second only."""
-        now = self.clock.monotonic()
-        if (now - self._looked) * 1000 < LOOK_MS:
-            return
-        self._looked = now
-        self.look()
-        emitted = last_emitted(self.end.conn, self.end.prefix)
-        if emitted != self._emitted:  # other lanes' frames are being answered
-            self._emitted, self._since = emitted, now
-        bound_ms = self.place.answer_timeout_ms + GRACE_MS
-        if (now - self._since) * 1000 > bound_ms:
-            raise WaitTimeout(
-                f"{self.place}: waited for {awaited}, but the slot has answered nothing for {bound_ms / 1000:g} s; "
-                f"look at `udo status` and `udo logs {self.place.deployment}`"
-            )
-
-    def look(self) -> None:
-        """Raise the reason why the slot does not serve, if there is one."""
-        if why := self.end.status():
-            text = f"{self.place} does not serve: {cut(str(why.get('message', 'no reason given')), MESSAGE_CHARS)}"
-            if why.get("traceback"):
-                text += f"\nThe operator's traceback:\n{cut(str(why['traceback']), TRACEBACK_CHARS).rstrip()}"
-            raise by_code(str(why.get("code", OperatorError.code)), text)
 
 
 class Sender:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from udo_interface.discovery import NODE_WAIT_SETTING
-from udo_interface.lane import Collector, Place, Sender, Stamp
+from udo_interface.lane import Collector, Sender
+from udo_interface.place import Place, Stamp
 from udo_protocol.errors import NodeAway, PeerError, ProtocolError, ServerLost
 from udo_protocol.formats.schema import from_ipc, to_ipc
 from udo_protocol.limits import DEFAULT, Limits

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from udo_interface.lane import Asked, Collector, Place, Sender
+from udo_interface.lane import Asked, Collector, Sender
+from udo_interface.place import Place
 from udo_interface.store import File, Store, newest_at
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue import frame

@@ -20,8 +20,9 @@ from pyspark.sql import Row
 from udo_interface.columns import Picker, kept
 from udo_interface.discovery import node_address, node_wait_s
 from udo_interface.key_groups import groups_of
-from udo_interface.lane import Asked, Collector, Place, Sender, exchange
+from udo_interface.lane import Asked, Collector, Sender, exchange
 from udo_interface.opening import KeyedCall, Request, conversation
+from udo_interface.place import Place
 from udo_interface.progress import require_synchronous
 from udo_interface.store import Store, StoreLocation
 from udo_interface.store_lane import StoreLane

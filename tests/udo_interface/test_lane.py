@@ -14,7 +14,8 @@ import pytest
 from benchmarks.fuzz.frames import framed
 from tests.conftest import wait_until
 from tests.udo_interface.echo import EchoOperator, identity
-from udo_interface.lane import GRACE_MS, Collector, Patience, Place, Sender, Stamp, exchange
+from udo_interface.lane import Collector, Sender, exchange
+from udo_interface.place import GRACE_MS, Patience, Place, Stamp
 from udo_interface.store import Store, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.clock import FakeClock
