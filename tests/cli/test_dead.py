@@ -62,7 +62,7 @@ def test_letters_are_listed_shown_and_counted(platform: Shell, picky: str) -> No
     assert (slot["policy"], int(slot["dead_letters"])) == ("dead-letter, 1 retries", 4)
     [row] = [s for s in platform("top", "--json", "--once").json["slots"] if s["deployment"] == "picky"]
     assert (row["dead_letters"], row["retries"]) == (4, 2)
-    described = platform("inspect", "picky").json
+    described = platform("inspect", "picky", "--json").json
     assert (described["policy"], described["limits"]) == ("dead-letter", {"retries": 1.0, "dead_letters": 50.0})
 
 
@@ -74,7 +74,7 @@ def test_after_an_update_those_that_are_answered_now_go_and_the_others_stay_with
     [again] = [d for d in platform("dead", "ls", "picky", "--json").json if d["id"] == one]
     assert again["replays"] == 1
     platform("update", "picky", "2")
-    assert platform("inspect", "picky").json["policy"] == "dead-letter"
+    assert platform("inspect", "picky", "--json").json["policy"] == "dead-letter"
     assert platform("dead", "replay", "picky", one).out == '{"b": 14}\n'
     file = tmp_path / "answers.parquet"
     done = platform("dead", "replay", "picky", "--all", "-o", file, code=6)
