@@ -84,6 +84,7 @@ class Restarts:
             try:
                 in_vain = f"{on_head} instances in a row died on this frame; the last one: " if on_head > 1 and not hung else ""
                 if self._fail_head(instance, in_vain + how, log):
+                    self._ownership.watch.failed()
                     delay_s = self._deaths.failed_head()
             except PeerError as e:  # its operator broke keys of the lane; another server is gone, and the next step sees that
                 self._thread.disconnect()

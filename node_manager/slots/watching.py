@@ -61,6 +61,10 @@ class Watch:
         for name in COUNTED:
             self.totals[name] = min(self.totals.get(name, 0.0) + stats.get(name, 0.0), untrusted.MOST)
 
+    def failed(self) -> None:
+        """A frame was answered with an error in the place of an instance that died of it."""
+        self.totals["errors"] = self.totals.get("errors", 0.0) + 1
+
     def now(self, queue: Connection, instance: Instance) -> dict[str, float]:
         """What an instance counts; nothing where it has broken its counters, which `udo status` says."""
         with contextlib.suppress(SlotBroken):

@@ -47,8 +47,11 @@ class Canary:
         """What it has counted since it began (udo_protocol.registry.canary.Measured)."""
         view = self.slot.view()
         now: dict[str, float] = {}
+        answered = 0
         with contextlib.closing(self.slot.node.servers.connect("queue")) as queue, contextlib.suppress(SlotBroken):
             now = log.read_stats(queue, self.slot.prefix, view.owner.name) if view.owner else {}
+            answered = log.slot_stats(queue, self.slot.prefix).emitted
         total = {n: view.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "frames", "errors")}
         times = {n: now.get(n, 0.0) for n in ("p50_ms", "p99_ms")}
-        return {"events": total["events_in"], "frames": total["frames"], "errors": total["errors"] + view.restarts, **times}
+        errors = total["errors"] + view.restarts
+        return {"events": total["events_in"], "frames": total["frames"], "errors": errors, "answered": answered, **times}

@@ -48,3 +48,4 @@ class Measured(BaseModel):
     p99_ms: float = Field(default=0.0, ge=0)
     compared: float = Field(default=0.0, ge=0)
     different: float = Field(default=0.0, ge=0)
+    answered: float = Field(default=0.0, ge=0)

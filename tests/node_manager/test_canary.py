@@ -64,6 +64,27 @@ def test_a_canary_that_holds_is_promoted_and_its_lanes_follow_later_updates(two:
     wait_until(lambda: [version(lane) for lane in lanes] == [1, 1, 1, 1], 30, "the canary's lanes to follow")
 
 
+SILENT = """
+from udo_runtime import operator, stats
+stats.Stats.publish = lambda *_, **__: None
+@operator
+def run(batch):
+    return {"b": [a + 100 for a in batch.column("a").to_pylist()]}
+"""
+
+
+def test_a_canary_whose_runtime_publishes_no_counters_is_rolled_back_for_that(two: Cluster) -> None:
+    two.push("3", SILENT)
+    events = two.client.update("d", "3", canary={"percent": 100, "for_s": 12, "min_events": 1})
+    next(e for e in events if e["phase"] == "sharing")
+
+    assert two.lane().ask(1, 30) == 101
+
+    last = list(events)[-1]
+    assert last["phase"] == "rolled_back"
+    assert "answered 1 frames, but its runtime publishes no counters" in last["detail"] and "docs/protocol.md" in last["detail"]
+
+
 @pytest.mark.parametrize(
     ("event", "condition", "why"),
     [

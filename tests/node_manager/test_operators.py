@@ -99,6 +99,7 @@ def test_an_operator_that_hangs_is_killed_and_the_frame_answered_with_an_error(d
 
     assert "did not answer a frame within 1 s" in failed.header.failure.message
     assert good.ask(2, 30) == 3
+    wait_until(lambda: daemon.api.stats("d").slots[0].errors == 1, 10, "the frame to be counted as an error")
 
 
 def test_an_operator_that_exhausts_its_memory_is_killed_and_the_limit_named(daemon: Daemon, lane: Open) -> None:
@@ -110,6 +111,7 @@ def test_an_operator_that_exhausts_its_memory_is_killed_and_the_limit_named(daem
 
     assert "memory limit of 200 MiB exceeded" in failed.header.failure.message
     assert good.ask(2, 30) == 3
+    wait_until(lambda: daemon.api.stats("d").slots[0].errors == 1, 10, "the frame to be counted as an error")
 
 
 def test_garbage_on_standard_output_lands_in_the_log_only(daemon: Daemon, lane: Open) -> None:

@@ -77,6 +77,11 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
         data["version"] = version
     if manifest.requirements or not target.here:
         data |= {"python_tag": target.python_tag, "platform": target.platform}
+    if not manifest.entry:
+        raise ManifestError(
+            f"{directory / manifests.FILE_NAME}: entry is missing: module:attribute of the operator's code. Only a whole image needs none: "
+            "udo push --image sends it, a node with the Docker driver runs it; udo test cannot"
+        )
     module = manifest.entry.partition(":")[0].replace(".", "/")
     if not (directory / f"{module}.py").is_file() and not (directory / module / "__init__.py").is_file():
         there = ", ".join(inside for inside, _ in files_of(directory) if inside.endswith(".py")) or "no Python files"

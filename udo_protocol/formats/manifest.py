@@ -53,7 +53,8 @@ class Manifest(BaseModel):
     version: VersionName
     description: str = ""
     runtime: Literal["python"] = "python"
-    entry: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    # module:attribute; empty only for a whole image, which starts its own program.
+    entry: Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")] = ""
     input: dict[str, str] = Field(min_length=1)
     output: dict[str, str] = Field(min_length=1)
     # Columns whose values the state belongs to; empty for a stateless operator.

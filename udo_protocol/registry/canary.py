@@ -30,7 +30,8 @@ class Measured:
     """What canaries counted: events taken, frames answered with events, errors, and ms of a frame inside the operator.
 
     `errors` counts frames answered with an error, and deaths of an instance. Of keyed operators also the frames whose answers
-    were `compared` with those served, and how many of them were `different`.
+    were `compared` with those served, and how many of them were `different`. `answered`: frames its slot has got answers to, counted by
+    the queue server whatever the runtime publishes.
     """
 
     events: float = 0.0
@@ -40,12 +41,14 @@ class Measured:
     p99_ms: float = 0.0
     compared: float = 0.0
     different: float = 0.0
+    answered: float = 0.0
 
     @classmethod
     def together(cls, nodes: Iterable[Mapping[str, Any]]) -> Measured:
         """Of several nodes: counts are summed, of times the highest counts."""
         found = [cls(**n) for n in nodes]
-        summed = {name: sum(getattr(m, name) for m in found) for name in ("events", "frames", "errors", "compared", "different")}
+        counts = ("events", "frames", "errors", "compared", "different", "answered")
+        summed = {name: sum(getattr(m, name) for m in found) for name in counts}
         highest = {name: max((getattr(m, name) for m in found), default=0.0) for name in ("p50_ms", "p99_ms")}
         return cls(**summed, **highest)
 
@@ -94,6 +97,11 @@ class Condition:
 def verdict(rollback_if: Iterable[str], min_events: int, m: Measured, *, at_end: bool) -> str:
     """Why a canary has to be rolled back; '' if it has not, so far or at the end."""
     conditions = [Condition.parse(text) for text in rollback_if]
+    if at_end and m.answered and not (m.frames or m.events or m.errors):
+        return (
+            f"the canary has answered {m.answered:.0f} frames, but its runtime publishes no counters (the hash stats of docs/protocol.md, "
+            "Counters), so nothing can be said of its events, errors and times. Update without a canary, or let the runtime publish them"
+        )
     for condition in conditions:
         if condition.holds(m, at_end=at_end):
             return f"{condition} holds ({condition.measure} = {getattr(m, condition.measure):g}): {m}"
