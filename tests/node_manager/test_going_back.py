@@ -107,17 +107,17 @@ def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
 
     def run(epoch: int, *keys: int) -> list[int]:
-        return Attempt(api, "d", "q", epoch, epoch + 1).run(keys)
+        return Attempt.at_node(api, "d", "q", epoch, epoch + 1).run(keys)
 
     manager.deploy("d", "t", "1", one, {}, 30)
     assert run(0, 5, 6) == [1, 1]
-    manager.change("d", "2", two, {}, 30)
+    manager.updates.change("d", "2", two, {}, 30)
     assert run(1, 5) == [2]
     [lost] = [s for s in api.status().servers if s.role == "queue"]
     os.kill(lost.pid, signal.SIGKILL)
     wait_until(lambda: any(s.role == "queue" and s.pid not in (0, lost.pid) for s in api.status().servers), 30, "another queue server")
     wait_until(lambda: any(s.state == "answering" or s.pid for s in api.status().slots), 30, "another owner")
     with pytest.raises(UdoError, match="the queue server was lost since the update, and the input with it: it is too late to go back"):
-        manager.change("d", "1", one, {}, 30)
+        manager.updates.change("d", "1", one, {}, 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["2"]
