@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import Process
-from tests.runtime.test_instance import collect, lane, send
-from tests.runtime.test_keyed import Attempt, counter
+from tests.support.counters import an_attempt, counter
+from tests.support.stateless import collect, lane, send
 from udo_protocol.queue.frame import ANSWER
 
 Start = Callable[..., Process]
@@ -50,7 +50,7 @@ def test_frames_of_a_lane_that_was_closed_are_not_processed_and_others_are_answe
 
 def test_a_keyed_attempt_whose_lane_was_closed_is_not_processed_and_the_next_one_counts(start: Start, servers: Servers) -> None:
     process = counter(start, NOTES, "op:run")
-    cancelled, again = Attempt(servers, 0, 0), Attempt(servers, 0, 1)
+    cancelled, again = an_attempt(servers, 0, 0), an_attempt(servers, 0, 1)
     for key in "abc":
         cancelled.send([key])
     cancelled.end()

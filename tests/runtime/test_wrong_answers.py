@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.execution.keyed import Keyed, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.session import Session
@@ -37,7 +37,7 @@ def refused(given: Any) -> str:
     with pytest.raises(ProcessingError) as one:
         stateless.once(events)
     [bad] = stateless.without_bad(events, one.value, 1)[1]
-    keyed = KeyedProcessor(_Answers(given), Keyed(("a",)), NUMBERS, ctx)
+    keyed = KeyedProcessor(_Answers(given), KeyedConfig(("a",)), NUMBERS, ctx)
     with pytest.raises(ProcessingError) as two:
         keyed.events(Session("s"), Header(session="s"), events, pa.array([0], pa.int32()))
     assert str(one.value) == str(bad.error) == str(two.value)
