@@ -19,6 +19,8 @@ from benchmarks.rules import InvalidRun
 SUITES = {
     "throughput": "Events per second of one function called from Spark in six ways.",
     "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
+    "codec": "The event path's commands through the own RESP codec and through redis-py with hiredis, in turn.",
+    "backoff": "Linear back-off before sleeping: latency against processor time, at four ceilings.",
     "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
     "diff": "What a diff costs the serving version's throughput.",
     "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",

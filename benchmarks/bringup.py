@@ -75,10 +75,10 @@ class Platform:
             base = bases.choose(registry, manifest.runtime, target, None, _silent)
             upload(registry, manifest, build(directory, manifest, target, work, self.home.dependencies, _silent, base), _silent)
 
-    def deploy(self, name: str, operator: str, version: str = "1") -> None:
+    def deploy(self, name: str, operator: str, version: str = "1", **options: Any) -> None:
         """Deploy and wait until an instance answers."""
         with self.registry() as registry:
-            registry.deploy(name, operator, version)
+            registry.deploy(name, operator, version, **options)
 
             def answering() -> bool:
                 nodes = registry.deployment(name)["nodes"]

@@ -19,7 +19,7 @@ from benchmarks.rules import InvalidRun
 from benchmarks.state import finish, write
 from benchmarks.tables import Section
 from udo_interface import udo
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 from udo_interface.store import FULL_EVERY, parsed
 
 PARTITIONS = 2
@@ -47,7 +47,9 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         p = stack.enter_context(platform(driver))
         p.push("count", "1")
         p.deploy("count", "count")
-        spark = spark_session("udo benchmarks", "local[2]", **{"spark.sql.shuffle.partitions": PARTITIONS, "spark.udo.node": p.node_socket})
+        spark = spark_session(
+            "udo benchmarks", "local[2]", **QUIET, **{"spark.sql.shuffle.partitions": PARTITIONS, "spark.udo.node": p.node_socket}
+        )
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-bench-store-")))

@@ -30,7 +30,7 @@ from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from benchmarks.tables import count as readable
 from node_manager.servers import access
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 from udo_protocol.queue.keys import prefix
 
 PARTITIONS = 2
@@ -175,7 +175,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
             "spark.sql.execution.arrow.maxRecordsPerBatch": 10_000,
             "spark.udo.node": p.node_socket,
         }
-        spark = spark_session("udo benchmarks", "local[2]", **conf)
+        spark = spark_session("udo benchmarks", "local[2]", **QUIET, **conf)
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         ways: dict[str, Call] = {

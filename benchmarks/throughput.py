@@ -27,7 +27,7 @@ from benchmarks.operators.keep.keep import THRESHOLD
 from benchmarks.rules import InvalidRun, require_equal
 from benchmarks.tables import Section
 from benchmarks.tables import count as readable
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 
 ROWS_PER_BATCH = 10_000
 ROW_BYTES = 32
@@ -102,7 +102,7 @@ def calls(driver: str) -> Iterator[tuple[SparkSession, dict[str, Call]]]:
         stack.enter_context(
             server([*gunicorn, "--keep-alive", "30", "--log-level", "error", "benchmarks.contenders.http_batch:wsgi"], http_socket)
         )
-        spark = spark_session("udo benchmarks", "local[2]", **{_BATCH: ROWS_PER_BATCH, "spark.udo.node": p.node_socket})
+        spark = spark_session("udo benchmarks", "local[2]", **QUIET, **{_BATCH: ROWS_PER_BATCH, "spark.udo.node": p.node_socket})
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         yield (

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import Unavailable
 
 
@@ -19,7 +19,7 @@ def main(archive: Path) -> None:
     new = archive.with_suffix(".new")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:ArchiveClassesAtExit={new} -Xlog:disable"
     try:
-        spark = spark_session("archive")
+        spark = spark_session("archive", **QUIET)
     except Unavailable as e:
         print(f"no archive of Spark's classes: {e}", file=sys.stderr)
         return

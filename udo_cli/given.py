@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from udo_protocol.errors import NotFound, UsageError
-from udo_protocol.limits import MOST_RETRIES
+from udo_protocol.limits import MOST_BACKOFF_US, MOST_RETRIES
 from udo_protocol.state.dead_letters import FAIL, POLICIES
 
 _KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -55,6 +55,17 @@ def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def polling_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: linear back-off before a reader sleeps."""
+    return click.option(
+        "--poll-us",
+        type=click.IntRange(0, MOST_BACKOFF_US),
+        default=0,
+        show_default=True,
+        help="Poll an empty queue after 20, 40 ... up to so many µs before sleeping on it: processor time for latency.",
+    )(command)
 
 
 def policy_limits(on_error: str, retries: int, dead_letters: int | None, dead_letter_mb: int | None) -> dict[str, float]:

@@ -97,7 +97,7 @@ class Operator:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
         task = self._task(deployed, chosen, conf, delivered(fields), keys)
         schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])
-        return df.select([col("`" + n.replace("`", "``") + "`") for n in wanted]).mapInArrow(task.arrow, schema)
+        return df.select([col("`" + n.replace("`", "``") + "`") for n in wanted]).mapInArrow(task.named(), schema)
 
     @property
     def map_partitions(self) -> Callable[[Iterable[Any]], Iterator[Row]]:

@@ -27,19 +27,19 @@ VERSION_TIMEOUT_S = 20.0
 _DROPPED = "--add-modules=jdk.incubator.vector"
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
-# 10,000 rows a batch is where Spark's own per-batch cost stops mattering; a small shuffle and no web server suit a session
-# on one machine. Pipelining (spark.python.udf.pipelined.enabled) stays off: a micro-batch's answers are seen at its end
-# anyway, small jobs take twice as long with it, and Spark 4.3.0 then now and then reuses a worker whose channel is closed
-# (about 1 % of small jobs: ClosedChannelException).
+# 10,000 rows a batch is where Spark's own per-batch cost stops mattering; a small shuffle suits a session on one machine.
+# Pipelining (spark.python.udf.pipelined.enabled) stays off: a micro-batch's answers are seen at its end anyway, small jobs take
+# twice as long with it, and Spark 4.3.0 then now and then reuses a worker whose channel is closed (about 1 % of small jobs:
+# ClosedChannelException).
 SETTINGS: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+# For programs whose session nobody looks into: no web server, nothing on the console.
+QUIET: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
 def java_version(java: str) -> int | None:

@@ -130,7 +130,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
     slot = reply.slots[0]
     bounds = {
         n: getattr(reply, n)
-        for n in ("window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms")
+        for n in ("window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "backoff_ceiling_us")
         if getattr(reply, n)
     }
     limits = replace(DEFAULT, **bounds)

@@ -65,6 +65,10 @@ class Task:
     delivered: bytes
     node_wait: str | None = None
 
+    def named(self) -> Named:
+        """`arrow` as Spark's plan and UI are to show it."""
+        return Named(self, self.deployment)
+
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
         sent = from_ipc(self.input)
@@ -195,6 +199,16 @@ class Task:
             return pa.array(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as e:
             raise SchemaError(f"{self.what}: column {field.name!r} expects {field.type}: {e}") from e
+
+
+class Named:
+    """A task's function for mapInArrow, under the operator's name: Spark's plan shows `__name__`."""
+
+    def __init__(self, task: Task, name: str) -> None:
+        self._task, self.__name__ = task, name
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._task.arrow(batches)
 
 
 def _plainly(answers: Iterator[T]) -> Iterator[T]:

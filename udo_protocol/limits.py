@@ -60,6 +60,7 @@ class Limits:
     # below one step, so readers park at once: parking, waking and reading are one round trip, dearer by two small commands
     # than an empty poll, and the wake comes with the frames (measured: benchmarks latency).
     backoff_increment_us: int = 20
+    # A deployment may set a ceiling (udo deploy --poll-us): benchmarks backoff shows what it costs and saves.
     backoff_ceiling_us: int = 0
     # A parked reader looks up this often, to notice a vanished node manager and to renew its lease.
     park_ms: int = 2_000
@@ -82,4 +83,6 @@ class Limits:
 
 
 MOST_RETRIES = 10
+# Pauses of up to c µs, each 20 longer than the last, make up c²/40 µs of polling before a reader parks: 2.5 s at this ceiling.
+MOST_BACKOFF_US = 10_000
 DEFAULT = Limits()

@@ -31,7 +31,7 @@ from benchmarks.chaos.streaming import StreamingQuery, report
 from node_manager.servers import access
 from udo_cli import local
 from udo_cli.home import Home
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import UdoError
 from udo_protocol.queue.keys import prefix
 from udo_protocol.registry.canary import DIFFERENT, Measured
@@ -223,9 +223,9 @@ def run(
         deployed = {f"d{i}": kind for i, kind in enumerate(KINDS)}
         for name, kind in deployed.items():
             p.deploy(name, kind.operator)
-        conf = {"spark.udo.registry": p.registry_url, "spark.udo.node": p.node_socket, "spark.ui.enabled": "false"}
+        conf = {"spark.udo.registry": p.registry_url, "spark.udo.node": p.node_socket}
         say("starting Spark")
-        spark = spark_session("udo-chaos", master="local[2,3]", **conf)
+        spark = spark_session("udo-chaos", master="local[2,3]", **QUIET, **conf)
         spark.sparkContext.setLogLevel("OFF")
         faults, started = PlatformFaults(p, deployed, weights), time.monotonic()
 

@@ -95,6 +95,7 @@ class NodeService(rpc.NodeManagerServicer):
             run=run,
             key=manifest.key,
             policy=wanted.config.policy if wanted else "",
+            backoff_ceiling_us=int(limits.get("backoff_ceiling_us", DEFAULT.backoff_ceiling_us)),
         )
 
     @unary

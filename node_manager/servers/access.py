@@ -11,9 +11,10 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from node_manager.files import read_json, write_json
 from node_manager.servers.binaries import Role
@@ -21,6 +22,8 @@ from udo_protocol.errors import Unavailable
 from udo_protocol.queue import access
 from udo_protocol.queue.connection import Connection, Login
 
+# One command of whichever client its caller has.
+Call = Callable[..., Any]
 MANAGER, LANE = "manager", "lane"
 _BYTES = 24
 # The server's own user of that name takes part in nothing.
@@ -73,31 +76,31 @@ class Users:
             f.writelines(f"{line}\n" for line in (_CLOSED, *(f"user {name} {' '.join(rules)}" for name, rules in users.items())))
         return path
 
-    def new(self, role: Role, conn: Connection, name: str, rules: Sequence[str]) -> str:
+    def new(self, role: Role, call: Call, name: str, rules: Sequence[str]) -> str:
         """Admit a new user; its password."""
         password = secrets.token_urlsafe(_BYTES)
-        self._set(role, conn, name, ["on", _hash(password), *rules])
+        self._set(role, call, name, ["on", _hash(password), *rules])
         return password
 
-    def widen(self, role: Role, conn: Connection, name: str, rules: Sequence[str]) -> None:
+    def widen(self, role: Role, call: Call, name: str, rules: Sequence[str]) -> None:
         """Give a user of the queue server these rights on the server of this role, with the password it has."""
         with self._lock:
             password = next(rule for rule in self._rules["queue"][name] if rule.startswith("#"))
-        self._set(role, conn, name, ["on", password, *rules])
+        self._set(role, call, name, ["on", password, *rules])
 
-    def _set(self, role: Role, conn: Connection, name: str, rules: list[str]) -> None:
+    def _set(self, role: Role, call: Call, name: str, rules: list[str]) -> None:
         with self._lock:
             self._rules[role][name] = rules  # first: a server that is lost in the next step starts again with it
-        conn.call("ACL", "SETUSER", name, *rules)
+        call("ACL", "SETUSER", name, *rules)
 
     def forget(self, role: Role, name: str) -> bool:
         """A server that starts from now on does not know the user; whether those until now did."""
         with self._lock:
             return self._rules[role].pop(name, None) is not None
 
-    def adopt(self, role: Role, conn: Connection) -> None:
+    def adopt(self, role: Role, call: Call) -> None:
         """Learn the instances' users of a server that a former manager started."""
-        for line in conn.call("ACL", "LIST"):
+        for line in call("ACL", "LIST"):
             _, name, *rules = bytes(line).decode().split(" ")
             if name not in (MANAGER, LANE, "default"):
                 with self._lock:

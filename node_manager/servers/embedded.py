@@ -14,10 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Lock
 
+import redis
 import structlog
 
 from node_manager import proc
@@ -25,6 +27,7 @@ from node_manager.files import read_json, write_json
 from node_manager.servers import append_only, warden
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, ServerBinary, find_server, server_args
+from node_manager.servers.client import administered
 from node_manager.settings import Settings
 from udo_protocol import supervised
 from udo_protocol.clock import Laps
@@ -32,7 +35,7 @@ from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.limits import SERVER_WAIT_S
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection, ReplyError, ServerLoading
-from udo_protocol.queue.slot import install
+from udo_protocol.queue.slot import library
 
 _log = structlog.get_logger()
 ROLES: tuple[Role, Role] = ("queue", "state")
@@ -62,11 +65,6 @@ class RunningServer:
 def _end(log: Path) -> str:
     """What a server wrote last."""
     return log.read_text("utf-8", "replace")[-2000:].rstrip()
-
-
-def _info(conn: Connection, section: str) -> dict[str, str]:
-    text = bytes(conn.call("INFO", section)).decode()
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 class Servers:
@@ -123,22 +121,25 @@ class Servers:
             raise ServerLost(f"the {role} server {trouble}")
         return self.connect(role, _GLANCE_S)
 
+    def _administered(self, role: Role, timeout_s: float = SERVER_WAIT_S) -> AbstractContextManager[redis.Redis]:
+        return administered(self.socket(role), self.users.manager, timeout_s)
+
     def admit(self, role: Role, name: str, rules: Sequence[str]) -> str:
         """A new user of an instance; its password."""
-        with contextlib.closing(self.connect(role)) as conn:
-            return self.users.new(role, conn, name, rules)
+        with self._administered(role) as client:
+            return self.users.new(role, client.execute_command, name, rules)
 
     def widen(self, role: Role, name: str, rules: Sequence[str]) -> None:
         """Give an instance's user these rights."""
-        with contextlib.closing(self.connect(role)) as conn:
-            self.users.widen(role, conn, name, rules)
+        with self._administered(role) as client:
+            self.users.widen(role, client.execute_command, name, rules)
 
     def dismiss(self, name: str) -> None:
         """An instance is gone, and so are its users; connections that it left open are closed."""
         for role in ROLES:
             if self.users.forget(role, name):
-                with contextlib.suppress(ServerLost, ReplyError), contextlib.closing(self.connect(role)) as conn:
-                    conn.call("ACL", "DELUSER", name)
+                with contextlib.suppress(ServerLost, ReplyError), self._administered(role) as client:
+                    client.acl_deluser(name)
 
     def dismiss_others(self, known: Iterable[str]) -> None:
         """Revoke the users of all other instances."""
@@ -153,17 +154,18 @@ class Servers:
 
     def used_bytes(self, role: Role) -> int:
         """Memory the server uses; 0 while it is away."""
-        with contextlib.suppress(ServerLost), contextlib.closing(self.glance(role)) as conn:
-            return int(_info(conn, "memory")["used_memory"])
+        if not self.trouble(role):
+            with contextlib.suppress(ServerLost), self._administered(role, _GLANCE_S) as client:
+                return int(client.info("memory")["used_memory"])
         return 0
 
     def beat(self) -> None:
         """Renew the heartbeat, if the queue server answers."""
-        with contextlib.suppress(ServerLost), contextlib.closing(self.connect("queue", self._probe_s)) as conn:
-            self._renew(conn)
+        with contextlib.suppress(ServerLost), self._administered("queue", self._probe_s) as client:
+            self._renew(client)
 
-    def _renew(self, conn: Connection) -> None:
-        conn.call("SET", keys.HEARTBEAT, os.getpid(), "PX", self._settings.heartbeat_grace_ms)
+    def _renew(self, client: redis.Redis) -> None:
+        client.set(keys.HEARTBEAT, os.getpid(), px=self._settings.heartbeat_grace_ms)
 
     def stop(self) -> None:
         """Stop the warden and both servers and remove their sockets."""
@@ -183,14 +185,14 @@ class Servers:
         return self._settings.home / "servers" / f"{name}.json"
 
     def _describe(self, role: Role) -> RunningServer:
-        with contextlib.closing(self.connect(role, self._probe_s)) as conn:
-            info = _info(conn, "server")
-            install(conn)
+        with self._administered(role, self._probe_s) as client:
+            info = client.info("server")
+            client.function_load(library(), replace=True)
         process = proc.identify(int(info["process_id"]))
         if process is None:
             raise ServerLost(f"the {role} server on {self.socket(role)} runs outside of this process namespace")
         version = f"valkey {info['valkey_version']}" if "valkey_version" in info else f"redis {info['redis_version']}"
-        return RunningServer(role, str(self.socket(role)), process, conn.run_id, version)
+        return RunningServer(role, str(self.socket(role)), process, info["run_id"], version)
 
     def _adopt(self, role: Role) -> RunningServer | None:
         """The server that a former manager left, once it answers; None if there is none, or none that can be reached any more."""
@@ -201,8 +203,8 @@ class Servers:
         while True:
             try:
                 server = self._describe(role)
-                with contextlib.closing(self.connect(role)) as conn:
-                    self.users.adopt(role, conn)
+                with self._administered(role) as client:
+                    self.users.adopt(role, client.execute_command)
                 _log.info("server adopted", role=role, pid=server.process.pid)
                 return server
             except (ServerLost, ReplyError) as e:
@@ -320,11 +322,11 @@ class Servers:
             if role == "queue":
                 self._start_warden()
             try:
-                with contextlib.closing(self.connect(role, self._probe_s)) as conn:
-                    if conn.run_id != server.run_id:
+                with self._administered(role, self._probe_s) as client:
+                    if client.info("server")["run_id"] != server.run_id:
                         return "another server answers on its socket"
                     if role == "queue":
-                        self._renew(conn)
+                        self._renew(client)
                 laps.lap()
                 silent_s = 0.0
                 self._trouble.pop(role, None)

@@ -144,6 +144,7 @@ def test_letters_of_a_keyed_operator_take_part_in_the_next_micro_batch(platform:
 def test_bad_policies_are_refused_before_anything_is_asked(udo: Shell) -> None:
     assert "'shrug' is not one of 'fail', 'dead-letter'" in udo("deploy", "x", "--on-error", "shrug", code=2).err
     assert "0<=x<=10" in udo("deploy", "x", "--retries", "11", code=2).err
+    assert "0<=x<=10000" in udo("deploy", "x", "--poll-us", "10001", code=2).err
     assert "needs --on-error dead-letter" in udo("deploy", "x", "--dead-letters", "5", code=2).err
 
 

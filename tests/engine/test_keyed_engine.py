@@ -127,15 +127,15 @@ def test_an_attempt_whose_lane_is_closed_is_skipped_and_the_next_counts_as_if_it
     def run(dies: frozenset[int], commit: str) -> MemorySlot:
         s = slot(commit=commit, dies=dies)
         first = [a.answers() for a in play(s, epochs[:1])]
-        cancelled = Attempt(s, 1, 0, 0)
+        cancelled = an_attempt(s, 1, 0, 0)
         cancelled.send([0], 51)
         s.serve()
         cancelled.send([2], 51)
         cancelled.end()
-        s.closed.add(cancelled.lane)
+        s.closed.add(cancelled.lane.lane)
         s.serve()
         assert cancelled.kinds() == [ANSWER, SKIPPED, SKIPPED]
-        again = [Attempt(s, 1, 1, p) for p in range(PARTITIONS)]
+        again = [an_attempt(s, 1, 1, p) for p in range(PARTITIONS)]
         for attempt, keys in zip(again, epochs[1], strict=True):
             attempt.send(keys, 1)
             attempt.end()

@@ -21,7 +21,7 @@ from tests.node_manager.conftest import put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
-from udo_protocol.errors import Conflict
+from udo_protocol.errors import Conflict, UdoError
 from udo_protocol.node.api import Node, connect_node
 from udo_protocol.state import rewinding
 
@@ -98,3 +98,26 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
         manager.updates.change("d", "1", one, {}, 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["1"]
+
+
+def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_goes_on(manager: Manager, api: Node) -> None:  # noqa: F811
+    """The rollback window ends with the queue server: the log since the update was in its memory alone. It is said, nothing is lost."""
+    home = manager.settings.home
+    one = put_image(home, COUNT, **KEYED)
+    two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
+
+    def run(epoch: int, *keys: int) -> list[int]:
+        return Attempt.at_node(api, "d", "q", epoch, epoch + 1).run(keys)
+
+    manager.deploy("d", "t", "1", one, {}, 30)
+    assert run(0, 5, 6) == [1, 1]
+    manager.updates.change("d", "2", two, {}, 30)
+    assert run(1, 5) == [2]
+    [lost] = [s for s in api.status().servers if s.role == "queue"]
+    os.kill(lost.pid, signal.SIGKILL)
+    wait_until(lambda: any(s.role == "queue" and s.pid not in (0, lost.pid) for s in api.status().servers), 30, "another queue server")
+    wait_until(lambda: any(s.state == "answering" or s.pid for s in api.status().slots), 30, "another owner")
+    with pytest.raises(UdoError, match="the queue server was lost since the update, and the input with it: it is too late to go back"):
+        manager.updates.change("d", "1", one, {}, 30)
+    assert run(2, 5, 6) == [3, 2]
+    assert [s.version for s in api.status().slots] == ["2"]

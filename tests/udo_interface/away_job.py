@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from udo_interface import udo
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 
 
 def main(master: str, name: str, registry: str) -> None:
@@ -29,7 +29,7 @@ def main(master: str, name: str, registry: str) -> None:
             "spark.eventLog.rolling.enabled": False,
             "spark.eventLog.compress": False,
         }
-        spark = spark_session("away", master=master, **conf)
+        spark = spark_session("away", master=master, **QUIET, **conf)
         spark.sparkContext.setLogLevel("OFF")
         rows = udo(name)(spark.range(0, 4000, 1, 8)).collect()
         spark.stop()

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from udo_interface import udo
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 
 
 def main(name: str, registry: str, node: str) -> None:
     """Send events through operator `name`; the executors learn the node manager's socket from their environment."""
     conf = {"spark.udo.registry": registry, "spark.executorEnv.UDO_NODE": node, "spark.executor.memory": "1g"}
-    spark = spark_session("cluster", master="local-cluster[2,1,1024]", **conf)
+    spark = spark_session("cluster", master="local-cluster[2,1,1024]", **QUIET, **conf)
     spark.sparkContext.setLogLevel("OFF")
 
     def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

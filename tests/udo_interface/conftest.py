@@ -22,7 +22,7 @@ from tests.conftest import require, wait_until
 from udo_cli.packing.image import assemble
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack
 from udo_cli.packing.upload import upload
-from udo_interface.java import java_home, spark_session
+from udo_interface.java import QUIET, java_home, spark_session
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.manifest import parse
 from udo_protocol.node.api import connect_node
@@ -206,7 +206,7 @@ def spark(platform: Platform, java: None) -> Iterator[SparkSession]:
         "spark.udo.node": platform.node,
         "spark.sql.warehouse.dir": str(platform.home / "warehouse"),
     }
-    session = spark_session("udo-tests", master="local[2,2]", **conf)
+    session = spark_session("udo-tests", master="local[2,2]", **QUIET, **conf)
     session.sparkContext.setLogLevel("OFF")
     try:
         yield session

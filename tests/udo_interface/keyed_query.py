@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from udo_interface import udo
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,7 +29,7 @@ def main(name: str, registry: str, node: str, directory: str, master: str) -> No
     """Answer all files there are, from the checkpoint on."""
     home = Path(directory)
     conf = {"spark.udo.registry": registry, "spark.udo.node": node, "spark.executor.memory": "1g"}
-    spark = spark_session("keyed", master=master, **conf)
+    spark = spark_session("keyed", master=master, **QUIET, **conf)
     spark.sparkContext.setLogLevel("OFF")
     for made in ("rows", "maps"):
         (home / made).mkdir(exist_ok=True)

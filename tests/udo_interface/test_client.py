@@ -326,3 +326,41 @@ def test_a_caller_with_little_to_ask_does_not_wait_behind_all_that_a_greedy_one_
             stop.set()
             asking.join()
     assert sorted(waited)[5] <= 12, f"frames that were processed before the small caller's: {waited}"
+
+
+def test_a_deployment_polls_with_linear_back_off_before_it_sleeps_where_told_to(platform: Platform) -> None:
+    def polls(**limits: int) -> int:
+        """How many reads of the queue one event brings about, on both sides."""
+        name = polling(**limits)
+        with closing(platform.queue()) as queue, connect(name, node=platform.node) as client:
+            client.send({"id": 1})
+            client.flush()
+            sleeps(queue, name)
+            before = reads(queue)
+            client.send({"id": 2})
+            client.flush()
+            sleeps(queue, name)
+            return reads(queue) - before
+
+    def sleeps(queue: Any, name: str) -> None:
+        wait_until(lambda: queue.call("SCARD", f"{prefix(name, 0)}parked") == 1, 20, "the instance to sleep on its queue")
+
+    def polling(**limits: int) -> str:
+        name = platform.operator()
+        platform.api.undeploy(name, drop_state=True)
+        platform.deploy(name, limits=limits)
+        return name
+
+    def reads(queue: Any) -> int:
+        stats = bytes(queue.call("INFO", "commandstats")).decode()
+        return int(next(line for line in stats.splitlines() if line.startswith("cmdstat_lrange:")).partition("calls=")[2].split(",")[0])
+
+    assert polls() < 20
+    assert polls(backoff_ceiling_us=2000) > 50
+
+
+def test_the_collector_of_a_deployment_that_polls_is_told_to_poll_as_well(platform: Platform) -> None:
+    name = platform.operator()
+    platform.api.undeploy(name, drop_state=True)
+    platform.deploy(name, limits={"backoff_ceiling_us": 500})
+    assert connect_node(platform.node).open_lane(name, "polls").backoff_ceiling_us == 500

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
 from udo_interface import udo
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +46,7 @@ def main(operator: str, registry: str, master: str, address: str, directory: str
         "spark.task.maxFailures": 1,  # what is refused is not tried where it would not be
         "spark.sql.shuffle.partitions": PARTITIONS,
     }
-    spark = spark_session("two nodes", master=master, **conf)
+    spark = spark_session("two nodes", master=master, **QUIET, **conf)
     spark.sparkContext.setLogLevel("OFF")
     (home / "in").mkdir()
     for epoch in range(EPOCHS):

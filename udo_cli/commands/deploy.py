@@ -22,6 +22,7 @@ udo deploy fraud --on-error dead-letter --retries 2
 @click.option("--name", help="What queries call it; the operator's name by default.")
 @given.options
 @given.policy_options
+@given.polling_option
 @click.option(
     "--wait-s",
     type=click.FloatRange(0),
@@ -40,6 +41,7 @@ def command(
     retries: int,
     dead_letters: int | None,
     dead_letter_mb: int | None,
+    poll_us: int,
     wait_s: float,
     as_json: bool,
 ) -> None:
@@ -51,6 +53,8 @@ def command(
     variables, contents = given.environment(env), given.file_contents(files)
     hidden = given.secret_values(secrets)
     limits = given.policy_limits(on_error, retries, dead_letters, dead_letter_mb)
+    if poll_us:
+        limits["backoff_ceiling_us"] = poll_us
     given.require_once(variables, hidden)
     with remote.registry() as api:
         found = api.deploy(

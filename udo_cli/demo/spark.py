@@ -15,7 +15,7 @@ import psutil
 from pyspark.errors import PySparkException
 
 from udo_cli.local import arm
-from udo_interface.java import spark_session
+from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
     before = set(psutil.Process().children(recursive=True))
     try:
         with _output_to(work / "spark.log"):
-            spark = spark_session("udo demo", **settings)
+            spark = spark_session("udo demo", **QUIET, **settings)
         arm()
         yield spark
     except PySparkException as e:  # its text lives in Java: read it while there is one

@@ -39,9 +39,14 @@ class SlotStats:
     lanes: int
 
 
+def library() -> str:
+    """The server functions."""
+    return (files("udo_protocol") / "udo.lua").read_text("utf-8")
+
+
 def install(conn: Connection) -> None:
     """Load the function library on a server; both servers need it before anybody else connects."""
-    conn.call("FUNCTION", "LOAD", "REPLACE", (files("udo_protocol") / "udo.lua").read_text("utf-8"))
+    conn.call("FUNCTION", "LOAD", "REPLACE", library())
 
 
 def as_int(value: Any, default: int = 0) -> int:

@@ -42,8 +42,9 @@ def serve(link: Link, owner: Owner, cursor: int) -> None:
             raise Fenced(f"token {reader.token} is not the owner any more, {read.owner} is")
         pinned = read.base < read.first
         cursor = owner.answer(read.first, read.frames) if read.frames else read.first
-        if read.frames or park_ms is not None:
+        if read.frames:
             backoff.reset()
+        if read.frames or park_ms is not None:
             link.housekeeping(owner.settle)
         else:
             backoff.pause()

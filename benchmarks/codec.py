@@ -1,0 +1,153 @@
+"""Whether a RESP codec of our own pays on the event path: the commands of one frame's life, through it and through redis-py with hiredis.
+
+Push, read at the cursor, answer, collect, as `udo_protocol/queue` sends them, to one server from one process; no Arrow, no operator.
+All clients take turns within each round. redis-py once by its connection, which is its fastest way, and once by its pipelines.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import redis
+from redis.connection import UnixDomainSocketConnection
+
+from benchmarks.bringup import say, server
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section
+from node_manager.servers.binaries import find_server, server_args
+from udo_protocol.limits import INLINE_BYTES
+from udo_protocol.queue import slot
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import prefix
+
+P = prefix("codec", 0)
+TOKEN, LANE, TTL_MS, BOUND = 1, "lane", 600_000, 256 << 20
+# A frame of one event, one that just travels as a payload of its own, and 10,000 rows of 32 bytes.
+SIZES = (300, 10_000, 320_000)
+ROUNDS, QUICK_ROUNDS = 9, 3
+ROUND_S, QUICK_ROUND_S = 0.6, 0.2
+
+Commands = Sequence[Sequence[Any]]
+Ask = Callable[[Commands], list[Any]]
+
+
+def own(path: str) -> Ask:
+    """This project's codec."""
+    conn = Connection(path)
+
+    def ask(commands: Commands) -> list[Any]:
+        conn.send(commands)
+        return [conn.receive() for _ in commands]
+
+    return ask
+
+
+def by_connection(path: str) -> Ask:
+    """redis-py's connection, parsed by hiredis."""
+    conn = UnixDomainSocketConnection(path=path)
+    conn.connect()
+    if "iredis" not in type(conn._parser).__name__:
+        raise InvalidRun("redis-py does not use hiredis here")
+
+    def ask(commands: Commands) -> list[Any]:
+        conn.send_packed_command(conn.pack_commands([[_joined(a) for a in c] for c in commands]))
+        return [conn.read_response() for _ in commands]
+
+    return ask
+
+
+def by_pipeline(path: str) -> Ask:
+    """redis-py as its documentation has it."""
+    client = redis.Redis(unix_socket_path=path)
+
+    def ask(commands: Commands) -> list[Any]:
+        transaction = commands[0][0] == "MULTI"
+        with client.pipeline(transaction=transaction) as pipe:
+            for c in commands[1:-1] if transaction else commands:
+                pipe.execute_command(*(_joined(a) for a in c))
+            return [pipe.execute()]
+
+    return ask
+
+
+def _joined(argument: Any) -> Any:
+    """redis-py takes no argument in pieces."""
+    return b"".join(argument) if isinstance(argument, list) else argument
+
+
+CLIENTS = {"own": own, "redis_connection": by_connection, "redis_pipeline": by_pipeline}
+
+
+def frame(ask: Ask, n: int, payload: list[bytes]) -> None:
+    """One frame, number `n` of the lane and of the log, there and back."""
+    size = sum(map(len, payload))
+    accept = ["FCALL", "udo_accept", 1, P, LANE, n, n - 1, 0, size, BOUND, TTL_MS, "", ""]
+    emit = ["FCALL", "udo_emit", 1, P, TOKEN, n, n, 1, BOUND, TTL_MS]
+    if size < INLINE_BYTES:
+        ask([[*accept, payload]])
+    else:
+        ask([["MULTI"], ["RPUSH", f"{P}in", payload], accept, ["EXEC"]])
+    ask([["MULTI"], ["MGET", f"{P}base", f"{P}emitted", f"{P}owner"], ["LRANGE", f"{P}in", 0, 15], ["EXEC"]])
+    if size < INLINE_BYTES:
+        ask([[*emit, 1, LANE, 1, payload]])
+    else:
+        ask([["MULTI"], ["RPUSH", f"{P}out:{LANE}", payload], [*emit, 0, LANE, 1], ["EXEC"]])
+    answers = ask([["LRANGE", f"{P}out:{LANE}", 0, 15], ["LTRIM", f"{P}out:{LANE}", 1, -1]])
+    got = answers[0][0] if len(answers) == 1 else answers[0]
+    if [len(a) for a in got] != [size]:
+        raise InvalidRun(f"frame {n}: expected one answer of {size} bytes, got {[len(a) for a in got]}")
+
+
+def measure(path: str, client: str, size: int, seconds: float) -> dict[str, float]:
+    """µs of wall clock, and of this process's processor time, for a frame."""
+    admin = Connection(path)
+    admin.call("FLUSHALL")
+    admin.call("FCALL", "udo_open", 1, P, LANE, TTL_MS, b"12345678", b"schema")
+    admin.call("SET", f"{P}owner", TOKEN)
+    admin.close()
+    ask, payload = CLIENTS[client](path), [b"h" * 100, b"x" * (size - 100)]
+    n = 0
+    started, used = time.perf_counter(), time.process_time()
+    while time.perf_counter() - started < seconds:
+        n += 1
+        frame(ask, n, payload)
+    return {"wall_us": (time.perf_counter() - started) / n * 1e6, "cpu_us": (time.process_time() - used) / n * 1e6}
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """The whole suite; driver and seed change nothing here."""
+    rounds, seconds = (QUICK_ROUNDS, QUICK_ROUND_S) if quick else (ROUNDS, ROUND_S)
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    binary, _ = find_server(None)
+    with tempfile.TemporaryDirectory(prefix="udo-codec-") as directory:
+        socket = Path(directory) / "s"
+        with server(server_args(binary, "queue", Path(directory), socket), socket) as path:
+            conn = Connection(path)
+            slot.install(conn)
+            conn.close()
+            for size in SIZES:
+                say(f"frames of {size:,} bytes")
+                results: dict[str, list[dict[str, float]]] = {name: [] for name in CLIENTS}
+                for _ in range(rounds):
+                    for name, of_client in results.items():
+                        of_client.append(measure(path, name, size, seconds))
+                found[str(size)] = {n: {k: round(median(r[k] for r in rs), 1) for k in ("wall_us", "cpu_us")} for n, rs in results.items()}
+    return {"sizes": found, "rounds": rounds, "round_s": seconds}
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    names = {"own": "own codec", "redis_connection": "redis-py, connection", "redis_pipeline": "redis-py, pipeline"}
+    rows = []
+    for size, clients in record["sizes"].items():
+        for client, r in clients.items():
+            ratios = [f"{r[k] / clients['own'][k]:.2f}" for k in ("wall_us", "cpu_us")]
+            rows.append([names[client], f"{int(size):,}", f"{r['wall_us']:.0f}", f"{r['cpu_us']:.0f}", *ratios])
+    header = ("client", "bytes", "µs a frame", "µs of CPU", "against own", "CPU against own")
+    remark = f"Medians of {record['rounds']} rounds of {record['round_s']:g} s in turn; one frame there and back, both ends in one process."
+    return [Section("RESP codec: one frame's life", header, rows, remark)]
