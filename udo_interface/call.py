@@ -109,7 +109,10 @@ class Operator:
         deployed = self._fetch(conf)
         if self.options.store is not None:
             raise UsageError(f"store= keeps the state of a streaming query; an RDD's ends with its job: call {self!r} without it")
-        keys = Keys(0, secrets.token_hex(4)) if _require_key(deployed, self.options.key) else None
+        keys = None
+        if _require_key(deployed, self.options.key):
+            settings.check_keyed(conf)
+            keys = Keys(0, secrets.token_hex(4))
         return self._task(deployed, self.options, conf, deployed.output, keys).rows
 
     def _fetch(self, conf: Conf) -> Deployed:

@@ -102,7 +102,7 @@ def lack_emit(directory):
         lanes = list(dict.fromkeys(lane for lane, _ in effect.answers))
         for lane, frame in effect.answers:
             link.conn.call("RPUSH", f"{link.prefix}out:{lane}", frame)
-        at(directory, link.prefix, "between")
+        at(directory, link.prefix, "after_emit")  # whoever is to die behind its answers dies between the two
         last = effect.first + len(effect.answers) - 1
         counts = [x for lane in lanes for x in (lane, 0)]
         bounds = (link.limits.retained_bytes, link.limits.lane_ttl_ms)

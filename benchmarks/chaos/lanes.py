@@ -14,7 +14,7 @@ from benchmarks.chaos.faults import WEIGHTS, Faults
 from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
 from benchmarks.chaos.node import ChaosNode, chaos_node
-from benchmarks.chaos.query import Query
+from benchmarks.chaos.query import NotNeeded, Query
 from benchmarks.chaos.stops import Stops
 
 # Of three seeds two are of the first kind; each has a deployment of its own.
@@ -105,12 +105,20 @@ def _some(
             return seed, None, "", 0.0
         name = list(deployed)[seed % len(deployed)]
         query = Query(
-            node, name, deployed[name], seed, lambda who, rng: faults.draw(name, who, rng), stood_still_s=lambda: faults.stops.stood_still_s
+            node,
+            name,
+            deployed[name],
+            seed,
+            lambda who, rng: faults.draw(name, who, rng),
+            stood_still_s=lambda: faults.stops.stood_still_s,
+            enough=enough,
         )
         started = time.monotonic()
         try:
             query.run()
             error = ""
+        except NotNeeded:
+            return seed, None, "", 0.0
         except Mismatch as e:
             error = str(e)
         except Exception:

@@ -65,6 +65,10 @@ def keys_of(rng: random.Random) -> list[str]:
     return [f"{kind}{i}" for kind in rng.choice(("clsp", "clsp", "clsp", "cl")) for i in range(rng.randrange(1, 5))]
 
 
+class NotNeeded(Exception):
+    """Another seed has shown what was asked for; this one was given up."""
+
+
 class Query:
     """One seed's query against one deployment of this kind. `fault` breaks something of the platform, beside it or at once."""
 
@@ -77,8 +81,9 @@ class Query:
         fault: Fault,
         tag: str = "",
         stood_still_s: Callable[[], float] = lambda: 0.0,
+        enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._stood_still_s = stood_still_s
+        self._stood_still_s, self._enough = stood_still_s, enough
         self._node, self._deployment, self._kind, self._fault = node, deployment, kind, fault
         self.session = f"{tag}seed-{seed}"
         self.rng = rng = random.Random(seed)
@@ -188,6 +193,10 @@ class Query:
         while len(done) < len(wanted):
             if time.monotonic() - self._started - self._stood_still_s() > STUCK_S:
                 raise Mismatch(f"stuck in epoch {epoch} for {STUCK_S:g} s")
+            if self._enough():
+                for attempt in live.values():
+                    attempt.die()
+                raise NotNeeded
             self._maybe_fault()
             partition = self.rng.choice([p for p in wanted if p not in done])
             try:

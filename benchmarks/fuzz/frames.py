@@ -213,7 +213,7 @@ def _header(p: Parts) -> None:
 
 
 def _cut(p: Parts) -> None:
-    del p.data[p.rng.randrange(len(p.data)) :]
+    del p.data[p.rng.randrange(max(len(p.data), 1)) :]
 
 
 def _cut_rightly(p: Parts) -> None:

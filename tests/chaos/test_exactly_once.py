@@ -1,4 +1,4 @@
-"""A few seeds of the chaos suite, and a broken build that it must catch. Many more: python -m benchmarks exactly_once."""
+"""A few seeds of the chaos suite, and that their faults took place. Many more: python -m benchmarks exactly_once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from benchmarks.chaos import lanes, two_nodes
 from benchmarks.chaos.changes import CHANGES
-from benchmarks.chaos.faults import WEIGHTS
-from benchmarks.chaos.kinds import CHAIN
+from benchmarks.chaos.faults import KILL, KILL_AT, WEIGHTS
 from benchmarks.chaos.stops import INSTANCE, MANAGER, QUEUE, STATE, STOPPED
 from node_manager.servers.binaries import find_server
 from tests.conftest import require
@@ -35,9 +34,16 @@ def test_queries_under_fire_come_out_as_one_plain_process_says() -> None:
     outcome = lanes.run(range(12), deadline_s=30)
     assert not outcome.reports, "\n\n".join(outcome.reports.values())
     assert outcome.seeds >= 3
-    assert any(outcome.faults[change] for change in CHANGES), outcome.faults
+    befallen = {  # the rarer ones are shown by many seeds (python -m benchmarks exactly_once)
+        "an instance killed": (KILL, KILL_AT),
+        "a version changed": CHANGES,
+        "a task lost": ("worker killed", "two attempts alive", "task failed after END"),
+    }
+    for what, kinds in befallen.items():
+        assert any(outcome.faults[at] for at in outcome.faults if at.startswith(tuple(kinds))), f"{what}: not in {outcome.faults}"
 
 
+@pytest.mark.long
 def test_queries_whose_platform_stands_still_come_out_as_one_plain_process_says() -> None:
     """Stops of 5 to 90 s, and all times in which something is given up, at a fifteenth of their length."""
     outcome = lanes.run(range(40), weights=WEIGHTS | {STOPPED: 20.0}, scale=1 / 15, deadline_s=8)
@@ -45,18 +51,7 @@ def test_queries_whose_platform_stands_still_come_out_as_one_plain_process_says(
     assert sum(outcome.faults[f"{part} {STOPPED}"] for part in (INSTANCE, QUEUE, STATE, MANAGER)) >= 3, outcome.faults
 
 
-def test_a_build_that_does_not_take_attempts_back_is_caught() -> None:
-    outcome = lanes.run(range(40), broken="undo", until_mismatch=True, deadline_s=60)
-    assert outcome.reports
-    assert "expected" in next(iter(outcome.reports.values()))
-
-
-def test_an_operator_that_rolls_dice_and_is_run_as_if_it_did_not_is_caught() -> None:
-    outcome = lanes.run(range(40), kinds=(CHAIN, CHAIN), broken="commit_frame", until_mismatch=True, deadline_s=60)
-    assert outcome.reports
-    assert "goes on from" in next(iter(outcome.reports.values()))
-
-
+@pytest.mark.long
 def test_queries_with_a_store_over_two_nodes_that_are_lost_with_their_disks_come_out_as_one_plain_process_says() -> None:
     try:
         with network("a"):
@@ -69,6 +64,7 @@ def test_queries_with_a_store_over_two_nodes_that_are_lost_with_their_disks_come
     assert outcome.faults[two_nodes.MOVED], outcome.faults
 
 
+@pytest.mark.long
 def test_streaming_queries_under_fire_come_out_as_one_plain_process_says() -> None:
     """In a process of its own: it starts and stops a Spark application."""
     try:

@@ -21,10 +21,16 @@ from tests.support.docker_daemon import Daemon
 from udo_protocol.registry.api import Registry
 
 Operators = Callable[..., Path]
-pytestmark = pytest.mark.skipif(host.machine() != "x86_64", reason="the images here are for amd64")
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 BASE = f"udo/runtime-python:{TAG}-linux_x86_64"
 ROOT, PYTHON = images.tar(bin__run="#!"), images.tar(usr__bin__python3="elf")
+
+
+@pytest.fixture(autouse=True)
+def amd64() -> None:
+    """A host that runs these images."""
+    if host.machine() != "x86_64":
+        require("x86_64", f"the images here are for amd64, this host is {host.machine()}")
 
 
 @pytest.fixture

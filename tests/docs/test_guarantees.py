@@ -22,6 +22,10 @@ def test_a_cited_test_exists(file: str, name: str) -> None:
 
 
 def test_each_row_of_the_tables_names_what_shows_it() -> None:
-    rows = [line.split("|") for line in TEXT.splitlines() if line.startswith("| ") and "shown by" not in line]
+    rows = [
+        line.split("|")
+        for line in TEXT.splitlines()
+        if line.startswith("| ") and not line.endswith(("| shown by |", "| test that fails |"))
+    ]
     assert len(rows) > 20
-    assert [r[1].strip() for r in rows if not re.search(r"::test_|chaos|model", r[2])] == []
+    assert [r[1].strip() for r in rows if not re.search(r"::test_|chaos|model", r[-2])] == []

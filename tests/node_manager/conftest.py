@@ -23,7 +23,7 @@ import pytest
 from node_manager.manager import Manager
 from node_manager.servers.binaries import find_server
 from node_manager.settings import Settings
-from tests.conftest import require, wait_until
+from tests.conftest import patience, require, wait_until
 from udo_protocol.errors import UdoError, Unavailable
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.schema import from_ipc, schema_id
@@ -100,9 +100,9 @@ class Lane:
 
     def receive(self, timeout_s: float = 20.0) -> Frame:
         """The next answer."""
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
         while not self._pending:
-            left_ms = int((deadline - time.monotonic()) * 1000)
+            left_ms = int((begun + timeout_s * patience() - time.monotonic()) * 1000)
             assert left_ms > 0, f"no answer within {timeout_s} s; status: {self.end.status()}"
             self._pending = self.end.collect(min(left_ms, 1000))
         return self._pending.pop(0)

@@ -15,9 +15,10 @@ from node_manager.drivers.base import Exit
 from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
 from node_manager.rpc.service import RpcServer
+from node_manager.servers import access
 from node_manager.slots import going_back
 from tests.conftest import Servers, wait_until
-from tests.node_manager.conftest import put_image
+from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
@@ -121,3 +122,30 @@ def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_
         manager.updates.change("d", "1", one, {}, 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["2"]
+
+
+def _kept_keys(home: Path) -> set[str]:
+    """What is kept for a rollback on both servers."""
+    found: set[str] = set()
+    for role, keys in (("state", ("kept*",)), ("queue", ("pins",))):
+        with contextlib.closing(access.connect(home, role)) as conn:  # type: ignore[arg-type]
+            for key in keys:
+                found |= {bytes(k).decode() for k in conn.call("KEYS", f"{PREFIX}{key}")}
+    return found
+
+
+def test_when_the_rollback_window_has_passed_nothing_is_kept_and_the_former_version_is_refused(home_daemon: Daemon) -> None:
+    home_daemon.start("--rollback-window-s", "1.5")
+    one = home_daemon.deploy(COUNT, **KEYED)
+    two = put_image(home_daemon.home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
+    assert Attempt.at_node(home_daemon.api, "d", "q", 0, 1).run([1, 1]) == [1, 2]
+    kept: list[set[str]] = []
+    for event in home_daemon.api.update("d", "2", two):
+        kept.append(_kept_keys(home_daemon.home))
+        last = event
+    assert last.phase == "done", last
+    assert kept[-1], "nothing was kept at all"
+    wait_until(lambda: not _kept_keys(home_daemon.home), 30, "the state from before the update to be given up")
+    refused = list(home_daemon.api.update("d", "1", one))[-1]
+    assert refused.phase == "failed" and "state" in refused.detail, refused
+    assert Attempt.at_node(home_daemon.api, "d", "q", 1, 2).run([1]) == [3]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import signal
 import time
 import urllib.request
 from collections.abc import Callable
@@ -24,14 +27,24 @@ def run(batch):
 """
 
 
-def _metrics(daemon: Daemon) -> dict[str, float]:
+PICKY = """
+from udo_runtime import operator
+@operator
+def run(batch):
+    values = batch.column("a").to_pylist()
+    if 13 in values: raise ValueError("unlucky")
+    return {"b": values}
+"""
+
+
+def _metrics(daemon: Daemon, deployment: str = "d") -> dict[str, float]:
     with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=10) as reply:
         text = reply.read().decode()
     return {
         s.name + "".join(f",{v}" for k, v in sorted(s.labels.items()) if k == "quantile"): s.value
         for family in text_string_to_metric_families(text)
         for s in family.samples
-        if s.labels.get("deployment") == "d"
+        if s.labels.get("deployment") == deployment
     }
 
 
@@ -68,6 +81,47 @@ def test_statistics_and_metrics_count_events_over_an_update(daemon: Daemon, lane
     assert {"udo_queue_depth_frames", "udo_retained_bytes", "udo_events_per_second", "udo_restarts_total"} <= seen.keys()
     assert {"udo_frame_milliseconds,0.5", "udo_frame_milliseconds,0.99"} <= seen.keys()
     assert seen["udo_operator_info"] == 1
+
+
+def test_each_metric_has_the_value_of_what_it_is_named_after(daemon: Daemon, lane: Open) -> None:
+    """Two deployments; no two counters, over both, have the same values, so none can stand in for another."""
+    policies = {"d": {"policy": "dead-letter", "limits": {"retries": 3}}, "e": {"policy": "fail"}}
+    for name, config in policies.items():
+        daemon.deploy(f"{PICKY}# {name}\n", name=name, config_json=json.dumps(config))
+    for deaths in (1, 2):
+        os.kill(daemon.slot("e").pid, signal.SIGKILL)
+        wait_until(lambda n=deaths: (daemon.slot("e").restarts, daemon.slot("e").state) == (n, "owner"), 30, "the next owner")  # type: ignore[misc]
+    unlucky = [[13]]  # the frame that fails is the last of its lane
+    lanes = {"d": [[[1, 2, 3, 4], [13, 5, 13]]], "e": [[[1, 2], [3, 4, 5], [6]], unlucky, unlucky, unlucky]}
+    for name, each in lanes.items():
+        for frames in each:
+            caller = lane(name)
+            for values in frames:
+                caller.send(values)
+                caller.receive()
+
+    expected = {
+        "events_in": (7, 6),  # not those of a frame that failed
+        "events_out": (5, 6),
+        "frames": (2, 3),
+        "errors": (0, 3),
+        "dead_letters": (2, 0),
+        "retries": (3, 0),
+        "restarts": (0, 2),
+    }
+
+    def counted() -> dict[str, tuple[float, float]]:
+        d, e = _metrics(daemon, "d"), _metrics(daemon, "e")
+        return {n: (d[f"udo_{n}_total"], e[f"udo_{n}_total"]) for n in expected}
+
+    wait_until(lambda: counted()["errors"] == expected["errors"], 20, "the last frame to be counted")
+    assert counted() == expected
+    assert len(set(expected.values())) == len(expected)
+    seen, stats = _metrics(daemon), daemon.api.stats("d").slots[0]
+    assert seen["udo_busy_seconds_total"] == stats.busy_s > 0
+    assert seen["udo_resident_bytes"] > 10 << 20
+    assert seen["udo_frame_milliseconds,0.5"] == stats.p50_ms <= stats.p99_ms == seen["udo_frame_milliseconds,0.99"]
+    assert seen["udo_queue_depth_frames"] == seen["udo_retained_bytes"] == 0
 
 
 def test_logs_follow_an_operator_over_an_update_and_show_former_instances(daemon: Daemon, lane: Open) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tests.conftest import Servers
+from tests.conftest import Servers, wait_until
 from tests.support.slots import BATCH, P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, SlotBroken, Stale, TwoProducers
 from udo_protocol.limits import Limits
@@ -182,6 +182,18 @@ def test_answers_for_a_closed_lane_are_dropped_and_an_expired_lane_says_so(serve
     assert servers.queue().call("EXISTS", f"{P}out:l", f"{P}out:m") == 0
     with pytest.raises(LaneExpired, match="idle"):
         other.collect(1000)
+
+
+def test_what_is_left_behind_by_a_lane_that_is_not_used_any_more_expires(servers: Servers) -> None:
+    """Its task died: before its first frame was answered, or with answers that it never collected."""
+    unanswered, uncollected, instance = a_lane(servers, "l", lane_ttl_ms=300), a_lane(servers, "m", lane_ttl_ms=300), owner(servers)
+    instance.limits = Limits(lane_ttl_ms=300)
+    uncollected.push(1, 0, data("m", 1))
+    assert instance.emit(1, answer(instance.read(1))) is slot_reader.Emit.EMITTED
+    unanswered.push(1, 0, data("l", 1))
+    keys = [f"{P}lane:l", f"{P}lane:m", f"{P}out:m"]
+    assert all(0 < servers.queue().call("PTTL", key) <= 300 for key in keys)
+    wait_until(lambda: not any(servers.queue().call("EXISTS", key) for key in keys), 10, "what they left to expire")
 
 
 def test_the_head_of_a_dead_operator_is_answered_with_its_failure(servers: Servers) -> None:

@@ -99,6 +99,29 @@ def test_a_blob_that_a_push_was_told_is_there_stays_until_its_manifest_comes(app
     assert client.get(f"/v2/op/blobs/{sha(old.blobs[1])}").data == old.blobs[1]
 
 
+def test_a_push_that_comes_between_a_collections_commit_and_its_removal_of_files_keeps_its_blobs(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The push waits for the collection: it must not be told that a blob is there which is about to be removed."""
+    client, parts = _client(app), app.extensions["registry"]
+    one = image("op", "1")
+    for blob in one.blobs:  # of a push that never came to its manifest
+        assert client.post(f"/v2/op/blobs/uploads/?digest={sha(blob)}", data=blob).status_code == 201
+    pusher, remove = threading.Thread(target=lambda: _push(_client(app), one)), parts.blobs.remove
+
+    def push_first(digest: str) -> None:
+        if pusher.ident is None:
+            pusher.start()
+            pusher.join(1.0)  # a push that did not have to wait is done by then
+        remove(digest)
+
+    monkeypatch.setattr(parts.blobs, "remove", push_first)
+    assert client.post("/api/v1/gc", json={"unused_s": 0}).json["blobs"] == len(one.blobs)  # type: ignore[index]
+    pusher.join(20)
+    assert client.get("/v2/op/manifests/1").status_code == 200
+    assert [client.get(f"/v2/op/blobs/{sha(blob)}").data for blob in one.blobs] == list(one.blobs)
+
+
 def test_deadlines_are_kept_after_looking_after_them_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, calls = registry.http.stream.updates.overdue, []
 

@@ -66,7 +66,9 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         }
         bootstrap = Path(udo_runtime.__file__ or "").parent / "bootstrap.py"
         with (code / "log").open("ab") as log:
-            p = subprocess.Popen([sys.executable, "-I", "-S", str(bootstrap)], env=env, cwd=code, stdout=log, stderr=log)
+            command = [sys.executable, "-I", "-S", str(bootstrap)]
+            # A session of its own, as under a node manager: one that yields to others does so for all of its session.
+            p = subprocess.Popen(command, env=env, cwd=code, stdout=log, stderr=log, start_new_session=True)
         token = slot.next_token(state, P)
         assignment = {
             "instance": name,

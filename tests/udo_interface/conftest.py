@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,21 +49,34 @@ class Platform:
         self.node = str(home / "node" / "node.sock")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._names = itertools.count()
-        (home / "registry").mkdir()
-        self._start(
-            "registry", "--data", str(home / "registry"), "--listen", f"unix:{home}/registry.sock", "--token-file", str(home / "token")
-        )
-        address = home / "registry" / "address"
-        wait_until(address.exists, START_TIMEOUT_S, "registry to listen")
+        try:
+            self._start_registry()
+            self.start_node()
+        except BaseException:  # nobody has a platform to stop yet
+            self.stop()
+            raise
+
+    def _start_registry(self) -> None:
+        directory, token = self.home / "registry", self.home / "token"
+        directory.mkdir()
+        self._start("registry", "--data", str(directory), "--listen", f"unix:{self.home}/registry.sock", "--token-file", str(token))
+        address = directory / "address"
+        self._wait_for(address.exists, "registry", "listen")
         self.url = address.read_text().strip()
-        self.api = Registry(self.url, token=(home / "token").read_text().split()[0], user="tests")
-        self.start_node()
+        self.api = Registry(self.url, token=token.read_text().split()[0], user="tests")
 
     def start_node(self) -> None:
         """Start the node manager (again) and wait until the registry knows it."""
         arguments = ["--home", str(self.home / "node"), "--node", "n1", "--registry", self.url, "--token-file", str(self.home / "token")]
         self.manager = self._start("node_manager", *arguments)
-        wait_until(lambda: connect_node(self.node).healthy() and bool(self.api.nodes()), START_TIMEOUT_S, "node manager to serve")
+        self._wait_for(lambda: connect_node(self.node).healthy() and bool(self.api.nodes()), "node_manager", "serve")
+
+    def _wait_for(self, met: Callable[[], bool], part: str, what: str) -> None:
+        """Until the part started last does that; at once the end of its log if it ended instead."""
+        process = self._processes[-1]
+        wait_until(lambda: met() or process.poll() is not None, START_TIMEOUT_S, f"{part} to {what}")
+        if process.poll() is not None:
+            pytest.fail(f"{part} ended with status {process.returncode}: {(self.home / f'{part}.log').read_text()[-2000:]}")
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.home / f"{arguments[0]}.log").open("ab") as log:
@@ -146,7 +159,8 @@ class Platform:
                 except subprocess.TimeoutExpired:
                     p.kill()
                     p.wait(10)
-        self.api.close()
+        if hasattr(self, "api"):
+            self.api.close()
         connect_node(self.node).close()
 
 

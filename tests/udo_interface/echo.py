@@ -29,6 +29,7 @@ class EchoOperator:
         self._reader = slot_reader.SlotReader(self._conn, prefix, "echo", token)
         self.output_id = slot.store_schema(self._conn, prefix, to_ipc(output or schema))
         self.frames: list[int] = []
+        self.headers: list[frame.Header] = []
         self._gate = threading.Event()
         self._gate.set()
         self._stop = threading.Event()
@@ -70,6 +71,7 @@ class EchoOperator:
     def _reply(self, asked: frame.Frame) -> tuple[str, list[frame.Bytes]]:
         header = asked.header
         self.frames.append(header.rows)
+        self.headers.append(header)
         reply = frame.Header(lane=header.lane, number=header.number, kind=frame.ANSWER, version="1")
         answer = self._answer(asked.batch(self._schema))
         if isinstance(answer, bytes):  # whatever these are

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
-from udo_interface import settings, udo
+from udo_interface import udo
 from udo_interface.key_groups import groups_of
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -253,8 +254,30 @@ def test_a_call_that_does_not_fit_the_operators_key_is_refused_with_the_remedy(s
         udo(count)(df, key="k", pin="epoch")
     with pytest.raises(UsageError, match="pinned version"):
         udo(f"{count}@1")(df, key="k")
-    with pytest.raises(UsageError, match="spark.speculation"):
-        settings.check_keyed({"spark.speculation": "true"}.get)
+
+
+@contextmanager
+def _set(spark: SparkSession, **conf: str) -> Iterator[None]:
+    """Settings that are otherwise given when the application starts."""
+    told = spark._jsparkSession.sessionState().conf()
+    names = {key.replace("_", "."): value for key, value in conf.items()}
+    for key, value in names.items():
+        told.setConfString(key, value)
+    try:
+        yield
+    finally:
+        for key in names:
+            told.unsetConf(key)
+
+
+def test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone(spark: SparkSession, count: str, platform: Platform) -> None:
+    df = spark.createDataFrame([(1, "a")], "id long, k string")
+    with _set(spark, spark_speculation="true"):
+        for refused in (lambda: udo(count)(df, key="k"), lambda: udo(count, key="k").map_partitions):
+            with pytest.raises(UsageError, match="spark.speculation=false"):
+                refused()
+        udo(platform.operator())(df)
+    udo(count)(df, key="k")
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -359,3 +359,16 @@ def test_an_operator_that_lies_about_its_state_is_an_error_and_no_endless_conver
     lane.lie = frame.Header(kind=frame.ANSWER, groups=[3, 4], epochs=[1])
     with pytest.raises(ProtocolError, match=r"operator fraud@1 .* 2 key groups and the epochs of 1"):
         lane.restore()
+
+
+def test_a_consumer_that_stops_early_voids_a_keyed_attempt(bench: Bench) -> None:
+    operator = bench.operator()
+    sender, collector = bench.lane()
+    sender.stamp = Stamp(1, 7, 0, (3, 4))
+    answers = exchange(sender, collector, iter([(batch(i), None) for i in range(20)]), 2)
+    next(answers)
+    answers.close()  # type: ignore[attr-defined]
+    last = operator.headers[-1]
+    assert (last.kind, last.void, list(last.groups)) == (frame.END, True, [3, 4])
+    assert 1 < len(operator.headers) < 20
+    assert collector.number == sender.number == last.number, "its answer was awaited: the attempt is complete"

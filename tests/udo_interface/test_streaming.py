@@ -31,6 +31,8 @@ def run(batch):
 """
 OUT = {"id": "int64", "v": "int64"}
 BATCH_ROWS = 100
+# The event of the second file at which an operator stands still, where frames are so short: those behind it wait unanswered.
+HELD, FRAME_ROWS = 50, 10
 
 
 class Stream:
@@ -78,6 +80,18 @@ def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
         query.stop()
 
 
+@contextmanager
+def frames_of(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Spark hands over so many events at a time."""
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(key)
+    spark.conf.set(key, str(rows))
+    try:
+        yield
+    finally:
+        spark.conf.set(key, before)
+
+
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(spark, tmp_path)
@@ -94,18 +108,38 @@ def test_each_event_of_a_stream_is_answered_once_across_a_restart(stream: Stream
     assert [r.id for r in stream.all()] == list(range(4 * BATCH_ROWS))
 
 
-def test_a_live_update_during_the_query_loses_and_doubles_nothing(stream: Stream, platform: Platform) -> None:
-    name = platform.operator(VERSION.format(v=1), output=OUT)
-    platform.push(VERSION.format(v=2), name=name, version="2", output=OUT)
-    with running(stream.start(udo(name))) as query:
-        stream.add(3)
-        query.processAllAvailable()
+def test_a_live_update_during_the_query_loses_and_doubles_nothing(stream: Stream, spark: SparkSession, platform: Platform) -> None:
+    """Twice: behind a frame that the old version is holding, with the rest of its epoch unanswered; and while the query is idle."""
+    go = platform.sign()
+    holding = f"""
+        import pathlib, time
+        import pyarrow as pa
+        from udo_runtime import operator
+        @operator
+        def run(batch):
+            if {BATCH_ROWS + HELD} in batch.column("id").to_pylist():
+                while not pathlib.Path({str(go)!r}).exists():
+                    print("holding", flush=True)
+                    time.sleep(0.05)
+            return {{"id": batch.column("id"), "v": pa.repeat(1, batch.num_rows)}}
+        """
+    name = platform.operator(holding, output=OUT)
+    for v in (2, 3):
+        platform.push(VERSION.format(v=v), name=name, version=str(v), output=OUT)
+    stream.add(3)
+    with frames_of(spark, FRAME_ROWS), running(stream.start(udo(name))) as query:
+        wait_until(lambda: platform.said(name, "holding"), 60, "the operator to hold a frame")
         assert platform.update(name, "2") == "done"
+        go.touch()
+        query.processAllAvailable()
+        assert platform.update(name, "3") == "done"
         stream.add(3)
         query.processAllAvailable()
     rows = stream.all()
     assert [r.id for r in rows] == list(range(6 * BATCH_ROWS))
-    assert [r.v for r in rows] == [1] * 3 * BATCH_ROWS + [2] * 3 * BATCH_ROWS
+    versions = [r.v for r in rows]
+    assert versions == sorted(versions) and versions[BATCH_ROWS - 1] == 1
+    assert versions[BATCH_ROWS + HELD :] == [2] * (2 * BATCH_ROWS - HELD) + [3] * 3 * BATCH_ROWS
 
 
 def test_pin_epoch_answers_every_epoch_with_one_version_and_follows_at_the_next(stream: Stream, platform: Platform) -> None:
@@ -156,6 +190,21 @@ def test_settings_that_hold_answers_back_are_named_once() -> None:
         settings.check(lambda k, d: d, streaming=True)
         settings.check(lambda k, d: d, streaming=False)
     assert again == []
+
+
+def test_the_call_itself_warns_of_settings_that_hold_answers_back(spark: SparkSession, platform: Platform) -> None:
+    name, df = platform.operator(), spark.readStream.format("rate").load().selectExpr("value AS id")
+    told = spark._jsparkSession.sessionState().conf()
+    conf = {settings.REAL_TIME_CHECK: "false", "spark.app.id": "the-call-itself"}  # told once an application
+    try:
+        for key, value in conf.items():
+            told.setConfString(key, value)
+        with pytest.warns(settings.HeldBack) as seen:
+            udo(name)(df)
+        assert len(seen) == 2
+    finally:
+        for key in conf:
+            told.unsetConf(key)
 
 
 def _kill_the_server(platform: Platform, name: str) -> None:

@@ -1,0 +1,49 @@
+"""Every rule that chaos can take away from an instance is missed: without it, some seed's answers or state differ."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from benchmarks.chaos import lanes
+from benchmarks.chaos.changes import UPDATE
+from benchmarks.chaos.faults import FORMER, KILL, KILL_AT, WEIGHTS
+from benchmarks.chaos.inside import LACKS
+from benchmarks.chaos.kinds import CHAIN, HISTORY
+from node_manager.servers.binaries import find_server
+from tests.conftest import require
+from udo_protocol.errors import Unavailable
+
+# Where one kind of operator meets the rule sooner than all together do.
+KINDS = {"commit_frame": (CHAIN, CHAIN)}
+# Where some faults show it sooner than the usual mixture.
+FAULTS = {
+    "fence": {FORMER: 1.0},
+    "emit": {KILL_AT: 1.0},
+    "riding": {KILL_AT: 1.0},
+    "commit_frame": {KILL: 1.0, KILL_AT: 1.0},
+    "journal": {UPDATE: 1.0},
+}
+# Caught within seconds on a quiet machine; the run ends with the first seed that differs.
+DEADLINE_S = 120
+# What a broken build does to its callers may leave sockets open.
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+
+
+@pytest.mark.parametrize("rule", LACKS)
+def test_a_build_that_lacks_a_rule_is_caught(rule: str) -> None:
+    try:
+        find_server(os.environ.get("UDO_SERVER"))
+    except Unavailable as e:
+        require("queue server", str(e))
+    outcome = lanes.run(
+        range(200),
+        kinds=KINDS.get(rule, (HISTORY, HISTORY)),
+        broken=rule,
+        weights=FAULTS.get(rule, WEIGHTS),
+        until_mismatch=True,
+        deadline_s=DEADLINE_S,
+    )
+    assert outcome.reports, f"a build without {rule} came through {outcome.seeds} seeds: {outcome.faults}"
+    assert any("expected" in r or "goes on from" in r for r in outcome.reports.values()), outcome.reports

@@ -1,0 +1,25 @@
+"""One deliberate fault of the product: a small change of its text, which a test that docs/guarantees.md cites must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Replace `old`, which stands in `file` exactly once, by `new`; `test` fails then. `quick`: within seconds, so also in CI."""
+
+    file: str
+    old: str
+    new: str
+    test: str
+    quick: bool = False
+
+    def applied(self, text: str) -> str:
+        """The file's text with the fault in it; ValueError if it does not say `old` exactly once."""
+        if (found := text.count(self.old)) != 1:
+            raise ValueError(f"{self.file}: expected exactly one place to change, found {found} of {self.old!r}")
+        return text.replace(self.old, self.new)
