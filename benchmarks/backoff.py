@@ -80,14 +80,14 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 def sections(record: dict[str, Any]) -> list[Section]:
     """For people."""
-    header = ("ceiling µs", "mean ms", "p50", "p99", "processor % at the rate", "processor % idle", "p50 against 0")
+    header = ("ceiling µs", "mean ms", "p50", "p99", "CPU %", "idle CPU %", "p50 against 0")
     base = record["ceilings"]["0"]["p50_ms"]
     rows = [
         [c, *(f"{r[k]:.2f}" for k in ("mean_ms", "p50_ms", "p99_ms", "busy_cpu_percent", "idle_cpu_percent")), f"{r['p50_ms'] / base:.2f}"]
         for c, r in record["ceilings"].items()
     ]
     remark = (
-        f"{record['rate']:,} events/s, open loop, {record['rounds']} rounds in turn of {record['seconds']:g} s each, medians; processor "
+        f"{record['rate']:,} events/s, open loop, {record['rounds']} rounds of {record['seconds']:g} s in turn, medians; CPU: processor "
         f"time of the operator's process in percent of a core, idle over {record['idle_s']:g} s with the client gone."
     )
     return [Section("Linear back-off: latency against processor time", header, rows, remark)]
