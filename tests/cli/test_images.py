@@ -174,7 +174,7 @@ def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, op
     platform("push", operator("told", "2", plus=2))
     platform("deploy", "told@1")
 
-    shown = platform("inspect", "told@1").json
+    shown = platform("inspect", "told@1", "--json").json
 
     made = shown["provenance"]
     assert (shown["digest"], shown["pushed_by"], made["org.opencontainers.image.authors"]) == (digest, "ada", "ada")
@@ -185,9 +185,9 @@ def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, op
 
     assert "in use by told" in platform("registry", "delete", "told@1", code=4).err
     platform("update", "told", "2")
-    assert platform("inspect", "told@1").json["used_by"]["deployments"] == [{"name": "told", "wanted": False}]
+    assert platform("inspect", "told@1", "--json").json["used_by"]["deployments"] == [{"name": "told", "wanted": False}]
     assert platform("push", folder, "--json").json["digest"] == digest  # again, from elsewhere: nothing new is attached
-    assert platform("inspect", "told@1").json["provenance"] == made
+    assert platform("inspect", "told@1", "--json").json["provenance"] == made
     platform("undeploy", "told")
     assert "NAME@VERSION" in platform("registry", "delete", "told", code=2).err
     platform("registry", "delete", "told@1")
@@ -204,11 +204,11 @@ def test_what_exchanges_events_now_is_shown_beside_the_version(platform: Shell, 
         client.add_listener(answers.append)
         client.send({"a": 1})
         client.flush(30)
-        (query,) = platform("inspect", "busy@1").json["used_by"]["queries"]
+        (query,) = platform("inspect", "busy@1", "--json").json["used_by"]["queries"]
         assert (query["deployment"], query["lanes"], query["sessions"]) == ("busy", 1, [])
-        assert platform("inspect", "busy").json["queries"] == [query]
+        assert platform("inspect", "busy", "--json").json["queries"] == [query]
     assert answers == [{"b": 2}]
-    assert platform("inspect", "busy@1").json["used_by"]["queries"] == []
+    assert platform("inspect", "busy@1", "--json").json["used_by"]["queries"] == []
     platform("undeploy", "busy")
 
 
@@ -282,7 +282,7 @@ def test_signing_and_a_registry_that_insists_on_it(operator: Operators, tmp_path
         done = shell("push", folder, "--sign", key)
 
         assert "signed with key" in done.err
-        assert made["key"] in shell("inspect", "signed@1").json["signatures"]
+        assert made["key"] in shell("inspect", "signed@1", "--json").json["signatures"]
         assert shell("up", "--require-signatures", tmp_path / "trusted", "--json").json["started"] == []
     finally:
         shell("down", code=None)
