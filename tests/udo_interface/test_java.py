@@ -73,12 +73,12 @@ def test_without_java_and_wheel_the_error_names_all_that_was_tried(tmp_path: Pat
 
 
 def test_a_session_has_sparks_ui_and_console_as_spark_has_them_unless_told_otherwise() -> None:
-    program = "from udo_interface.java import *; c = spark_session('ui'{}).sparkContext; print(c.uiWebUrl, c.getConf().contains({!r}))"
+    program = "from udo_interface.java import *; c = spark_session('ui'{}).sparkContext; print(c.uiWebUrl, c.getConf().get({!r}))"
     progress = "spark.ui.showConsoleProgress"
     said = []
     for options in ("", ", **QUIET"):
         run = [sys.executable, "-c", program.format(options, progress)]
         out = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True).stdout
         said.append(out.split())
-    assert said[0][0].startswith("http://") and said[0][1] == "False"
-    assert said[1] == ["None", "True"]
+    assert said[0][0].startswith("http://") and said[0][1] == "true"
+    assert said[1] == ["None", "false"]
