@@ -290,8 +290,8 @@ def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto") -> dict[s
     """Every attack once; `--quick` is the same. InvalidRun if one succeeds that the driver claims to prevent."""
     with scene(driver, sandbox) as s:
         with s.platform.registry() as registry:
-            wait_until(lambda: any(n["live"] for n in registry.domain.nodes()), 20, "the node's capabilities")
-            capabilities = next(n["capabilities"] for n in registry.domain.nodes() if n["live"])
+            wait_until(lambda: any(n["live"] for n in registry.nodes()), 20, "the node's capabilities")
+            capabilities = next(n["capabilities"] for n in registry.nodes() if n["live"])
         say("hostile versions")
         outcomes = pushed.carry_out(s.platform, VICTIM)
         for attack in ATTACKS:
