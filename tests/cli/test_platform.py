@@ -223,6 +223,27 @@ def test_logs_follow_until_ctrl_c(platform: Shell, operator: Operators) -> None:
     platform("undeploy", "chatty")
 
 
+def test_a_server_that_does_not_answer_makes_the_status_fail(platform: Shell) -> None:
+    pid = next(s["pid"] for s in platform("status", "--json").json["node"]["servers"] if s["role"] == "state")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: platform("status", code=None).code == 5, 60, "the status to fail")
+        assert "does not answer since" in platform("status", code=5).err
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: platform("status", code=None).code == 0, 60, "the status to be well again")
+
+
+def test_a_network_that_the_sandbox_refuses_is_told_as_the_reason(platform: Shell, operator: Operators) -> None:
+    if not platform("status", "--json").json["registry"]["nodes"][0]["capabilities"]["isolates_network"]:
+        require("a sandbox", "apt-get install -y --no-install-recommends bubblewrap")
+    for n, call in enumerate(("urllib.request.urlopen('http://127.0.0.1:9')", "socket.create_connection(('example.org', 80))")):
+        platform("push", operator(f"net{n}", source=OPEN.format(call=call)), "--json")
+        error = platform("deploy", f"net{n}", code=6).err
+        assert "the node's sandbox gives operators no network: docs/sandbox.md" in error
+        platform("undeploy", f"net{n}")
+
+
 @pytest.mark.parametrize("words", [("registry",), ("node",)])
 def test_daemons_run_in_the_foreground_until_ctrl_c(platform: Shell, words: tuple[str, ...], tmp_path: Path) -> None:
     other = Shell(platform.home / f"own-{words[0]}", {"UDO_REGISTRY": platform("up", "--json").json["registry"]})
@@ -297,27 +318,6 @@ def test_a_shell_completes_deployments_operators_and_versions(platform: Shell, o
     assert offered("rollback", "complete-as", "1") == ["1"]
     assert offered("update", "compl", UDO_REGISTRY="http://127.0.0.1:9") == []
     platform("undeploy", "complete-as")
-
-
-def test_a_network_that_the_sandbox_refuses_is_told_as_the_reason(platform: Shell, operator: Operators) -> None:
-    if not platform("status", "--json").json["registry"]["nodes"][0]["capabilities"]["isolates_network"]:
-        require("a sandbox", "apt-get install -y --no-install-recommends bubblewrap")
-    for n, call in enumerate(("urllib.request.urlopen('http://127.0.0.1:9')", "socket.create_connection(('example.org', 80))")):
-        platform("push", operator(f"net{n}", source=OPEN.format(call=call)), "--json")
-        error = platform("deploy", f"net{n}", code=6).err
-        assert "the node's sandbox gives operators no network: docs/sandbox.md" in error
-        platform("undeploy", f"net{n}")
-
-
-def test_a_server_that_does_not_answer_makes_the_status_fail(platform: Shell) -> None:
-    pid = next(s["pid"] for s in platform("status", "--json").json["node"]["servers"] if s["role"] == "state")
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: platform("status", code=None).code == 5, 60, "the status to fail")
-        assert "does not answer since" in platform("status", code=5).err
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: platform("status", code=None).code == 0, 60, "the status to be well again")
 
 
 def test_a_node_manager_that_was_killed_is_told_in_words(udo: Shell) -> None:

@@ -54,7 +54,8 @@ def run(top: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(top), str(top / "runtimes" / "python")])
     # Bytecode is not kept: two versions of a file, written within a second, may have the same length.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{t}" for t in tests)]
+    options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={top / '.tests'}"]  # it looks at no other session's folders
+    command = [sys.executable, "-m", "pytest", *options, *(f"tests/{t}" for t in tests)]
     return subprocess.run(command, cwd=top, env=environment, capture_output=True, text=True, timeout=TEST_S, stdin=subprocess.DEVNULL)
 
 
