@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from udo_protocol.errors import UdoError
 from udo_protocol.queue.frame import Bytes, Header
 from udo_protocol.state.dead_letters import KeyedName
-from udo_runtime.engine.content import Content
 from udo_runtime.execution.bad_events import Bad
+
+if TYPE_CHECKING:  # a stateless operator may bring a msgpack of its own, which keyed state is kept by
+    from udo_runtime.engine.content import Content
 
 # A lane and the pieces of the frame it is answered with.
 Answer: TypeAlias = tuple[str, list[Bytes]]
