@@ -33,6 +33,7 @@ class Watch:
     def __init__(self, *, post_mortem: bool) -> None:
         self.armed = True
         self._post_mortem = post_mortem
+        self._opened: ProcessingError | None = None
         sys.breakpointhook = self._breakpoint
 
     def _breakpoint(self, *_: Any, **__: Any) -> None:
@@ -49,7 +50,8 @@ class Watch:
             except ProcessingError as e:
                 if isinstance(e.__cause__, bdb.BdbQuit):  # of a pdb that the operator made itself
                     raise Quit from None
-                if self._post_mortem and self.armed and e.__cause__ is not None:
+                if self._post_mortem and self.armed and e.__cause__ is not None and e is not self._opened:
+                    self._opened = e  # it may be raised again: by the retries, when there are none
                     self._open(e, own_frames(e.__cause__))
                 raise
 
