@@ -371,7 +371,7 @@ def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(mana
 def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(keyed: Keyed) -> None:
     keyed.c.push("2", COUNT + "# 2\n", **KEYED)
     assert keyed.run(1, 2) == [1, 1]  # the session has its home now
-    canary = keyed.canary("errors>0", "different>0", for_s=4, min_events=2)
+    canary = keyed.canary("errors>0", "different>0", for_s=12, min_events=2)
     url = keyed.c.registry.url
     keyed.c.registry.process.terminate()
     keyed.c.registry.process.wait(10)
