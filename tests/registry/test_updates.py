@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
@@ -214,6 +217,34 @@ def test_an_update_goes_on_when_its_watcher_goes_away(deployed: tuple[Registry, 
         hold.set()
         wait_until(lambda: client.deployment(name)["version"] == "2", 10, "the update's end")
     wait_until(lambda: client.health()["waiting_requests"] == 0, 10, "the end of the stream nobody reads")
+
+
+def test_a_watcher_that_was_given_up_is_collected_in_the_middle_of_a_request_and_nothing_hangs(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    with FakeNode(client, "slow", lambda _: None):
+        forgotten: list[object] = [client.update(name, "2")]
+        next(forgotten[0])  # type: ignore[call-overload]
+        forgotten.append(forgotten)  # a cycle: only the garbage collector closes the stream
+        collected = threading.Event()
+
+        def collect(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code.co_name == "_assign_requests_to_connections":  # the connections' lock is held
+                gc.collect()
+                collected.set()
+
+        def ask() -> None:
+            sys.setprofile(collect)
+            client.health()
+
+        asking = threading.Thread(target=ask, daemon=True)
+        gc.disable()
+        try:
+            del forgotten
+            asking.start()
+            asking.join(20)
+        finally:
+            gc.enable()
+        assert collected.is_set() and not asking.is_alive(), "a request hangs behind the stream that it collected"
 
 
 def test_unknown_steps_and_updates_are_refused_or_ignored(deployed: tuple[Registry, str]) -> None:

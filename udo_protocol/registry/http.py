@@ -56,24 +56,26 @@ class Transport:
         self.close()
 
     def _http(self) -> httpx.Client:
-        import httpx
-
         with self._lock:
             if self._client is None or self._client[0] != os.getpid():
-                unix = self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
-                client = httpx.Client(
-                    base_url="http://registry" if unix else self.url,
-                    headers=self._headers,
-                    transport=httpx.HTTPTransport(uds=unix) if unix else None,
-                    # Loading certificates takes 20 ms that plain HTTP need not pay.
-                    verify=self.url.startswith("https:"),
-                    # A proxy must not stand between processes of one machine.
-                    trust_env=not self._near,
-                    timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, 5.0)),
-                    limits=httpx.Limits(keepalive_expiry=60.0),
-                )
-                self._client = (os.getpid(), client)
+                self._client = (os.getpid(), self._new_client())
             return self._client[1]
+
+    def _new_client(self) -> httpx.Client:
+        import httpx
+
+        unix = self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
+        return httpx.Client(
+            base_url="http://registry" if unix else self.url,
+            headers=self._headers,
+            transport=httpx.HTTPTransport(uds=unix) if unix else None,
+            # Loading certificates takes 20 ms that plain HTTP need not pay.
+            verify=self.url.startswith("https:"),
+            # A proxy must not stand between processes of one machine.
+            trust_env=not self._near,
+            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, 5.0)),
+            limits=httpx.Limits(keepalive_expiry=60.0),
+        )
 
     def _away(self, e: Exception) -> Unavailable:
         why = f"{type(e).__name__}: {e}"
@@ -128,17 +130,18 @@ class Transport:
     def _stream(self, method: str, path: str, body: Json | None = None, headers: Mapping[str, str] | None = None) -> Streamed:
         import httpx
 
-        client = self._http()
-        request = client.build_request(method, path, json=body, headers=headers)
+        client = self._new_client()
         try:
-            response = client.send(request, stream=True)
+            response = client.send(client.build_request(method, path, json=body, headers=headers), stream=True)
             if not response.is_success:
                 response.read()
-                response.close()
-        except (httpx.HTTPError, httpx.InvalidURL) as e:
-            raise self._away(e) from e
-        self._checked(response)
-        return Streamed(response)
+            self._checked(response)
+        except BaseException as e:
+            client.close()
+            if isinstance(e, httpx.HTTPError | httpx.InvalidURL):
+                raise self._away(e) from e
+            raise
+        return Streamed(client, response)
 
     def _download(self, path: str, take: Callable[[Bytes], object], digest: Callable[[Bytes], object]) -> None:
         """Give the body of a GET, piece by piece, to `take` and, in another thread perhaps, to `digest`."""
@@ -173,9 +176,14 @@ class Transport:
 
 
 class Streamed:
-    """A response that is read as it comes and closed in the end."""
+    """A response that is read as it comes and closed in the end.
 
-    def __init__(self, response: httpx.Response) -> None:
+    It has a client of its own: a stream that nobody reads to its end is closed by the garbage collector, which may run while
+    the same thread holds the lock of a shared client's connections, and that lock is not reentrant (encode/httpcore#990).
+    """
+
+    def __init__(self, client: httpx.Client, response: httpx.Response) -> None:
+        self._client = client
         self._response = response
 
     def __enter__(self) -> httpx.Response:
@@ -183,6 +191,7 @@ class Streamed:
 
     def __exit__(self, *_: object) -> None:
         self._response.close()
+        self._client.close()
 
 
 def retrying(step: Callable[[], T], timeout_s: float = BRIEFLY_S) -> T:
