@@ -17,7 +17,8 @@ from node_manager.servers import access
 from udo_protocol.errors import ServerLost
 from udo_protocol.queue.keys import prefix
 
-_BACK_S = 30.0
+# The state server may just be stopped, for 90 s at most (stops.py), and killed at the end of that.
+_BACK_S = 150.0
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
