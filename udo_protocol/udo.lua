@@ -103,12 +103,12 @@ local function accept(keys, a)
   return {'ACCEPTED', n}
 end
 
--- A diff runs (`diff` is "bound instance"): keep a copy of the answers for who compares them. Beyond the bound it loses these
--- frames: it never holds up serving. What is kept expires with nobody to take it.
-local function keep_for_diff(p, a, inline, diff)
-  local bound = diff:match('^%d+')
+-- A mirror compares what is answered: keep a copy of the answers for it. Beyond the bound it loses these frames: it never holds up
+-- serving. What is kept expires with nobody to take it.
+local function keep_for_mirror(p, a, inline, mirror, bound)
+  local copies, bytes = p .. 'served:' .. mirror, p .. 'servedbytes:' .. mirror
   local kept, size, i = {''}, 0, 8
-  if num(p .. 'diffbytes', 0) >= tonumber(bound) then return end
+  if num(bytes, 0) >= tonumber(bound) then return end
   while i < #a do
     local count = tonumber(a[i + 1])
     local frames = inline and {unpack(a, i + 2, i + 1 + count)} or redis.call('LRANGE', p .. 'out:' .. a[i], -count, -1)
@@ -119,10 +119,40 @@ local function keep_for_diff(p, a, inline, diff)
     i = i + 2 + (inline and count or 0)
   end
   kept[1] = a[2] .. ' ' .. a[3] .. ' ' .. (#kept - 1) .. ' ' .. size
-  redis.call('RPUSH', p .. 'diffed', unpack(kept))
-  redis.call('INCRBY', p .. 'diffbytes', size)
-  redis.call('PEXPIRE', p .. 'diffed', 60000)
-  redis.call('PEXPIRE', p .. 'diffbytes', 60000)
+  redis.call('RPUSH', copies, unpack(kept))
+  redis.call('INCRBY', bytes, size)
+  redis.call('PEXPIRE', copies, 60000)
+  redis.call('PEXPIRE', bytes, 60000)
+end
+
+-- `mirrors` is `instance bound until_ms` for each, one after the other.
+local function keep_for_mirrors(p, a, inline, mirrors)
+  local now = now_ms()
+  for mirror, bound, till in mirrors:gmatch('(%S+) (%d+) (%d+)') do
+    if tonumber(till) > now then pcall(keep_for_mirror, p, a, inline, mirror, bound) end
+  end
+end
+
+-- Begin, go on with, or end a comparison; its node manager does. ARGV: instance, bound, lease_ms (0 ends it). Answers whether it was
+-- one of them.
+local function mirror(keys, a)
+  local p, now, found, others = keys[1], now_ms(), 0, {}
+  local last = now + tonumber(a[3])
+  for name, bound, till in (redis.call('GET', p .. 'mirrors') or ''):gmatch('(%S+) (%d+) (%d+)') do
+    if name == a[1] then
+      found = tonumber(till) > now and 1 or 0
+    elseif tonumber(till) > now then
+      others[#others + 1] = name .. ' ' .. bound .. ' ' .. till
+      last = math.max(last, tonumber(till))
+    end
+  end
+  if a[3] ~= '0' then others[#others + 1] = a[1] .. ' ' .. a[2] .. ' ' .. string.format('%.0f', now + tonumber(a[3])) end
+  if #others == 0 then
+    redis.call('DEL', p .. 'mirrors')
+  else
+    redis.call('SET', p .. 'mirrors', table.concat(others, ' '), 'PX', string.format('%.0f', last - now))
+  end
+  return found
 end
 
 -- Decide on the answers just appended to the `out` lists, or given as arguments.
@@ -138,13 +168,13 @@ local function emit(keys, a)
     end
     return {status, value}
   end
-  local is = redis.call('MGET', p .. 'owner', p .. 'emitted', p .. 'base', p .. 'diff')
+  local is = redis.call('MGET', p .. 'owner', p .. 'emitted', p .. 'base', p .. 'mirrors')
   local owner, emitted, base = is[1] or '0', tonumber(is[2] or 0), tonumber(is[3] or 1)
   if owner ~= a[1] then return refuse('FENCED', tonumber(owner)) end
   if first <= emitted then return refuse('DUPLICATE', emitted) end
   if first ~= emitted + 1 then return refuse('GAP', emitted) end
   redis.call('SET', p .. 'emitted', last)
-  if is[4] then pcall(keep_for_diff, p, a, inline, is[4]) end -- what is kept for others stops nobody
+  if is[4] then pcall(keep_for_mirrors, p, a, inline, is[4]) end -- what is kept for others stops nobody
   local i = 8
   while i < #a do
     local lane, count = a[i], tonumber(a[i + 1])
@@ -371,7 +401,7 @@ local function preserve(keys, a)
   return 1
 end
 
--- Back to what was kept, which is kept no more: in the step of the first checkpoint made from it. Who follows has to load again.
+-- Back to what was kept, which is kept no more: in the step of the first checkpoint made from it. Who reads the changelog has to load again.
 local function rewind(keys)
   local p = keys[1]
   if redis.call('EXISTS', p .. 'kept') == 0 then return 0 end
@@ -404,19 +434,116 @@ local function rewind(keys)
   end
   local ckpt = redis.call('HGET', p .. 'kept', 'ckpt')
   if ckpt ~= '' then redis.call('SET', p .. 'ckpt', ckpt) end
-  redis.call('DEL', p .. 'follower')
+  for _, name in ipairs(try('HKEYS', p .. 'readers') or {}) do
+    local till = redis.call('HGET', p .. 'readers', name):match('%d+$')
+    redis.call('HSET', p .. 'readers', name, '-2 ' .. (till or 0))
+  end
   forget_kept(keys)
   return 1
 end
 
--- State server: a follower wants to be told no more. ARGV: its name.
-local function unfollow(keys, a)
-  local p = keys[1]
-  if redis.call('GET', p .. 'follower') == a[1] then redis.call('DEL', p .. 'follower') end
-  return redis.call('DEL', p .. 'journal:' .. a[1])
+-- State server: the changelog (changelog.py). `changelog`: a stream, an entry's id is the bytes up to its end; `logged`: the last
+-- one's; `readers`: name -> `position until_ms`, below 0: has to load again; `reading`: there while there may be readers, watched by
+-- the owner. A reader's instance may write these keys: whatever they hold, it stops no checkpoint.
+local CHANGELOG = {'changelog', 'logged', 'readers', 'reading'}
+
+local function forget_changelog(p)
+  for _, kind in ipairs(CHANGELOG) do redis.call('UNLINK', p .. kind) end
 end
 
-redis.register_function('udo_unfollow', unfollow)
+-- Live readers: name -> {position, until_ms}. Those whose lease has ended are removed.
+local function readers(p)
+  local found, now, flat = {}, now_ms(), try('HGETALL', p .. 'readers') or {}
+  for i = 1, #flat, 2 do
+    local position, till = flat[i + 1]:match('^(-?%d+) (%d+)$')
+    if not till or tonumber(till) < now then
+      redis.call('HDEL', p .. 'readers', flat[i])
+    else
+      found[flat[i]] = {tonumber(position), till}
+    end
+  end
+  return found
+end
+
+-- Keep what is behind the position of the reader that is furthest behind; everything ends with the last lease.
+local function settle(p, found)
+  local lowest
+  for _, r in pairs(found) do
+    if r[1] >= 0 and (not lowest or r[1] < lowest) then lowest = r[1] end
+  end
+  if next(found) == nil then return forget_changelog(p) end
+  local last = redis.call('PTTL', p .. 'readers')
+  if lowest then
+    try('XTRIM', p .. 'changelog', 'MINID', string.format('%.0f', lowest + 1))
+    redis.call('PEXPIRE', p .. 'changelog', last)
+  else
+    redis.call('UNLINK', p .. 'changelog')
+  end
+  redis.call('PEXPIRE', p .. 'logged', last)
+  redis.call('PEXPIRE', p .. 'reading', last)
+end
+
+local function place(p, name, position, lease_ms)
+  local entry = string.format('%.0f %.0f', position, now_ms() + lease_ms)
+  if not try('HSET', p .. 'readers', name, entry) then
+    redis.call('DEL', p .. 'readers')
+    redis.call('HSET', p .. 'readers', name, entry)
+  end
+  redis.call('PEXPIRE', p .. 'readers', lease_ms)
+end
+
+-- ARGV: name, lease_ms. Answers the position behind all entries.
+local function join(keys, a)
+  local p = keys[1]
+  local at = tonumber(try('GET', p .. 'logged') or 0) or 0
+  place(p, a[1], at, tonumber(a[2]))
+  redis.call('SET', p .. 'reading', 1, 'NX')
+  settle(p, readers(p))
+  return at
+end
+
+-- ARGV: name, position, lease_ms. Answers 1, or why it is no reader any more: 0, or what is in place of its position.
+local function hold(keys, a)
+  local p = keys[1]
+  local reader = readers(p)[a[1]]
+  if not reader then return 0 end
+  if reader[1] < 0 then return reader[1] end
+  place(p, a[1], tonumber(a[2]), tonumber(a[3]))
+  settle(p, readers(p))
+  return 1
+end
+
+-- ARGV: name.
+local function leave(keys, a)
+  local p = keys[1]
+  local removed = try('HDEL', p .. 'readers', a[1])
+  settle(p, readers(p))
+  return removed or 0
+end
+
+-- Within the owner's checkpoint. ARGV: bound, entry.
+local function append(keys, a)
+  local p, live = keys[1], false
+  local found, at = readers(p), (tonumber(try('GET', p .. 'logged') or 0) or 0) + #a[2]
+  for name, r in pairs(found) do
+    if r[1] >= 0 and at - r[1] > tonumber(a[1]) then
+      r[1] = -1
+      redis.call('HSET', p .. 'readers', name, '-1 ' .. r[2])
+    end
+    live = live or r[1] >= 0
+  end
+  if live then
+    redis.call('SET', p .. 'logged', string.format('%.0f', at))
+    if not try('XADD', p .. 'changelog', string.format('%.0f-0', at), 'entry', a[2]) then forget_changelog(p) end
+  end
+  settle(p, readers(p))
+  return 1
+end
+
+redis.register_function('udo_join', join)
+redis.register_function('udo_hold', hold)
+redis.register_function('udo_leave', leave)
+redis.register_function('udo_append', append)
 redis.register_function('udo_keep', keep)
 redis.register_function('udo_preserve', preserve)
 redis.register_function('udo_rewind', rewind)
@@ -425,6 +552,7 @@ redis.register_function('udo_accept', accept)
 redis.register_function('udo_emit', emit)
 redis.register_function('udo_trim', trim_covered)
 redis.register_function('udo_pin', pin)
+redis.register_function('udo_mirror', mirror)
 redis.register_function('udo_promote', promote)
 redis.register_function('udo_anew', anew)
 redis.register_function('udo_run', run)

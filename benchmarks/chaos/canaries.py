@@ -68,6 +68,12 @@ class Canaries:
             took, why = [change] if tried.promoted else [], tried.why
         return [CANARY if change else _TRIES_OTHERWISE, *took], f"({what}) {why}"
 
+    def judge_diff(self, deployment: str, measured: Measured) -> str:
+        """What a diff with a version that answers the same has counted, in words."""
+        if not self._platform.rolls_dice(deployment):
+            self._judge(f"diff on {deployment}: {measured}", False, Tried(measured))
+        return str(measured)
+
     def _judge(self, what: str, otherwise: bool, tried: Tried) -> None:
         why = wrong(tried, otherwise=otherwise)
         with self._counting:

@@ -20,6 +20,7 @@ UPDATE, MIGRATE = "live update", "live update to another form of state"
 BACK_KEPT, BACK_DOWN = "rollback by kept state and input", "rollback by down-migration"
 CHANGES = (UPDATE, MIGRATE, BACK_KEPT, BACK_DOWN)
 _OTHER_FORM = ("3", "5")
+READS_BOTH = "4"
 _EQUAL = {"1": "2", "2": "1", "3": "5", "5": "3", "4": "6", "6": "4"}
 Step = tuple[str, str]  # what it counts as, and the version it leads to
 # While a server or the manager is away no change takes place: it is tried again for this long.

@@ -13,7 +13,7 @@ from threading import Lock, Semaphore
 
 from benchmarks.chaos import stops
 from benchmarks.chaos.canaries import CANARY, Canaries
-from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes
+from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, READS_BOTH, UPDATE, Changes
 from benchmarks.chaos.inside import CHANGE_POINTS, POINTS, RESTORED
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
@@ -24,7 +24,9 @@ from udo_protocol.queue.connection import ReplyError
 KILL, KILL_AT, FORMER = "instance killed", "instance killed at", "former owner resumed"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
 WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, CANARY: 8.0, QUEUE: 0.6, STATE: 0.6, MANAGER: 0.4}
-WEIGHTS |= {UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
+# Beside an update, a canary and one another.
+DIFF, RECORDING = "diff", "recording"
+WEIGHTS |= {DIFF: 4.0, RECORDING: 4.0, UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER)
@@ -103,6 +105,10 @@ class Faults:
             return self._changes.run(deployment, drawn.kind, pause_s=drawn.pause_s / 4)
         if drawn.kind == CANARY:
             return self.canaries.run(deployment, random.Random(drawn.pause_s))
+        if drawn.kind == DIFF:
+            return [DIFF], self.canaries.judge_diff(deployment, node.compare(deployment, READS_BOTH, drawn.pause_s * _CANARY_S))
+        if drawn.kind == RECORDING:
+            return [RECORDING] if node.record(deployment, drawn.pause_s * _CANARY_S) else [], ""
         if drawn.kind == FORMER:
             return self._stop_change_resume(deployment, drawn)
         if drawn.kind == KILL_AT:

@@ -35,7 +35,7 @@ def at(directory, prefix, point):
 def install_points(directory):
     """Let every step of a keyed instance, and of the standby that it was, pass its points."""
     from udo_runtime.drivers.keyed import KeyedOwner
-    from udo_runtime.state.following import Follower, Rewinder
+    from udo_runtime.state.standby import RewoundState, StandbyState
 
     def around(cls, name, before, after, prefix=lambda self: self._link.prefix):
         original = getattr(cls, name)
@@ -53,9 +53,9 @@ def install_points(directory):
     around(KeyedOwner, "begin", None, "restored")
     around(KeyedOwner, "send", "before_emit", "after_emit")
     around(KeyedOwner, "store", "before_checkpoint", "after_checkpoint")
-    for follower in (Follower, Rewinder):
-        around(follower, "load", None, "loaded", lambda self: self._prefix)
-    around(Follower, "promoted", None, "promoted", lambda self: self._prefix)
+    for state in (StandbyState, RewoundState):
+        around(state, "load", None, "loaded", lambda self: self._prefix)
+    around(StandbyState, "promoted", None, "promoted", lambda self: self._prefix)
 
 
 def lack_fence(directory):
@@ -163,11 +163,11 @@ def lack_commit_frame(directory):
     KeyedProcessor.__init__ = epoch_only
 
 
-def lack_journal(directory):
-    """An update's standby has the owner's state as it was when it began to follow."""
-    from udo_runtime.state.following import Follower
+def lack_changelog(directory):
+    """An update's standby has the owner's state as it was when it loaded that."""
+    from udo_runtime.state.standby import StandbyState
 
-    Follower.sync = lambda self: None
+    StandbyState.sync = lambda self: None
 
 
 LACKS = {
@@ -178,7 +178,7 @@ LACKS = {
     "late_label": lack_late_label,
     "riding": lack_riding,
     "commit_frame": lack_commit_frame,
-    "journal": lack_journal,
+    "changelog": lack_changelog,
 }
 
 

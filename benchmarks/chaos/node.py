@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -32,6 +33,7 @@ from udo_protocol.node.api import connect_node
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import prefix
 from udo_protocol.queue.slot import SlotStats, slot_stats
+from udo_protocol.registry.canary import Measured
 from udo_protocol.state import rewinding
 
 _START_S, _STOP_S = 60.0, 40.0
@@ -168,6 +170,17 @@ class ChaosNode:
         """A canary for that long. Without a registry nobody decides."""
         measured = canary_orders.try_out(self.chaos, name, version, percent, for_s)
         return "it did not begin" if measured is None else Tried(measured)
+
+    def compare(self, name: str, version: str, for_s: float) -> Measured:
+        """A diff of this version."""
+        report: dict[str, float] = {}
+        for event in self.api.diff(name, version, self._digests[self._kinds[name].operator, version], for_s=for_s, examples=0):
+            report = json.loads(event.report_json)
+        return Measured(events=report.get("events", 0), compared=report.get("frames", 0), different=report.get("different", 0))
+
+    def record(self, name: str, for_s: float) -> bool:
+        """A recording; whether it has come to its end."""
+        return [part.WhichOneof("part") for part in self.api.record(name, for_s)][-1:] == ["end"]
 
     # -- faults: each answers whether it took place ----------------------------------------------------------------------
 

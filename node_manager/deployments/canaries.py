@@ -9,7 +9,7 @@ from node_manager.deployments.deployments import Deployment, Deployments
 from node_manager.slots.loading import Node, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
-from node_manager.trials.comparing import CANARY, Comparisons
+from node_manager.trials.comparing import Comparisons
 from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol.errors import UdoError
 
@@ -55,7 +55,6 @@ class Canaries:
 
     def _start_keyed(self, deployment: Deployment, update_id: str, wanted: Wanted, percent: float) -> None:
         self.end_keyed(deployment)
-        self._comparisons.hold(deployment.name, CANARY)
         with self._lock:
             deployment.canary = canary = KeyedCanary(self._comparisons, deployment.slot, wanted, update_id, percent)
         try:
@@ -81,7 +80,6 @@ class Canaries:
         if not isinstance(canary, KeyedCanary):
             return
         canary.end()
-        self._comparisons.release(deployment.name, CANARY)
         with self._lock:
             if deployment.canary is canary:
                 deployment.canary = None

@@ -14,7 +14,7 @@ from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments
 from node_manager.images.images import Image
 from node_manager.instances.instances import Instance
-from node_manager.trials.comparing import UPDATE, Comparisons
+from node_manager.trials.comparing import Comparisons
 from udo_protocol.errors import UdoError, WaitTimeout
 
 # Promotion is two round trips; a standby that had to be loaded anew comes on top.
@@ -43,17 +43,16 @@ class Updates:
         """Pull and load a version as a standby; returns once it is ready. The old version serves whatever happens."""
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
-        if wanted.image.manifest.key:  # until it is promoted or discarded it follows the owner: nothing else may
-            self._comparisons.hold(name, UPDATE)
-            self._canaries.end_keyed(deployment)
         self._await(deployment.slot.prepare(wanted, check=check), wanted.ready_timeout_s, f"{wanted.reference} to be ready")
         return wanted.image
 
     def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
         """Let the prepared version answer from here on; what is wanted is now this. Answers the instance."""
         deployment = self._deployments.find(name)
+        manifest = self._deployments.image(deployment, version, digest).manifest
+        if manifest.key:
+            self._comparisons.end(name, serving=manifest)
         instance = self._await(deployment.slot.promote(), _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
-        self._comparisons.release(name, UPDATE)
         self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
         self._prune({digest for d in self._deployments.all() for digest in d.digests})
         self._canaries.follow(deployment)
@@ -61,7 +60,6 @@ class Updates:
 
     def discard(self, name: str) -> None:
         """Give up a prepared update."""
-        self._comparisons.release(name, UPDATE)
         self._deployments.find(name).slot.discard()
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:

@@ -234,7 +234,7 @@ class Instances:
             **({"comparing": dict(comparing)} if comparing else {}),
         }
         if manifest.key:
-            self._servers.widen("state", instance.name, (access.following if comparing else access.state)(prefix))
+            self._servers.widen("state", instance.name, (access.reading if comparing else access.state)(prefix))
         elif config.policy == DEAD_LETTER and not comparing:
             self._servers.widen("state", instance.name, access.letters(prefix))
         rules = access.comparing if comparing else access.queue

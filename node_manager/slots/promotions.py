@@ -17,7 +17,7 @@ from udo_protocol.errors import Conflict, Fenced, SchemaError, UdoError
 from udo_protocol.formats.manifest import call_misfits, update_refusals
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
-from udo_protocol.state import following, rewinding
+from udo_protocol.state import rewinding, turns
 
 StateWork = Callable[[Connection, Connection, int], None]
 
@@ -69,7 +69,7 @@ class Promotions:
         try:
             self._loads.cancel(updates=False)  # the new version replaces a crashed owner too
             if wanted.image.manifest.key:
-                following.await_turn(self._thread.conn("queue"), self._thread.prefix)
+                turns.await_turn(self._thread.conn("queue"), self._thread.prefix)
             self._ownership.own(instance, wanted)
         except Fenced:
             # The owner was replaced after a crash since the standby was prepared; a fresh one has a newer token.

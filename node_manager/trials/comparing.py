@@ -1,8 +1,9 @@
 """Comparisons: a new version answers the frames that the serving one answers, beside it, and what differs is told. It never serves.
 
 Two uses: a diff, whose caller is told, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
-instance compares (udo_runtime.drivers.mirror); this side starts it, holds the lease `diff` without which nothing is kept for it,
+instance compares (udo_runtime.drivers.mirror); this side starts it, holds its lease in `mirrors` without which nothing is kept for it,
 fetches what it found, and removes every trace. Without this manager the lease ends within seconds, and the instance leaves.
+Comparisons of one deployment do not know of one another, nor of an update's standby.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from node_manager.slots.slot import Slot
 from node_manager.slots.watching import LOOK_MOST_S
 from udo_protocol.clock import Laps
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
-from udo_protocol.formats.manifest import update_refusals
+from udo_protocol.formats.manifest import Manifest, update_refusals
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Connection
-from udo_protocol.state import following, untrusted
+from udo_protocol.state import changelog, untrusted
 
 _log = structlog.get_logger()
 # Without a manager that renews it, the owner stops keeping copies after this time.
@@ -40,11 +41,11 @@ _DRAIN_S = 10.0
 _KEPT_BYTES = 64 << 20
 # The comparing instance runs at this niceness: whatever else wants the processor goes first (measured: benchmarks diff).
 _NICE = 19
-# What may follow a keyed owner, besides a diff; an update goes before a canary.
-UPDATE, CANARY = "an update", "a canary"
 # Numbers of a report that something is decided by.
 _COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
 _COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
+# Keys of a comparing instance.
+_OWN_KEYS = ("served", "servedbytes", "compared", "differ", "stats", "ready", "bell")
 # Examples handed on at once: below what a message may hold.
 _FETCHED = 100
 
@@ -90,43 +91,31 @@ def _findings(text: bytes, key: str) -> dict[str, Any]:
 
 
 class Comparisons:
-    """Those of a node, one per deployment at a time."""
+    """Those of a node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._running: dict[str, Comparison] = {}
-        self._held: dict[str, str] = {}  # deployment -> what else follows its owner
+        self._running: list[Comparison] = []
         self._stopping = False
         self._lock = Lock()
 
-    def hold(self, deployment: str, what: str) -> None:
-        """No comparison of this deployment for anything else until `release`, and one that runs ends: one instance follows a keyed
-        owner at a time. Conflict for a canary while an update holds it."""
-        with self._lock:
-            if what == CANARY:
-                self._require_not_held(deployment, CANARY)
-            self._held[deployment] = what
-        self.end(deployment)
-
-    def release(self, deployment: str, what: str) -> None:
-        """Others may run again, if this is what held them up."""
-        with self._lock:
-            if self._held.get(deployment) == what:
-                del self._held[deployment]
-
     def describe(self, deployment: str, number: int) -> str:
-        """What a running diff of this slot has found, in a few words; '' if there is none."""
-        running = self._running.get(deployment)
-        if running is None or running.slot.number != number or running.canary:
-            return ""
-        r = running.report
-        return f"{running.wanted.reference}: {r.get('frames', 0)} frames compared, {r.get('different', 0)} different"
+        """What the running diffs of this slot have found, in a few words; '' if there are none."""
+        with self._lock:
+            diffs = [c for c in self._running if (c.slot.deployment, c.slot.number) == (deployment, number) and not c.canary]
+        return "; ".join(
+            f"{c.wanted.reference}: {c.report.get('frames', 0)} frames compared, {c.report.get('different', 0)} different" for c in diffs
+        )
 
-    def end(self, deployment: str = "") -> None:
-        """End the comparison of this deployment and wait for that; by default those of all, for good."""
+    def end(self, deployment: str = "", *, serving: Manifest | None = None) -> None:
+        """End the comparisons of this deployment and wait for that; by default those of all, for good. Of a keyed deployment that
+        `serving` is about to serve only those whose version cannot read its state."""
         with self._lock:
             self._stopping |= not deployment
-            ending = [c for name, c in self._running.items() if deployment in ("", name)]
+            ending = [c for c in self._running if deployment in ("", c.slot.deployment)]
+        if serving is not None:
+            readable = ((c.wanted.image.manifest.state_version, *c.wanted.image.manifest.migrates_from) for c in ending)
+            ending = [c for c, versions in zip(ending, readable, strict=True) if serving.state_version not in versions]
         for comparison in ending:
             comparison.load.cancelled.set()
         for comparison in ending:
@@ -138,7 +127,7 @@ class Comparisons:
         """Compare for that long, or until `stop`; yields what is found, at the end with the outcome.
 
         `canary`: the key groups that it tries; None for a diff. SchemaError if the version cannot be compared, OperatorError if
-        it does not load, Conflict while something else follows, or if this one could not keep up through no fault of the version.
+        it does not load, Conflict if it could not keep up through no fault of the version.
         """
         self._require_comparable(slot, wanted)
         groups = None if canary is None or len(canary) == KEY_GROUPS else list(canary)
@@ -146,33 +135,16 @@ class Comparisons:
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
         load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)
         comparison = Comparison(slot, wanted, load, Event(), {}, canary is not None)
-        former = self._running.get(slot.deployment)
-        if former is not None and former.load.cancelled.is_set():  # its caller has left, and it is just ending
-            former.over.wait(self._node.settings.stop_grace_s + 5)
         with self._lock:
-            self._require_free(slot.deployment, "" if canary is None else CANARY)
-            self._running[slot.deployment] = comparison
+            if self._stopping:
+                raise Unavailable(f"node {self._node.settings.node} is stopping")
+            self._running.append(comparison)
         try:
             yield from self._steps(comparison, for_s)
         finally:
             with self._lock:
-                del self._running[slot.deployment]
+                self._running.remove(comparison)
             comparison.over.set()
-
-    def _require_free(self, deployment: str, what: str) -> None:
-        if self._stopping:
-            raise Unavailable(f"node {self._node.settings.node} is stopping")
-        self._require_not_held(deployment, what)
-        if deployment in self._running:
-            raise Conflict(f"a diff of {deployment!r} is already running on node {self._node.settings.node}; one at a time")
-
-    def _require_not_held(self, deployment: str, what: str) -> None:
-        held = self._held.get(deployment)
-        if held not in (None, what):
-            raise Conflict(
-                f"{held} of {deployment!r} is under way on node {self._node.settings.node}: one version at a time follows the serving one; "
-                "see: udo status"
-            )
 
     def _require_comparable(self, slot: Slot, wanted: Wanted) -> None:
         new, old = wanted.image.manifest, slot.wanted.image.manifest if slot.wanted else None
@@ -200,9 +172,8 @@ class Comparisons:
         start, *_ = queue.transaction(
             [
                 ("GET", f"{p}emitted"),
-                ("DEL", f"{p}diffed", f"{p}diffbytes"),
                 ("FCALL", "udo_pin", 1, p, instance.name, 1, _LEASE_MS),
-                ("SET", f"{p}diff", f"{bound} {instance.name}", "PX", _LEASE_MS),
+                ("FCALL", "udo_mirror", 1, p, instance.name, bound, _LEASE_MS),
             ]
         )
         while not c.load.cancelled.wait(min(_LOOK_S, max(began + for_s - time.monotonic(), 0))):
@@ -214,10 +185,10 @@ class Comparisons:
                 looks, still_s = c.report.get("looks", 0), 0.0
             elif still_s > c.wanted.answer_timeout_s:
                 break
-            if not queue.call("PEXPIRE", f"{p}diff", _LEASE_MS):
+            if not queue.call("FCALL", "udo_mirror", 1, p, instance.name, bound, _LEASE_MS):
                 raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")
             yield Found(self._report(c, queue), self._examples(c, queue))
-        end, _ = queue.transaction([("GET", f"{p}emitted"), ("DEL", f"{p}diff")])
+        end, _ = queue.transaction([("GET", f"{p}emitted"), ("FCALL", "udo_mirror", 1, p, instance.name, 0, 0)])
         lasted_s = time.monotonic() - began
         deadline = time.monotonic() + (0 if c.canary else _DRAIN_S)
         while not instance.exited.wait(0.05) and time.monotonic() < deadline:
@@ -290,14 +261,12 @@ class Comparisons:
         """Stop a comparing instance of the slot with prefix `p`, and leave nothing on the server."""
         try:
             with contextlib.closing(self._node.servers.connect("queue")) as queue:
-                queue.call("DEL", f"{p}diff")
+                queue.call("FCALL", "udo_mirror", 1, p, instance.name, 0, 0)
                 self._node.instances.stop(instance, min(self._node.settings.stop_grace_s, 2.0))
-                own = (f"{p}{kind}:{instance.name}" for kind in ("compared", "differ", "stats", "ready", "bell"))
-                queue.transaction(
-                    [("FCALL", "udo_pin", 1, p, instance.name, 0, 0), ("DEL", f"{p}diff", f"{p}diffed", f"{p}diffbytes", *own)]
-                )
+                own = (f"{p}{kind}:{instance.name}" for kind in _OWN_KEYS)
+                queue.transaction([("FCALL", "udo_pin", 1, p, instance.name, 0, 0), ("DEL", *own)])
             with contextlib.closing(self._node.servers.connect("state")) as state:
-                following.end(state, p, instance.name)
+                state.call(*changelog.leaving(p, instance.name))
         except ServerLost as e:  # what was there is gone with it
             _log.warning("server lost during a diff", slot=p, error=str(e))
             self._node.instances.stop(instance, 0.0)

@@ -23,7 +23,7 @@ FAULTS = {
     "emit": {KILL_AT: 1.0},
     "riding": {KILL_AT: 1.0},
     "commit_frame": {KILL: 1.0, KILL_AT: 1.0},
-    "journal": {UPDATE: 1.0},
+    "changelog": {UPDATE: 1.0},
 }
 # Caught within seconds on a quiet machine; the run ends with the first seed that differs.
 DEADLINE_S = 120

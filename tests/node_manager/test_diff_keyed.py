@@ -11,7 +11,7 @@ from node_manager.servers import access
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
-from tests.support.diffs import Running
+from tests.support.diffs import Running, traces
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
 
@@ -27,8 +27,7 @@ def daemon(home_daemon: Daemon) -> Iterator[Daemon]:
     yield home_daemon
     for role in ("queue", "state"):
         with contextlib.closing(access.connect(home_daemon.home, role)) as conn:
-            kinds = {bytes(k).split(b":")[3].decode("latin-1") for k in conn.call("KEYS", "udo:d:0:*")}
-            assert not kinds & {"diff", "diffed", "diffbytes", "compared", "differ", "pins", "follower", "journal"}
+            assert not traces(conn)
 
 
 def run(daemon: Daemon, epoch: int, keys: list[int]) -> list[int]:
@@ -75,13 +74,26 @@ def test_another_form_of_state_is_migrated_for_the_diff(daemon: Daemon) -> None:
     assert run(daemon, 2, [1]) == [3]
 
 
-def test_an_update_ends_the_diff_and_goes_on(daemon: Daemon) -> None:
-    run(daemon, 0, [1])
-    digest = put_image(daemon.home, COUNT + "# 2\n", version="2", **KEYED)
-    diff = Running(daemon, digest, for_s=60).begun()
-    assert [e.phase for e in daemon.api.update("d", "2", digest)][-1] == "done"
-    wait_until(lambda: bool(diff.reports[-1].get("final")) or diff.error is not None, 30, "the diff to end")
-    assert run(daemon, 1, [1]) == [2]
+def test_a_diff_goes_on_while_the_serving_version_is_replaced_by_one_whose_state_it_can_read(daemon: Daemon) -> None:
+    run(daemon, 0, [1, 3])
+    diffs = [Running(daemon, put_image(daemon.home, code, version=v, **KEYED)).begun() for v, code in (("2", COUNT + "# 2\n"), ("3", ODD))]
+    assert run(daemon, 1, [1, 3]) == [2, 2]
+    for diff in diffs:
+        diff.seen(2)
+    digest = put_image(daemon.home, COUNT + "# 4\n", version="4", **KEYED)
+    assert [e.phase for e in daemon.api.update("d", "4", digest)][-1] == "done"
+    assert run(daemon, 2, [1, 3]) == [3, 3]
+    for diff, different in zip(diffs, (0, 4), strict=True):  # two frames an epoch, of which one has an event that differs, and two ENDs
+        diff.seen(4)
+        report = diff.reports[-1]
+        assert (report["serving_version"], report["errors_new"]) == ("4", 0)
+        assert bool(report["different"]) == bool(different), report
+    assert "@2" in daemon.slot().diff and "@3" in daemon.slot().diff
+    new = put_image(daemon.home, MIGRATED, version="5", **KEYED, state_version=1, migrates_from=[0])
+    assert [e.phase for e in daemon.api.update("d", "5", new)][-1] == "done"  # state that neither of the two can read
+    for diff in diffs:
+        wait_until(lambda d=diff: bool(d.reports[-1].get("final")) or d.error is not None, 30, "the diff to end")  # type: ignore[misc]
+    assert run(daemon, 3, [1, 3]) == [4, 4]
 
 
 @pytest.mark.parametrize("source", [ODD, COUNT])

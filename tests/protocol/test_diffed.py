@@ -1,11 +1,11 @@
-"""What an emit leaves for a diff: copies of its answers, in order, within a bound; and nothing when there is none to take them."""
+"""What an emit leaves for who compares: copies of its answers, in order, within a bound; and nothing when there is none to take them."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from tests.conftest import Servers
+from tests.conftest import Servers, wait_until
 from tests.support.slots import P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced
 from udo_protocol.queue import access, slot, slot_reader
@@ -15,13 +15,13 @@ from udo_protocol.queue.frame import decode
 BIG = pa.record_batch({"a": list(range(20_000))})
 
 
-def diffed(queue: Connection) -> list[bytes]:
-    return [bytes(x) for x in queue.call("LRANGE", f"{P}diffed", 0, -1)]
+def diffed(queue: Connection, name: str = "standby") -> list[bytes]:
+    return [bytes(x) for x in queue.call("LRANGE", f"{P}served:{name}", 0, -1)]
 
 
 def begin(queue: Connection, bound: int = 1 << 20, name: str = "standby") -> None:
     """What the node manager does."""
-    queue.transaction([("FCALL", "udo_pin", 1, P, name, 1, 10_000), ("SET", f"{P}diff", f"{bound} {name}", "PX", 10_000)])
+    queue.transaction([("FCALL", "udo_pin", 1, P, name, 1, 10_000), ("FCALL", "udo_mirror", 1, P, name, bound, 10_000)])
 
 
 @pytest.mark.parametrize("batch", [None, BIG])
@@ -38,11 +38,11 @@ def test_copies_of_small_and_large_answers_of_several_lanes_come_in_one_entry_pe
 
     marker, *copies = diffed(queue)
     assert marker.split()[:3] == [b"1", b"3", b"3"] and int(marker.split()[3]) == sum(map(len, copies))
-    assert int(queue.call("GET", f"{P}diffbytes")) == sum(map(len, copies))
+    assert int(queue.call("GET", f"{P}servedbytes:standby")) == sum(map(len, copies))
     assert {(h.lane, h.number) for h in (decode(c).header for c in copies)} == {("one", 1), ("one", 2), ("two", 1)}
     assert [f.header.number for f in one.collect(1000)] == [1, 2] and len(two.collect(1000)) == 1  # who asked gets them all the same
     assert slot.slot_stats(queue, P).base == 1  # the pin holds the frames
-    assert all(0 < queue.call("PTTL", f"{P}{key}") <= 60_000 for key in ("diffed", "diffbytes"))
+    assert all(0 < queue.call("PTTL", f"{P}{key}") <= 60_000 for key in ("served:standby", "servedbytes:standby"))
 
 
 def test_without_a_diff_and_for_refused_answers_nothing_is_copied(servers: Servers) -> None:
@@ -67,8 +67,26 @@ def test_beyond_its_bound_a_diff_loses_answers_and_takes_them_again_later(server
         lane.push(n, n - 1, data("l", n))
         instance.emit(n, answer(instance.read(n)))
         if n == 2:
-            queue.call("SET", f"{P}diffbytes", 0)  # the first one was taken
+            queue.call("SET", f"{P}servedbytes:standby", 0)  # the first one was taken
     assert [x.split()[:3] for x in diffed(queue)[::2]] == [[b"1", b"1", b"1"], [b"3", b"3", b"1"]]
+
+
+def test_each_of_several_has_copies_of_its_own_and_its_own_bound_until_its_lease_ends(servers: Servers) -> None:
+    queue, lane, instance = servers.queue(), a_lane(servers), owner(servers)
+    begin(queue)
+    begin(queue, bound=1, name="small")
+    for n in (1, 2):
+        lane.push(n, n - 1, data("l", n))
+        instance.emit(n, answer(instance.read(n)))
+    assert [x.split()[:3] for x in diffed(queue)[::2]] == [[b"1", b"1", b"1"], [b"2", b"2", b"1"]]
+    assert [x.split()[:3] for x in diffed(queue, "small")[::2]] == [[b"1", b"1", b"1"]]
+    assert queue.call("FCALL", "udo_mirror", 1, P, "standby", 0, 0) == 1
+    lane.push(3, 2, data("l", 3))
+    instance.emit(3, answer(instance.read(3)))
+    assert len(diffed(queue)) == 4 and bytes(queue.call("GET", f"{P}mirrors")).startswith(b"small 1 ")
+    assert queue.call("FCALL", "udo_mirror", 1, P, "small", 1, 1) == 1
+    wait_until(lambda: queue.call("EXISTS", f"{P}mirrors") == 0, 5, "the end of the last lease")
+    assert queue.call("FCALL", "udo_mirror", 1, P, "small", 1, 1000) == 0  # its lease had ended
 
 
 def test_the_pin_of_a_diff_gives_way_at_half_of_what_the_log_may_hold_so_that_no_push_is_refused(servers: Servers) -> None:
@@ -95,7 +113,12 @@ def test_who_compares_may_read_frames_and_copies_and_answer_nobody(servers: Serv
         reader = slot_reader.SlotReader(conn, P, "standby", 10**6)
         assert len(reader.read(1).frames) == 1 and len(diffed(conn)) == 2
         assert reader.pin(2, 1000) == 1
-        for command in (("RPUSH", f"{P}out:l", "x"), ("SET", f"{P}emitted", "5"), ("SET", f"{P}owner", "9"), ("SET", f"{P}diff", "9 me")):
+        for command in (
+            ("RPUSH", f"{P}out:l", "x"),
+            ("SET", f"{P}emitted", "5"),
+            ("SET", f"{P}owner", "9"),
+            ("SET", f"{P}mirrors", "me 9 9"),
+        ):
             with pytest.raises(ReplyError, match="NOPERM"):
                 conn.call(*command)
         with pytest.raises(Fenced):
@@ -106,7 +129,7 @@ def test_who_compares_may_read_frames_and_copies_and_answer_nobody(servers: Serv
 
 
 @pytest.mark.parametrize("garbage", [("SET", "x"), ("RPUSH", "x"), ("SADD", "x"), ("HSET", "x", "y")])
-@pytest.mark.parametrize("key", ["pins", "diffed", "diffbytes"])
+@pytest.mark.parametrize("key", ["pins", "served:standby", "servedbytes:standby"])
 def test_whatever_who_compares_leaves_in_its_keys_the_serving_one_answers(servers: Servers, key: str, garbage: tuple[str, ...]) -> None:
     queue, lane, instance = servers.queue(), a_lane(servers), owner(servers)
     lane.push(1, 0, data("l", 1))

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from threading import Thread
 
 import pytest
-from udo_runtime.state.following import Follower
+from udo_runtime.state import standby
+from udo_runtime.state.standby import StandbyState, changelog_entry
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
@@ -18,13 +19,14 @@ from tests.support.counters import COUNTS, EVENTS, TIMERS, an_attempt
 from tests.support.standbys import CENTS, STEP, cents, counter, promote
 from udo_protocol.errors import Fenced, SchemaError
 from udo_protocol.queue.connection import Connection
-from udo_protocol.state import checkpoints, following
+from udo_protocol.state import changelog, checkpoints, turns
 
 Start = Callable[..., Process]
 
 
 def left_behind(state: Connection) -> list[bytes]:
-    return [k for k in state.call("KEYS", f"{P}*") if b"journal" in k or b"follower" in k]
+    kinds = (b"changelog", b"logged", b"readers", b"reading")
+    return [k for k in state.call("KEYS", f"{P}*") if bytes(k).split(b":")[3] in kinds]
 
 
 def test_a_follower_goes_on_where_the_owner_was(start: Start, servers: Servers) -> None:
@@ -113,13 +115,13 @@ def test_the_owner_says_when_an_epoch_ends_and_when_the_next_one_has_begun(start
 
 def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Servers) -> None:
     queue = servers.queue()
-    following.await_turn(queue, P)
+    turns.await_turn(queue, P)
     queue.call("SET", f"{P}turning", 1)
-    following.await_turn(queue, P)
+    turns.await_turn(queue, P)
     assert queue.call("EXISTS", f"{P}turning") == 1
-    waiting = Thread(target=following.await_turn, args=(servers.queue(), P))
+    waiting = Thread(target=turns.await_turn, args=(servers.queue(), P))
     waiting.start()
-    following.turning(queue, P, 0)
+    turns.turning(queue, P, 0)
     waiting.join(10)
     assert not waiting.is_alive()
 
@@ -127,8 +129,8 @@ def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Server
 def test_a_promotion_waits_for_an_end_that_is_expected_by_the_rhythm_of_the_last_ones(servers: Servers) -> None:
     queue, expected = servers.queue(), time.time() + 0.02
     for ago in (40, 20):
-        following.turning(queue, P, 0, expected - ago)
-    following.await_turn(queue, P)
+        turns.turning(queue, P, 0, expected - ago)
+    turns.await_turn(queue, P)
     assert time.time() > expected + 0.05
 
 
@@ -156,14 +158,18 @@ def test_a_follower_is_ready_a_little_before_it_has_tried_all_and_says_that_it_i
     assert attempt.answers() == [("a", 102)]
 
 
-def test_a_new_follower_takes_the_place_of_one_before_it(start: Start, servers: Servers) -> None:
+def test_any_number_of_standbys_have_the_state_and_one_that_dies_disturbs_nobody(start: Start, servers: Servers) -> None:
     counter(start)
-    former = counter(start, follow=True)
+    others = [counter(start, follow=True), counter(start, follow=True)]
     follower = counter(start, follow=True)
-    former.process.kill()
+    others[0].process.kill()
     an_attempt(servers, 0, 1).run(["a"])
     promote(servers, follower)
     assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2)]
+    promote(servers, counter(start, follow=True))
+    assert an_attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
+    servers.state().call(*changelog.leaving(P, "i1"))  # of who was killed the lease would end
+    wait_until(lambda: others[1].process.poll() is not None, 10, "who was overtaken to leave")
     assert left_behind(servers.state()) == []
 
 
@@ -175,7 +181,7 @@ def test_a_former_follower_that_ends_following_does_not_disturb_the_next_one(sta
     promote(servers, first)
     second = counter(start, follow=True)
     an_attempt(servers, 1, 1).run(["a"])
-    assert bytes(servers.state().call("GET", f"{P}follower")) == b"i2"
+    assert servers.state().call("HKEYS", f"{P}readers") == [b"i2"]
     promote(servers, second)
     assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
     assert left_behind(servers.state()) == []
@@ -184,7 +190,7 @@ def test_a_former_follower_that_ends_following_does_not_disturb_the_next_one(sta
 def test_a_follower_that_lost_its_lease_leaves_instead_of_guessing(start: Start, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     counter(start)
     follower = counter(start, follow=True)
-    servers.state().call("SET", f"{P}follower", "somebody")
+    servers.state().call(*changelog.leaving(P, "i1"))
     wait_until(lambda: follower.process.poll() is not None, 20, "the follower leaves")
     assert an_attempt(servers, 0, 1).run(["a"]) == [("a", 1)]
 
@@ -195,31 +201,58 @@ def test_a_follower_that_stood_still_for_too_long_loads_again(start: Start, serv
     an_attempt(servers, 0, 0).run(["a"])
     follower = counter(start, follow=True)
     os.kill(follower.process.pid, signal.SIGSTOP)
-    servers.state().call("DEL", f"{P}follower")
+    servers.state().call(*changelog.leaving(P, "i1"))
     an_attempt(servers, 1, 1).run(["a", "b"])
     promote(servers, follower)
     os.kill(follower.process.pid, signal.SIGCONT)
     assert an_attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
 
 
-def test_who_is_robbed_of_the_lease_while_it_loads_does_not_take_what_it_has_read_for_one_state(start: Start, servers: Servers) -> None:
-    """Checkpoints made meanwhile were told to another one: a part of what was read may be newer than the rest."""
+def test_who_loses_the_lease_while_it_loads_does_not_take_what_it_has_read_for_one_state(start: Start, servers: Servers) -> None:
+    """Checkpoints made meanwhile were not kept for it: a part of what was read may be newer than the rest."""
 
-    class Robbed(Follower):
+    class Late(StandbyState):
         def _load(self, name: str, text: bytes) -> None:
             super()._load(name, text)
-            following.begin(self._state, P, "another")
+            self._state.call(*changelog.leaving(P, "late"))
 
     counter(start)
     an_attempt(servers, 0, 0).run(["a"])
     run_id = servers.queue().run_id
-    with pytest.raises(Fenced, match="not told of all checkpoints while it loaded"):
-        Robbed(servers.state(), P, "robbed", run_id).load()
-    follower = Follower(servers.state(), P, "follower", run_id)
-    follower.load()
-    following.begin(servers.state(), P, "another")
-    follower.sync()
-    assert not follower.follows
+    with pytest.raises(Fenced, match="its lease ran out; it was loading the state"):
+        Late(servers.state(), P, "late", run_id).load()
+    state = StandbyState(servers.state(), P, "i", run_id)
+    state.load()
+    servers.state().call(*changelog.leaving(P, "i"))
+    state.sync()
+    assert "its lease ran out" in state.gone
+
+
+def test_who_is_too_far_behind_is_given_up_and_told_so_and_others_are_not(
+    start: Start, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter(start)
+    an_attempt(servers, 0, 0).run(["a"])
+    run_id = servers.queue().run_id
+    slow, quick = (StandbyState(servers.state(), P, name, run_id) for name in ("slow", "quick"))
+    slow.load()
+    quick.load()
+    monkeypatch.setattr(changelog, "CHANGELOG_BYTES", 10)  # three of the entries below are more
+    monkeypatch.setattr(standby, "_ADVANCE_S", 0.0)
+    an_attempt(servers, 1, 1).run(["a"])
+    quick.read()
+    quick.keep_lease()
+    for seq in (7, 8, 9):
+        servers.state().call(*changelog.appending(P, changelog_entry(seq, [], {}, {})))
+        quick.read()
+        quick.keep_lease()
+    slow.read()
+    assert "more than" in slow.gone and "behind" in slow.gone and quick.gone == ""
+    with pytest.raises(Fenced, match="behind"):
+        changelog.hold(servers.state(), P, "slow", 0)
+    again = StandbyState(servers.state(), P, "slow", run_id)
+    again.load()
+    assert again.gone == ""
 
 
 def test_a_job_that_ends_while_it_is_followed_leaves_nothing(start: Start, servers: Servers) -> None:

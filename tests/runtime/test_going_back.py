@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from udo_runtime.state.codec import unpack
 from udo_runtime.state.durable import load_session
-from udo_runtime.state.following import Follower
 from udo_runtime.state.session import Session
+from udo_runtime.state.standby import StandbyState
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
@@ -95,12 +95,12 @@ def test_who_follows_the_newer_version_is_told_that_what_comes_does_not_go_on_fr
     an_attempt(servers, 0, 0).run(["a"])
     update(servers, cents(start))
     an_attempt(servers, 1, 1).run(["a"])
-    follower = Follower(servers.state(), P, "follower", servers.queue().run_id)
-    follower.load()
+    state = StandbyState(servers.state(), P, "standby", servers.queue().run_id)
+    state.load()
     rollback(start, servers)
     an_attempt(servers, 2, 2).run(["a"])
-    follower.told()
-    assert not follower.follows
+    state.read()
+    assert "went back to an older state" in state.gone
 
 
 def test_a_crash_right_after_the_rollback_loses_nothing(start: Start, servers: Servers) -> None:
@@ -191,8 +191,7 @@ def test_who_follows_while_the_state_is_rewound_leaves_and_loads_it_again(start:
     late = cents(start)
     slot.promote(servers.state(), servers.queue(), P, former.token)
     wait_until(lambda: not kept_keys(servers), 10, "the former version to have taken over")
-    assert servers.state().call("GET", f"{P}follower") is None
-    late.process.kill()
+    wait_until(lambda: late.process.poll() is not None, 10, "the standby of the newer version to leave")
     update(servers, cents(start))
     assert an_attempt(servers, 2, 2).run(["a", "b"]) == [("a", 3), ("b", 2)]
 

@@ -9,6 +9,18 @@ from typing import Any
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.queue.connection import Connection
+
+# Kinds of keys that a diff or a canary uses on the two servers.
+_KINDS = {"mirrors", "served", "servedbytes", "compared", "differ", "pins", "changelog", "logged", "readers", "reading"}
+
+
+def traces(conn: Connection) -> set[str]:
+    """Which kinds of keys of deployment `d` are there because of a diff or a canary."""
+    found = {bytes(key).split(b":")[3].decode("latin-1") for key in conn.call("KEYS", "udo:d:0:*")} & _KINDS
+    if {bytes(pin) for pin in conn.call("HKEYS", "udo:d:0:pins")} == {b"rollback"}:  # of an update to another form of state
+        found.discard("pins")
+    return found
 
 
 class Running:

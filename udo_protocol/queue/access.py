@@ -14,13 +14,13 @@ from udo_protocol.queue import keys
 
 # Rules are tried one after the other for each key of each command, so the first one takes in all that is busy: what begins with
 # another letter than those that it may only read, or that are none of its business (`newest:*`, `used:*`).
-_INSTANCE_WRITES = ("[^orsfnu]*", "out:*", "sizes", "", "schema:*")
+_INSTANCE_WRITES = ("[^orsfnu]*", "out:*", "sizes", "", "schema:*", "served:*", "servedbytes:*")
 _INSTANCE_READS = ("owner", "route", "status", "failed")
 _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
     hset hdel hgetall incrby decrby sadd smembers"""
 # `` is the prefix itself, which a function is called with.
-_COMPARING_WRITES = ("", "pins", "diffed", "diffbytes", "schema:*")
-_COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "diff", "failed")
+_COMPARING_WRITES = ("", "pins", "schema:*")
+_COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "mirrors", "failed")
 _COMPARING_COMMANDS = "info multi exec fcall get set mget exists del pexpire time lrange lindex lpop rpush blpop hset hdel decrby smembers"
 _STATE_WRITES = (
     "ckpt",
@@ -29,8 +29,10 @@ _STATE_WRITES = (
     "m:*",
     "g:*",
     "d:*",
-    "follower",
-    "journal:*",
+    "changelog",
+    "logged",
+    "readers",
+    "reading",
     "kept",
     "kept:*",
     "dead",
@@ -38,10 +40,10 @@ _STATE_WRITES = (
     "replay",
     "",
 )
-_FOLLOW_WRITES = ("follower", "journal:*", "")
+_CHANGELOG_WRITES = ("changelog", "logged", "readers", "reading", "")
 _STATE_READS = ("owner", "cut")
-_STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lpop lrange hget hset hdel
-    hgetall hkeys hmget hexists hstrlen ltrim exists rename"""
+_STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lrange hget hset hdel
+    hgetall hkeys hmget hexists hstrlen ltrim exists rename pttl time xadd xrange xtrim"""
 _LETTER_COMMANDS = "info multi exec watch unwatch waitaof mget hset hdel hkeys hstrlen"
 _LANE_WRITES = ("lane:*", "in", "bytes", "out:*", "sizes", "parked", "", "bell:*", "newest:*", "schema:*", "lanes")
 _LANE_READS = ("route", "status", "base", "emitted", "owner")
@@ -68,7 +70,10 @@ def queue(prefix: str, instance: str) -> list[str]:
 def comparing(prefix: str, instance: str) -> list[str]:
     """On the queue server, an instance that compares its answers with those served: it can answer nobody."""
     p = _literal(prefix)
-    writes = [*(p + k for k in _COMPARING_WRITES), *(f"{p}{k}:{instance}" for k in ("compared", "differ", "stats", "ready", "bell"))]
+    writes = [
+        *(p + k for k in _COMPARING_WRITES),
+        *(f"{p}{k}:{instance}" for k in ("served", "servedbytes", "compared", "differ", "stats", "ready", "bell")),
+    ]
     return _rules(_COMPARING_COMMANDS, [*writes, keys.warm(instance)], [*(p + k for k in _COMPARING_READS), keys.HEARTBEAT])
 
 
@@ -78,16 +83,17 @@ def state(prefix: str) -> list[str]:
     return _rules(_STATE_COMMANDS, [p + k for k in _STATE_WRITES], [p + k for k in _STATE_READS])
 
 
-def following(prefix: str) -> list[str]:
-    """On the state server, an instance that follows the owner and never becomes one: it is told, and changes nothing."""
+def reading(prefix: str) -> list[str]:
+    """On the state server, an instance that reads the owner's changelog and never becomes owner: it has a lease there, and changes
+    nothing else."""
     p = _literal(prefix)
-    return _rules(_STATE_COMMANDS, [p + k for k in _FOLLOW_WRITES], [p + k for k in (*_STATE_READS, *_STATE_WRITES) if k])
+    return _rules(_STATE_COMMANDS, [p + k for k in _CHANGELOG_WRITES], [p + k for k in (*_STATE_READS, *_STATE_WRITES) if k])
 
 
 def letters(prefix: str) -> list[str]:
     """On the state server, an instance of a stateless operator whose bad events are kept. Others have no user there."""
     p = _literal(prefix)
-    return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}follower"])
+    return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}reading"])
 
 
 def lane() -> list[str]:

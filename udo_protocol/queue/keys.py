@@ -22,15 +22,15 @@
 | `schema:{id}`    | queue        | string | Arrow IPC schema of that id                                     |
 | `ready:{inst}`   | queue        | list   | one JSON report of an instance that loaded, or failed to        |
 | `stats:{inst}`   | queue        | hash   | counters of an instance (see udo_runtime.stats)                 |
-| `diff`           | queue        | string | `bound instance` of a running diff; a lease of its node manager |
-| `diffed`         | queue        | list   | `first last count bytes`, answers: copies for that instance     |
-| `diffbytes`      | queue        | int    | bytes of answers in `diffed`                                    |
+| `mirrors`        | queue        | string | `instance bound until_ms` of each that compares; leases of the node manager |
+| `served:{inst}`  | queue        | list   | `first last count bytes`, answers: copies for that instance     |
+| `servedbytes:{inst}` | queue    | int    | bytes of answers in `served:{inst}`                             |
 | `compared:{inst}`| queue        | string | JSON: what a comparing instance has found so far                |
 | `differ:{inst}`  | queue        | list   | JSON of examples nobody has fetched yet                         |
 | `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
-| `behind`         | queue        | string | set while a ready follower has answered frames to try: no good time to promote either |
-| `turning`        | queue        | string | set while an epoch ends (following.py): no good time to promote |
-| `ends`           | queue        | list   | when the last two epochs ended, newest first (following.py)     |
+| `behind`         | queue        | string | set while a ready standby has answered frames to try: no good time to promote either |
+| `turning`        | queue        | string | set while an epoch ends (turns.py): no good time to promote |
+| `ends`           | queue        | list   | when the last two epochs ended, newest first (turns.py)     |
 | `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.state.durable)                     |
@@ -40,9 +40,11 @@
 | `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate, keys, bytes      |
 | `g:{session}:{n}`| state        | string | values of key group n at its last compaction: [keys, values]    |
 | `d:{session}:{n}`| state        | list   | changes of key group n since then, in the same form             |
-| `follower`       | state        | string | the instance that is told of every checkpoint; a lease          |
+| `changelog`      | state        | stream | an entry for each checkpoint, while there are readers (changelog.py) |
+| `logged`         | state        | int    | bytes of the changelog so far: the id of its last entry         |
+| `readers`        | state        | hash   | reader -> `position until_ms`; below 0: it has to load again    |
+| `reading`        | state        | string | there while there may be readers: the owner watches it          |
 | `kept`, `kept:*` | state        | hashes | state from before an update, for a rollback (rewinding.py)      |
-| `journal:{inst}` | state        | list   | what it has been told and has not taken yet (following.py)      |
 | `dead`           | state        | hash   | name -> dead letter (udo_protocol.state.dead_letters)                 |
 | `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
 | `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |

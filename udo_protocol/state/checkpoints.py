@@ -9,11 +9,9 @@ from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
-from udo_protocol.state import following, untrusted
+from udo_protocol.state import changelog, untrusted
 
-# What a follower of that name is to be told of a write.
-Journal = Callable[[str], Sequence[bytes]]
-# A write is tried again when a follower came or went meanwhile: that happens once in an update.
+# A write is tried again when the changelog got its first reader meanwhile.
 _TRIES = 5
 
 
@@ -37,12 +35,12 @@ def checkpoint(
     covers: Checkpoint,
     emitted: int,
     writes: Sequence[Sequence[Arg]],
-    journal: Journal = lambda follower: (),
+    entry: Callable[[], bytes] | None = None,
     wait_ms: int = 10_000,
 ) -> Emit:
     """Make `writes` (commands on the slot's keys) and what they cover durable in one step; AHEAD beyond emitted + riding.
 
-    `journal` is what a follower, if there is one, is told of it (following.py). Fenced by WATCH: sound here, since nothing is
+    `entry` makes what the changelog says of it, if anybody reads that. Fenced by WATCH: sound here, since nothing is
     sent behind the transaction before its outcome is known, and payload may be large. Returns when it is on disk (WAITAOF on
     the same connection); ServerLost if that takes longer than `wait_ms`.
     """
@@ -56,7 +54,7 @@ def checkpoint(
     ]
     if riding:
         commands.append(("RPUSH", f"{prefix}riding", *riding))
-    _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms, journal)
+    _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms, entry)
     return Emit.STORED
 
 
@@ -72,18 +70,16 @@ def _write_as_owner(
     commands: Sequence[Sequence[Arg]],
     what: str,
     wait_ms: int,
-    journal: Journal = lambda follower: (),
+    entry: Callable[[], bytes] | None = None,
 ) -> None:
     for _ in range(_TRIES):
-        state.send([("WATCH", f"{prefix}owner", f"{prefix}follower"), ("MGET", f"{prefix}owner", f"{prefix}follower")])
+        state.send([("WATCH", f"{prefix}owner", f"{prefix}reading"), ("MGET", f"{prefix}owner", f"{prefix}reading")])
         state.receive()
-        owner, follower = state.reply()
+        owner, reading = state.reply()
         if as_int(owner) != token:
             state.call("UNWATCH")
             raise Fenced(f"token {token} is not the owner of {prefix} any more, {as_int(owner)} is")
-        name = "" if follower is None else bytes(follower).decode("utf-8", "replace")
-        told = following.tell(prefix, name, journal(name)) if name else []
-        steps = [*commands, *told]
+        steps = [*commands, changelog.appending(prefix, entry())] if entry and reading is not None else commands
         state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
         replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
         for r in (*replies, *(replies[-2] or ())):
@@ -94,7 +90,7 @@ def _write_as_owner(
         if replies[-1][0] < 1:
             raise ServerLost(f"the state server on {state.path} did not make {what} of {prefix} durable within {wait_ms} ms")
         return
-    raise Fenced(f"token {token} could not write {what} of {prefix}: its owner or follower changed {_TRIES} times meanwhile")
+    raise Fenced(f"token {token} could not write {what} of {prefix}: its owner or who reads its changelog changed {_TRIES} times")
 
 
 def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:

@@ -9,7 +9,7 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.queue.connection import Arg
 from udo_protocol.queue.slot import failed_lanes
 from udo_protocol.queue.slot_reader import Emit, Read
-from udo_protocol.state import following
+from udo_protocol.state import turns
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.engine.effects import Checkpoint, LetterSizes, LoadSession, ReadLetters, ReadReplays, Send, Trim, run
@@ -76,13 +76,13 @@ class KeyedOwner:
         if outcome is not Emit.EMITTED:
             raise ProtocolError(f"instance {self._link.name} answered out of turn: {outcome}")
         if effect.ends or self._ending:
-            following.turning(self._link.conn, self._link.prefix, following.NEXT_MS if effect.ends else 0)
+            turns.turning(self._link.conn, self._link.prefix, turns.NEXT_MS if effect.ends else 0)
             self._ending = effect.ends
 
     def store(self, effect: Checkpoint) -> None:
         """A checkpoint becomes durable."""
         if effect.ends:
-            following.turning(self._link.conn, self._link.prefix, following.ON_DISK_MS, None if self._ending else time.time())
+            turns.turning(self._link.conn, self._link.prefix, turns.ON_DISK_MS, None if self._ending else time.time())
         beside = [*self.beside, *self.ledger.commands(effect.content.letters)]
-        self.durable.save(effect, beside=beside, own=self._link.name)
+        self.durable.save(effect, beside=beside)
         self.beside = ()

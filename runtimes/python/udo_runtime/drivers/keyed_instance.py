@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import report_ready
+from udo_protocol.state import changelog
 from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.keyed_mirror import KeyedJudge
@@ -54,15 +56,20 @@ class KeyedInstance:
         reference, report = self._replies.reference, partial(report_ready, link.conn, link.prefix, link.name)
         if comparing := a.get("comparing"):
             comparison = Comparison(reference, comparing["examples"])
-            judge = KeyedJudge(link, owner, self._perform, self._durable.follower(link.name), comparison, self._schemas)
+            judge = KeyedJudge(link, owner, self._perform, self._durable.standby(link.name), comparison, self._schemas)
             mirror = Mirror(link, judge, comparison, reference)
             judge.renew = mirror.renew
             mirror.run(lambda: judge.load(report))
             return
-        with link.leaving():
+        with link.leaving(self._leave if a.get("follow") else lambda _: None):
             if follow := a.get("follow"):
-                follower = self._durable.follower(link.name, rewind=follow == "kept")
-                cursor = Standby(link, owner, self._perform, follower, report, reference).await_promotion()
+                state = self._durable.standby(link.name, rewind=follow == "kept")
+                cursor = Standby(link, owner, self._perform, state, report, reference).await_promotion()
             else:
                 cursor = owner.begin(link.await_promotion())
             serve(link, owner, cursor)
+
+    def _leave(self, _: Connection) -> None:
+        """Of a standby nothing is kept any more."""
+        with closing(Connection(self._a["state_socket"], login=self.link.conn.login)) as state:
+            state.call(*changelog.leaving(self.link.prefix, self.link.name))

@@ -1,6 +1,6 @@
 """Comparing a keyed operator: each frame is answered from the state that the serving version had before it.
 
-The mirror follows the owner (following.py). What it makes of the state itself lasts until the owner's next checkpoint, as
+The mirror follows the owner (state/standby.py). What it makes of the state itself lasts until the owner's next checkpoint, as
 after an update: so each epoch tells what the new version would have made of it, and differences do not pile up. A diff does
 so with all events, a canary with those of some key groups.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 
@@ -26,7 +25,7 @@ from udo_runtime.engine.effects import LoadSession, run
 from udo_runtime.engine.keyed import in_groups
 from udo_runtime.execution.bad_events import empty
 from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.state.following import Follower
+from udo_runtime.state.standby import Entry, StandbyState
 
 
 class KeyedJudge:
@@ -37,34 +36,34 @@ class KeyedJudge:
         link: Link,
         owner: KeyedOwner,
         perform: Performer,
-        follower: Follower,
+        state: StandbyState,
         comparison: Comparison,
         schemas: tuple[pa.Schema, pa.Schema],
     ) -> None:
-        self._link, self._owner, self._perform, self._follower, self._comparison = link, owner, perform, follower, comparison
+        self._link, self._owner, self._perform, self._state, self._comparison = link, owner, perform, state, comparison
         self._engine = owner.engine
         self._input, self._output = schemas
-        self._told_of: deque[tuple[int, list[list[Any]]]] = deque()
+        self._checkpoints: deque[Entry] = deque()  # read, and not adopted yet
         self.renew: Callable[[int], None] = lambda cursor: None
 
     def load(self, report: Report) -> None:
         """Have the owner's state; then tell that this instance is ready, or that its version cannot read it."""
         self._perform.counting = self._engine.counting = False
-        self._perform.on(LoadSession, lambda e: self._follower.new(e.name))
+        self._perform.on(LoadSession, lambda e: self._state.new(e.name))
         self._link.reader.pin(1, 60_000)  # before the state is read: what comes behind it must be there
         try:
-            self._restart(self._follower.load())
+            self._restart(self._state.load())
         except (ProcessingError, StateLost) as e:
             raise unreadable(report, e) from e
         report({"ok": True})
 
     def _restart(self, covered: int) -> None:
-        self._engine.restart(self._owner.start(self._follower.sessions))
+        self._engine.restart(self._owner.start(self._state.sessions))
         self._covered, self._next = covered, covered + 1  # _next: the first frame not yet processed
 
     def needed_from(self, cursor: int) -> int:
         """See Judge."""
-        self._follower.keep_lease()
+        self._state.keep_lease()
         return self._covered + 1
 
     def judge(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
@@ -127,13 +126,13 @@ class KeyedJudge:
     def _reach(self, seq: int) -> bool:
         """Bring the state to what it was before frame `seq`; False if it holds that frame, or frames before it are gone: until the next
         checkpoint."""
-        self._told_of += self._follower.told()
-        if not self._follower.follows:
-            raise Fenced(f"{self._link.name} was not told of all checkpoints: another instance follows, or the owner went back")
-        while self._told_of and self._told_of[0][0] < seq:
-            covered, entries = self._told_of.popleft()
-            self._follower.adopt(entries)
-            self._restart(covered)
+        self._checkpoints += self._state.read()
+        if self._state.gone:
+            raise Fenced(self._state.gone)
+        while self._checkpoints and self._checkpoints[0].seq < seq:
+            entry = self._checkpoints.popleft()
+            self._state.adopt(entry)
+            self._restart(entry.seq)
         while self._next < seq:
             self._link.reader.limits = self._link.limits
             read = self._link.reader.read(self._next)

@@ -1,7 +1,7 @@
 """A mirror answers the frames that the owner answers and compares: it never writes an answer and never becomes owner.
 
-The owner's emits leave copies of their answers in `diffed` while `diff` names this instance; a pin keeps the frames they
-answer in the log. What is lost because this instance is slower is counted, never waited for.
+The owner's emits leave copies of their answers in `served:{instance}` while `mirrors` names this instance; a pin keeps the frames
+they answer in the log. What is lost because this instance is slower is counted, never waited for.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Mirror:
         self._report_due = 0.0
 
     def run(self, prepare: Callable[[], None] = lambda: None) -> None:
-        """Compare until the diff is over: `diff` names this instance no more."""
+        """Compare until that is over: `mirrors` names this instance no more."""
         found = self._comparison.found
         with self._link.leaving(self._leave):
             try:
@@ -112,26 +112,30 @@ class Mirror:
     def _await_begin(self) -> None:
         """Wait for the node manager to begin the diff; it pins the log in the same step, and the first copy tells where to begin."""
         waited_until = time.monotonic() + _BEGIN_S
-        while not self._on(self._link.conn.call("GET", self._key("diff"))):
+        while not self._on(self._link.conn.call("GET", self._key("mirrors"))):
             if time.monotonic() > waited_until:
                 raise Unavailable(f"the diff of {self._reference} did not begin within {_BEGIN_S} s")
             with self._link.parking():
                 time.sleep(_LOOK_S / 10)
 
-    def _on(self, diff: Any) -> bool:
-        """Whether `diff` names this instance."""
-        return diff is not None and bytes(diff).split()[-1].decode() == self._link.name
+    def _own(self, name: str) -> str:
+        """A key of this instance."""
+        return self._key(f"{name}:{self._link.name}")
+
+    def _on(self, mirrors: Any) -> bool:
+        """Whether `mirrors` names this instance."""
+        return mirrors is not None and self._link.name.encode() in bytes(mirrors).split()[::3]
 
     def _step(self, cursor: int) -> int:
         conn, reader, found = self._link.conn, self._link.reader, self._comparison.found
         with self._link.parking():
-            copy = conn.call("BLPOP", self._key("diffed"), f"{_LOOK_S}")
+            copy = conn.call("BLPOP", self._own("served"), f"{_LOOK_S}")
         if copy is None:
-            self._look(cursor, conn.call("GET", self._key("diff")))
+            self._look(cursor, conn.call("GET", self._key("mirrors")))
             return cursor
         first, last, count, size = (int(n) for n in bytes(copy[1]).split())
-        answers, _, diff = conn.transaction(
-            [("LPOP", self._key("diffed"), count), ("DECRBY", self._key("diffbytes"), size), ("GET", self._key("diff"))]
+        answers, _, mirrors = conn.transaction(
+            [("LPOP", self._own("served"), count), ("DECRBY", self._own("servedbytes"), size), ("GET", self._key("mirrors"))]
         )
         if cursor and first > cursor:
             found.missed += first - cursor
@@ -152,7 +156,7 @@ class Mirror:
                 self.renew(at)
             seq = read.first + len(frames)
         found.missed += last + 1 - seq
-        self._look(last + 1, diff)
+        self._look(last + 1, mirrors)
         return last + 1
 
     def _judged(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
@@ -162,9 +166,9 @@ class Mirror:
             return False
         return self._judge.judge(seq, data, served)
 
-    def _look(self, cursor: int, diff: Any) -> None:
+    def _look(self, cursor: int, mirrors: Any) -> None:
         """Leave once the diff is over and what it kept is compared; renew what is leased."""
-        if not self._on(diff) and not self._link.conn.call("EXISTS", self._key("diffed")):
+        if not self._on(mirrors) and not self._link.conn.call("EXISTS", self._own("served")):
             self._link.stopping = True
         self._link.reader.pin(self._judge.needed_from(cursor), _PIN_MS)
         self.renew(cursor)
@@ -182,10 +186,10 @@ class Mirror:
         stats = self._link.counters.values()
         counted = {"events": stats["events_in"], "answered": stats["frames"], "p50_ms": stats["p50_ms"], "p99_ms": stats["p99_ms"]}
         report = json.dumps({**asdict(self._comparison.findings()), **counted})
-        commands: list[Any] = [("SET", self._key(f"compared:{self._link.name}"), report, "PX", _REPORT_MS)]
-        commands += [("PEXPIRE", self._key(name), _REPORT_MS) for name in ("diffed", "diffbytes")]
+        commands: list[Any] = [("SET", self._own("compared"), report, "PX", _REPORT_MS)]
+        commands += [("PEXPIRE", self._own(name), _REPORT_MS) for name in ("served", "servedbytes")]
         if told := self._comparison.told:
-            key = self._key(f"differ:{self._link.name}")
+            key = self._own("differ")
             commands += [("RPUSH", key, *told), ("PEXPIRE", key, _REPORT_MS)]
             self._comparison.told = []
         conn.transaction(commands)

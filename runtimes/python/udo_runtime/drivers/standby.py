@@ -1,6 +1,6 @@
 """A warm standby of a keyed slot: has the owner's state, tries what the owner answers since, until it is promoted itself.
 
-What it processes before its promotion is on trial: the owner's next checkpoint takes its place (following.py). A version that
+What it processes before its promotion is on trial: the owner's next checkpoint takes its place (state/standby.py). A version that
 comes back from what was kept before an update does the same with that state and the input since.
 """
 
@@ -20,8 +20,8 @@ from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.engine.effects import LoadSession, run
 from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.state.following import Follower, Readiness
 from udo_runtime.state.missed import Missed
+from udo_runtime.state.standby import Readiness, StandbyState
 
 Report = Callable[[Mapping[str, Any]], None]
 # How often a standby looks for new frames and checkpoints; a promotion wakes it at once.
@@ -38,18 +38,18 @@ def unreadable(report: Report, e: ProcessingError | StateLost) -> Fenced:
 class Standby:
     """See the module. `report` tells the node manager that it is ready, or why it will not be."""
 
-    def __init__(self, link: Link, owner: KeyedOwner, perform: Performer, follower: Follower, report: Report, reference: str) -> None:
-        self._link, self._owner, self._perform, self._follower, self._report = link, owner, perform, follower, report
+    def __init__(self, link: Link, owner: KeyedOwner, perform: Performer, state: StandbyState, report: Report, reference: str) -> None:
+        self._link, self._owner, self._perform, self._state, self._report = link, owner, perform, state, report
         self._engine, self._durable, self._reference = owner.engine, owner.durable, reference
 
     def await_promotion(self) -> int:
         """Until this instance is the owner: from where to go on."""
-        started, follower = time.perf_counter(), self._follower
+        started, state = time.perf_counter(), self._state
         self._trial(True)
-        if follower.rewinds:
+        if state.rewinds:
             self._owner.ledger.kept, self._engine.missed = True, Missed(self._reference)
         try:
-            covered = follower.load()
+            covered = state.load()
             self._restart()
             gc.collect()
             gc.freeze()
@@ -58,9 +58,9 @@ class Standby:
             raise unreadable(self._report, e) from e
         self._trial(False)
         if follows:
-            follower.promoted()
-            self._owner.beside = follower.ending()
-            if follower.rewinds:  # before anything is answered: until then the newer version's state is the one
+            state.promoted()
+            self._owner.beside = state.ending()
+            if state.rewinds:  # before anything is answered: until then the newer version's state is the one
                 run(self._engine.checkpoint(cursor - 1), self._perform)
                 self._owner.ledger.kept, self._engine.missed = False, None
                 self._await_log(cursor)
@@ -71,42 +71,44 @@ class Standby:
         """What is processed on trial counts nowhere, and its answers are not made."""
         self._perform.counting = self._engine.counting = not on
         # Who comes back is compared with who answered, also in what it fails on.
-        self._engine.processor.on_trial = on and not self._follower.rewinds
-        durable, follower = self._durable, self._follower
+        self._engine.processor.on_trial = on and not self._state.rewinds
+        durable, state = self._durable, self._state
         # A standby has loaded all there are.
-        self._perform.on(LoadSession, (lambda e: follower.new(e.name)) if on else (lambda e: durable.load(e.name)))
+        self._perform.on(LoadSession, (lambda e: state.new(e.name)) if on else (lambda e: durable.load(e.name)))
 
     def _restart(self) -> None:
-        start = self._owner.start(self._follower.sessions)
+        start = self._owner.start(self._state.sessions)
         self._failed = set(start.failed_lanes)
         self._engine.restart(start)
 
     def _follow(self, cursor: int, started: float) -> tuple[int, bool]:
         """Keep up with the owner until promoted: from where to go on, and whether the state is the owner's."""
-        link, follower, first = self._link, self._follower, cursor
+        link, state, first = self._link, self._state, cursor
 
         def tell() -> None:
             size = sum(s.size for s in self._engine.sessions.values())
             self._report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
 
-        readiness = Readiness(link.conn, link.prefix, tell, early=not follower.rewinds)
+        readiness = Readiness(link.conn, link.prefix, tell, early=not state.rewinds)
         while True:
-            follower.keep_lease()
+            state.keep_lease()
             # Who comes back rewinds between the halves of its promotion; read before the log, so that no END is answered behind that.
-            rewinds = follower.rewinds and self._durable.owns()
+            rewinds = state.rewinds and self._durable.owns()
             read = link.reader.read(cursor)
             owns = link.owns(read)
-            # After the read: a promotion fences the owner here first, so that no checkpoint follows it, and none is left untold.
-            covered = follower.sync()
+            # After the read: a promotion fences the owner here first, so that no checkpoint follows it, and none is left unread.
+            covered = state.sync()
             if covered is not None:
                 self._restart()
                 cursor = covered + 1
                 continue
             # All of it, though it was processed here: whoever takes this instance's place before its first checkpoint needs it again.
-            if follower.rewinds and (read.first > cursor if owns else read.base > first):
+            if state.rewinds and (read.first > cursor if owns else read.base > first):
                 raise StateLost(_TOO_LATE.format(first))
             if rewinds or owns:
                 break
+            if state.gone:
+                raise Fenced(state.gone)
             if read.frames and not self._engine.commit_frame:  # else each has its checkpoint, and a second try would differ
                 for seq, data in enumerate(read.frames, read.first):
                     run(self._engine.frame(seq, data), self._perform)
@@ -119,16 +121,16 @@ class Standby:
         return self._promoted(cursor, read)
 
     def _promoted(self, cursor: int, read: Read) -> tuple[int, bool]:
-        follower = self._follower
-        if not follower.follows:  # this process stood still for longer than the lease: load again, as after a crash
+        state = self._state
+        if state.gone:  # this process stood still for longer than the lease: load again, as after a crash
             self._trial(False)
             return self._owner.begin(read), False
         if failed_lanes(self._link.conn, self._link.prefix) != self._failed:  # of one that failed since, frames were tried
-            follower.take_back()
-            covered = follower.covered if follower.rewinds else self._durable.covered().seq
+            state.take_back()
+            covered = state.covered if state.rewinds else self._durable.covered().seq
             self._restart()
             cursor = covered + 1
-        if follower.rewinds:
+        if state.rewinds:
             return self._catch_up(cursor, read.emitted), True
         return max(cursor, self._owner.take(read)), True
 

@@ -16,9 +16,9 @@ from udo_protocol.state.checkpoints import checkpoint as store
 from udo_protocol.state.checkpoints import cut, load_checkpoint
 from udo_runtime.engine.content import Piece
 from udo_runtime.engine.effects import Checkpoint
-from udo_runtime.state.following import Follower, Rewinder, journal_entries
 from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
+from udo_runtime.state.standby import RewoundState, StandbyState, changelog_entry
 from udo_runtime.state.versions import Versions
 
 
@@ -29,9 +29,9 @@ class Durable:
         self._state, self._prefix, self._token, self._run_id = state, prefix, token, run_id
         self._versions = versions
 
-    def follower(self, name: str, *, rewind: bool = False) -> Follower:
+    def standby(self, name: str, *, rewind: bool = False) -> StandbyState:
         """What lets the instance `name` have the state before it is promoted: the owner's, or what was kept before an update."""
-        return (Rewinder if rewind else Follower)(self._state, self._prefix, name, self._run_id, self._versions)
+        return (RewoundState if rewind else StandbyState)(self._state, self._prefix, name, self._run_id, self._versions)
 
     def owns(self) -> bool:
         """Whether only this instance can make checkpoints: the first half of its promotion."""
@@ -62,11 +62,8 @@ class Durable:
             return []
         return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
 
-    def save(self, checkpoint: Checkpoint, *, beside: Sequence[Sequence[Arg]] = (), own: str = "") -> None:
-        """Make a checkpoint durable, with the commands `beside` in the same step; Fenced if another instance owns the slot.
-
-        `own`: this instance's name, which followed the owner before it maybe: it does not tell itself.
-        """
+    def save(self, checkpoint: Checkpoint, *, beside: Sequence[Sequence[Arg]] = ()) -> None:
+        """Make a checkpoint durable, with the commands `beside` in the same step; Fenced if another instance owns the slot."""
         content, at = checkpoint.content, round(time.time(), 3)
         records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}
         writes: list[Sequence[Arg]] = list(beside)
@@ -77,10 +74,10 @@ class Durable:
         writes += [("HSET", f"{self._prefix}sessions", name, text) for name, text in records.items()]
         covers = Covered(checkpoint.seq, self._run_id, checkpoint.riding)
 
-        def entries(follower: str) -> Sequence[bytes]:
-            return () if follower == own else journal_entries(checkpoint.seq, content.pieces, records, content.dropped)
+        def entry() -> bytes:
+            return changelog_entry(checkpoint.seq, content.pieces, records, content.dropped)
 
-        if store(self._state, self._prefix, self._token, covers, checkpoint.emitted, writes, entries) is not Emit.STORED:
+        if store(self._state, self._prefix, self._token, covers, checkpoint.emitted, writes, entry) is not Emit.STORED:
             raise ProtocolError(
                 f"a checkpoint of {self._prefix} at {checkpoint.seq} is ahead of the answers emitted ({checkpoint.emitted})"
             )

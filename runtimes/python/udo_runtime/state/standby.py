@@ -1,6 +1,6 @@
-"""The state of a standby: it loads the owner's, then applies the owner's journal, so that a promotion has nothing left to load.
+"""The state of a standby: it loads the owner's, then applies the owner's changelog, so that a promotion has nothing left to load.
 
-What a follower processes itself, frames that the owner has answered since its last checkpoint, is on trial: the next
+What a standby processes itself, frames that the owner has answered since its last checkpoint, is on trial: the next
 checkpoint takes its place, so that the state is always what the version made of it that answered.
 """
 
@@ -9,32 +9,43 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from udo_protocol.errors import Fenced, StateLost
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.state import following
+from udo_protocol.state import changelog, turns
 from udo_protocol.state.checkpoints import load_checkpoint
 from udo_protocol.state.rewinding import kept, rewind
 from udo_runtime.engine.content import Piece
-from udo_runtime.state.codec import pack, unpack
+from udo_runtime.state.codec import pack_large, unpack
 from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions
 
-# A follower reads so much state at once.
+# A standby reads so much state at once.
 _READ_BYTES = 1 << 20
+# What was read is kept for so much longer at most: saying where one is costs a write on the state server.
+_ADVANCE_S = 0.25
 # A promotion takes about as long to come.
 _NEARLY_S = 0.05
 
 
-def journal_entries(seq: int, pieces: Iterable[Piece], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> list[bytes]:
-    """A checkpoint as its follower is told of it: its groups, then what it covers and the sessions that changed or went."""
-    entries = [pack([p.session, p.number, p.meta, p.delta, list(p.stored)]) for p in pieces]
-    return [*entries, pack([seq, records, {name: sorted(numbers) for name, numbers in dropped.items()}])]
+class Entry(NamedTuple):
+    """A checkpoint in the changelog: what it covers, its groups, and the sessions that changed or went."""
+
+    seq: int
+    pieces: list[tuple[str, int, bytes, bytes | None, list[int]]]  # session, group, meta, changed values, bytes stored
+    records: dict[str, str]
+    dropped: dict[str, list[int]]
 
 
-class Follower:
+def changelog_entry(seq: int, pieces: Iterable[Piece], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> bytes:
+    """An entry as it is stored."""
+    groups = [(p.session, p.number, p.meta, p.delta, list(p.stored)) for p in pieces]
+    return pack_large([seq, groups, records, {name: sorted(numbers) for name, numbers in dropped.items()}])
+
+
+class StandbyState:
     """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
 
     rewinds = False  # whether the first checkpoint goes back to an older state
@@ -43,14 +54,15 @@ class Follower:
     def __init__(self, state: Connection, prefix: str, name: str, run_id: str, versions: Versions | None = None) -> None:
         self._state, self._prefix, self._name = state, prefix, name
         self._run_id, self._versions = run_id, versions
-        self.follows = True  # until it was last told: of everything
+        self._position = 0  # in the changelog
+        self.gone = ""  # why entries are missing, or do not go on from this state
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
 
     def load(self) -> int:
         """Read all sessions; the sequence number they cover."""
-        following.begin(self._state, self._prefix, self._name)
+        self._position = changelog.join(self._state, self._prefix, self._name)
         self._renew_at = 0.0
         covers = load_checkpoint(self._state, self._prefix)
         covered = covers.seq if covers.run_id == self._run_id else 0
@@ -58,8 +70,8 @@ class Follower:
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             self._load(bytes(name).decode(), bytes(text))
         found = self.sync()
-        if not self.follows:  # what was read is of one time and of another
-            raise Fenced(f"{self._name} was not told of all checkpoints while it loaded: another instance follows, or the owner went back")
+        if self.gone:  # what was read is of one time and of another
+            raise Fenced(f"{self.gone}; it was loading the state")
         return covered if found is None else found
 
     def _load(self, name: str, text: bytes) -> None:
@@ -71,7 +83,7 @@ class Follower:
             self.keep_lease()
             found = iter(self._state.transaction([c for n in part for c in _pieces(p, name, n)]))
             for n, meta, base, deltas in zip(part, found, found, found, strict=True):
-                if meta is not None:  # else it was dropped meanwhile; the journal says so
+                if meta is not None:  # else it was dropped meanwhile; the changelog says so
                     metas[n] = bytes(meta)
                     groups[n] = Group.restore(meta, base, deltas, self._versions if n >= 0 else None)
                     groups[n].follow()
@@ -84,30 +96,26 @@ class Follower:
 
     def sync(self) -> int | None:
         """Adopt the checkpoints made since, and drop what was on trial: the sequence number covered. None if there are none."""
-        checkpoints = self.told()
-        for _, entries in checkpoints:
-            self.adopt(entries)
-        return checkpoints[-1][0] if checkpoints else None
-
-    def told(self) -> list[tuple[int, list[list[Any]]]]:
-        """The checkpoints made since, oldest first: what each covers, and its entries."""
-        found: list[tuple[int, list[list[Any]]]] = [(0, [])]
-        entries, self.follows = following.told(self._state, self._prefix, self._name)
+        entries = self.read()
         for entry in entries:
-            fields = unpack(entry)
-            found[-1][1].append(fields)
-            if len(fields) == 3:
-                found[-1] = (int(fields[0]), found[-1][1])
-                found.append((0, []))
-        return found[:-1]
+            self.adopt(entry)
+        return entries[-1].seq if entries else None
 
-    def adopt(self, entries: list[list[Any]]) -> None:
+    def read(self) -> list[Entry]:
+        """The checkpoints made since, oldest first; `gone` says afterwards whether these are all."""
+        found, self._position, at = changelog.read(self._state, self._prefix, self._name, self._position)
+        if at is None or at < 0:
+            self.gone = changelog.gone(self._prefix, self._name, at)
+        elif found:
+            self._renew_at = min(self._renew_at, time.monotonic() + _ADVANCE_S)
+        return [Entry(*unpack(entry)) for entry in found]
+
+    def adopt(self, entry: Entry) -> None:
         """The state is what this checkpoint made of it; what was on trial is dropped."""
         self.take_back()
-        for fields in entries[:-1]:
-            self._adopt(*fields)
-        _, records, dropped = entries[-1]
-        self._close(records, dropped)
+        for piece in entry.pieces:
+            self._adopt(*piece)
+        self._close(entry.records, entry.dropped)
 
     def _adopt(self, name: str, number: int, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
         session = self.sessions.get(name)
@@ -153,10 +161,10 @@ class Follower:
             session.renew(**self._records[name])
 
     def keep_lease(self) -> None:
-        """To be called often; Fenced if the owner may have stopped telling."""
+        """To be called often; Fenced if entries may be missing."""
         if time.monotonic() > self._renew_at:
-            self._renew_at = time.monotonic() + following.LEASE_MS / 3000
-            following.renew(self._state, self._prefix, self._name)
+            self._renew_at = time.monotonic() + changelog.LEASE_MS / 3000
+            changelog.hold(self._state, self._prefix, self._name, self._position)
 
     def promoted(self) -> None:
         """From here on what is done is for good."""
@@ -166,12 +174,12 @@ class Follower:
         self._records, self._metas = {}, {}
 
     def ending(self) -> Sequence[Sequence[Arg]]:
-        """What the first checkpoint begins with: nothing more is to be told."""
-        return [following.ending(self._prefix, self._name)]
+        """What the first checkpoint begins with: who makes the entries does not read them."""
+        return [changelog.leaving(self._prefix, self._name)]
 
 
 class Readiness:
-    """Tells once that a follower is ready: it has, or with `early` very soon will have, tried all that is answered."""
+    """Tells once that a standby is ready: it has, or with `early` very soon will have, tried all that is answered."""
 
     def __init__(self, queue: Connection, prefix: str, tell: Callable[[], None], *, early: bool) -> None:
         self._queue, self._prefix, self._tell, self._early = queue, prefix, tell, early
@@ -182,14 +190,14 @@ class Readiness:
         """So many more; `left` were answered behind them."""
         self._tried += frames
         if self._early and not self._told and (time.perf_counter() - self._since) / self._tried * left < _NEARLY_S:
-            following.behind(self._queue, self._prefix, following.BEHIND_MS)
+            turns.behind(self._queue, self._prefix, turns.BEHIND_MS)
             self._tell()
             self._told = self._behind = True
 
     def all_tried(self) -> None:
         """Nothing is left."""
         if self._behind:
-            following.behind(self._queue, self._prefix, 0)
+            turns.behind(self._queue, self._prefix, 0)
             self._behind = False
         if not self._told:
             self._tell()
@@ -202,7 +210,7 @@ def _pieces(prefix: str, name: str, number: int) -> list[tuple[Arg, ...]]:
     return [("HGET", f"{prefix}m:{name}", number), ("GET", f"{prefix}g:{at}"), ("LRANGE", f"{prefix}d:{at}", 0, -1)]
 
 
-class Rewinder(Follower):
+class RewoundState(StandbyState):
     """The sessions as they were kept before an update.
 
     All that came since is on trial until the first checkpoint, which rewinds the durable state in its own step.
@@ -242,7 +250,7 @@ class Rewinder(Follower):
         return None
 
     def keep_lease(self) -> None:
-        """It holds no lease: there is no journal to read."""
+        """It holds no lease: it does not read the changelog."""
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         if kept(self._state, self._prefix) is None:
