@@ -62,6 +62,13 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     p.add_argument(
         "--runtime-image", default="", help="image Python operators run in, with --driver docker (default: udo-runtime-python:cpXY)"
     )
+    p.add_argument(
+        "--allow-network",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="operators that ask for it may reach this; repeatable",
+    )
     a = p.parse_args(argv)
     token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
     return Settings(
@@ -81,6 +88,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
         rollback_window_s=a.rollback_window_s,
         runtime_image=a.runtime_image,
         sandbox=a.sandbox,
+        allow_network=tuple(a.allow_network),
     )
 
 

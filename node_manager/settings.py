@@ -42,6 +42,8 @@ class Settings:
     metrics_host: str = "127.0.0.1"
     # Process driver: `auto`, a sandbox where the host allows one, or `none`.
     sandbox: str = "auto"
+    # Endpoints (host:port) that an operator may reach which asks for them (`network` in its manifest).
+    allow_network: tuple[str, ...] = ()
     # Docker driver: the image that Python operators run in; '' for udo-runtime-python:cpXY of the local daemon, else the registry's.
     runtime_image: str = ""
 

@@ -111,6 +111,23 @@ sandbox_option = click.option(
     show_default=True,
     help="Of the process driver: auto, where the host allows one (see: udo node capabilities).",
 )
+
+
+def _endpoints(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for text in given:
+        host, port = text.rsplit(":", 1) if ":" in text else ("", "")
+        if not host or not port.isdecimal():
+            raise click.BadParameter(f"expected HOST:PORT, as in operator.toml, got {text!r}")
+    return given
+
+
+allow_network_option = click.option(
+    "--allow-network",
+    multiple=True,
+    callback=_endpoints,
+    metavar="HOST:PORT",
+    help="Operators whose operator.toml asks for it (network) may reach this; may be repeated. Refused by default.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 cut_state_option = click.option(
     "--cut-state", is_flag=True, help="Give up keyed state written behind unreadable bytes of the state server's file; a copy is kept."

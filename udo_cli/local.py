@@ -41,7 +41,7 @@ T = TypeVar("T")
 class Options:
     """How `udo up` starts the two. `listen`, `trusted_keys`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any;
     `runtime_image`: what Python operators run in with the Docker driver; `sandbox`: auto or
-    none, of the process driver.
+    none, of the process driver; `allow_network`: endpoints that operators may ask for.
     """
 
     listen: str = "127.0.0.1:0"
@@ -55,6 +55,7 @@ class Options:
     sandbox: str = "auto"
     metrics_host: str = "127.0.0.1"
     cut_state: bool = False
+    allow_network: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
             arguments = ["node_manager", "--home", str(home.node), "--registry", url, "--token-file", str(home.token_file)]
             arguments += ["--driver", options.driver, "--warm", str(options.warm), "--metrics-port", str(options.metrics_port)]
             arguments += ["--metrics-host", options.metrics_host, "--sandbox", options.sandbox]
+            arguments += [f"--allow-network={endpoint}" for endpoint in options.allow_network]
             arguments += ["--cut-state"] if options.cut_state else []
             arguments += ["--runtime-image", options.runtime_image] if options.runtime_image else []
             child = _spawn(home.node, arguments + (["--node", options.node] if options.node else []))

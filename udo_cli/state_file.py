@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from udo_runtime.state.codec import PACKED_TIMERS
+from udo_runtime.state.codec import PACKED_TIMERS, TIMER, unpack
 from udo_runtime.state.groups import Group
 from udo_runtime.state.versions import Versions
 
@@ -27,6 +27,8 @@ _PIECE_BYTES = 1 << 20
 _LEVEL = 1  # of gzip: state is written once and read once
 # Of one key group, which is read into memory: a session may have limits.state_mb, 256 by default, in all its groups.
 _GROUP_BYTES = 1 << 30
+# In a state that is given as it is stored: the version that it is of.
+STORED_VERSION = "\0state_version"
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,12 @@ class Settled:
 
     @property
     def keys(self) -> int:
-        """Keys that have state."""
-        return 0 if self.group < 0 else len(self.values) - (PACKED_TIMERS in self.values)
+        """Keys that have state, or a timer alone."""
+        if self.group < 0:
+            return 0
+        packed = self.values.get(PACKED_TIMERS)
+        timed = unpack(packed).get(TIMER, {}) if packed else {}
+        return len(self.values.keys() | timed) - (packed is not None)
 
     @property
     def bytes(self) -> int:
@@ -63,15 +69,18 @@ class Summary:
     bytes: int
 
 
-def settled(parts: Iterable[pb.StatePart], version: int) -> Iterator[Settled]:
-    """The groups of an export, behind its header; `version`: of the state, as the header says. Conflict if some is older."""
+def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False) -> Iterator[Settled]:
+    """The groups of an export, behind its header; `version`: of the state, as the header says.
+
+    What was stored by another version is a Conflict or, with `former`, given as it is stored, under STORED_VERSION which that was.
+    """
     number: int | None = None
     values: dict[int, list[bytes]] = {}
     begun: list[bytes] = []
     for part in parts:
         piece = part.piece
         if number is not None and piece.group != number:
-            yield _settled(number, values, version)
+            yield _settled(number, values, version, former)
             values = {}
         number = piece.group
         begun.append(piece.data)
@@ -81,14 +90,15 @@ def settled(parts: Iterable[pb.StatePart], version: int) -> Iterator[Settled]:
     if begun:
         raise ProtocolError(f"the state of group {number} breaks off")
     if number is not None:
-        yield _settled(number, values, version)
+        yield _settled(number, values, version, former)
 
 
-def _settled(number: int, values: dict[int, list[bytes]], version: int) -> Settled:
+def _settled(number: int, values: dict[int, list[bytes]], version: int, former: bool) -> Settled:
     [meta], base = values[pb.StatePiece.META], values.get(pb.StatePiece.BASE)
-    versions = Versions(version) if number >= 0 else None
+    read = Versions(version, range(128), lambda state, of: {**state, STORED_VERSION: of}) if former else Versions(version)
+    versions = read if number >= 0 else None
     group = Group.restore(meta, base[0] if base else None, values.get(pb.StatePiece.DELTA, ()), versions)
-    if group.former:
+    if group.former and not former:
         raise Conflict(
             f"key group {number} still holds state from before the update to state version {version}; it is written anew with "
             "the next epochs: let the query run on, then try again"

@@ -7,22 +7,25 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from udo_runtime.execution.timers import TIMER, unpack_key
-from udo_runtime.state.codec import EXPIRES, PACKED_TIMERS, unpack
+from udo_runtime.execution.timers import unpack_key
+from udo_runtime.state.codec import EMPTY, EXPIRES, PACKED_TIMERS, TIMER, unpack
 
-from udo_cli.state_file import Settled
+from udo_cli.state_file import STORED_VERSION, Settled
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def entries(groups: Iterable[Settled], key: str | None = None) -> Iterator[dict[str, Any]]:
-    """{key, state, group, expires?, timers?} of every key, or of the one that `key` names (plain text or JSON)."""
+    """{key, state, group, state_version?, expires?, timers?} of every key, or of the one that `key` names (plain text or JSON).
+
+    `state_version`: of a state that still lies there in a former form. A key may have timers and no state.
+    """
     wanted = None if key is None else _readings(key)
     for g in groups:
         if g.group < 0:
             continue
         timers = _timers(g.values.get(PACKED_TIMERS))
-        for packed, value in g.values.items():
+        for packed, value in ({packed: EMPTY for packed in timers} | g.values).items():
             if packed == PACKED_TIMERS:
                 continue
             name = unpack_key(packed)
@@ -30,7 +33,10 @@ def entries(groups: Iterable[Settled], key: str | None = None) -> Iterator[dict[
                 continue
             state = unpack(value)
             expires = state.pop(EXPIRES, None) if isinstance(state, dict) else None
+            former = state.pop(STORED_VERSION, None) if isinstance(state, dict) else None
             entry = {"key": plain(name), "state": plain(state), "group": g.group}
+            if former is not None:
+                entry["state_version"] = former
             if expires is not None:
                 entry["expires"] = _time(expires)
             if packed in timers:

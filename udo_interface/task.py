@@ -19,6 +19,7 @@ from pyspark.sql import Row
 
 from udo_interface.columns import Picker, kept
 from udo_interface.discovery import node_address, node_wait_s
+from udo_interface.held import held
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Asked, Collector, Sender, exchange
 from udo_interface.opening import KeyedCall, Request, conversation
@@ -71,12 +72,16 @@ class Task:
 
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
+        answers = _plainly(self._delivered(batches))
+        return held(answers) if self.keyed and _query(TaskContext.get()) else answers
+
+    def _delivered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sent = from_ipc(self.input)
         if self.keyed:
             sent = sent.append(_GROUP)
         pick, deliver = Picker(sent, self.what), Picker(from_ipc(self.delivered), self.what)
         items = ((pick(b), b if self.keep else None) for b in batches if b.num_rows)
-        for asked, answer, place in _plainly(self._exchange(items, sent, os.environ.get("SPARK_PIPELINED_UDF") == "1")):
+        for asked, answer, place in self._exchange(items, sent, os.environ.get("SPARK_PIPELINED_UDF") == "1"):
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
                 part = asked.kept.slice(asked.at, asked.rows)
@@ -125,7 +130,7 @@ class Task:
         context = TaskContext.get()
         if context is None:
             return Request(self.deployment, self.app, uid=self.uid, pin_epoch=self.pin_epoch, epoch=0, window=self.window)
-        query, batch = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+        query, batch = _query(context), context.getLocalProperty("streaming.sql.batchId")
         if query:
             session, epoch = query, int(batch or 0)
         else:  # a batch job is one epoch of a session of its own
@@ -209,6 +214,11 @@ class Named:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self._task.arrow(batches)
+
+
+def _query(context: TaskContext | None) -> str | None:
+    """Id of the streaming query that the task is of."""
+    return context.getLocalProperty("sql.streaming.queryId") if context else None
 
 
 def _plainly(answers: Iterator[T]) -> Iterator[T]:

@@ -25,18 +25,20 @@ class Allowance:
     """What one instance may use; 0 = no bound. Memory is resident memory, of the instance and its descendants.
 
     `cpus`: processor time a second, in cores. `pids`: processes and threads at once. Both for drivers that can bound them.
+    `network`: endpoints that it reaches, for drivers that can open single ones.
     """
 
     memory_bytes: int = 0
     open_files: int = 1024
     cpus: float = 0.0
     pids: int = 0
+    network: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, manifest: Manifest) -> Allowance:
         """What its manifest gives an operator."""
         limits = manifest.limits
-        return cls(limits.memory_mb << 20, limits.open_files, limits.cpus, limits.pids)
+        return cls(limits.memory_mb << 20, limits.open_files, limits.cpus, limits.pids, manifest.network)
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ class Capabilities:
     disk_limit: bool = False
     # It reaches no network, not even this machine's.
     isolates_network: bool = False
+    # It reaches the endpoints that its manifest names and the node allows, and no others.
+    opens_endpoints: bool = False
     # Of the Unix sockets of this machine it reaches the two servers' only.
     isolates_sockets: bool = False
     # It sees no files but the system's programs, its runtime and its own.

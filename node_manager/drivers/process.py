@@ -21,7 +21,7 @@ from threading import Event, Lock
 from typing import Any
 
 from node_manager import proc
-from node_manager.drivers import logfile
+from node_manager.drivers import logfile, network
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.sandbox import Sandbox
 from udo_protocol import supervised
@@ -59,6 +59,7 @@ class _Task:
         self.log, self.allowance, self.on_exit, self.child = Path(handle.directory) / "log", allowance, on_exit, child
         self.rss_bytes, self.cpu_s, self.cpu_percent, self.sampled_at = 0, 0.0, 0.0, time.monotonic()
         self.reason = ""
+        self.relay: subprocess.Popen[bytes] | None = None
         self.exit: Exit | None = None
         self.ended = Event()
 
@@ -84,6 +85,8 @@ class _Task:
         self.rss_bytes, self.cpu_s, self.sampled_at = rss, cpu_s, now
         if why := excess(self.allowance, rss, processes):
             self.kill(why)
+        if self.relay is not None and self.relay.poll() is not None:
+            self.kill("killed: the relay to its network ended; another instance gets another one")
         logfile.bound(self.log)
         return busy
 
@@ -99,6 +102,9 @@ class _Task:
         if self.monitor is not None:
             proc.wait(self.monitor, _START_TIMEOUT_S)
             code = _SIGNALLED - code if code and code > _SIGNALLED else code  # as the sandbox reports a signal
+        if self.relay is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.relay.wait(_START_TIMEOUT_S)  # it ends with the instance
         self.exit = Exit(code, self.reason)
         self.rss_bytes, self.cpu_percent = 0, 0.0
         self.ended.set()
@@ -207,6 +213,8 @@ class ProcessDriver:
         if task := self._tasks.get(handle.instance):
             task.allowance = allowance
         sandboxed = "monitor" in handle.data
+        if task and sandboxed and allowance.network and task.relay is None:
+            task.relay = network.start(task.process, Path(handle.directory), allowance.network)
         bounds = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: _SANDBOXED_FILE_BYTES if sandboxed else FILE_BYTES}
         if allowance.open_files:
             bounds[resource.RLIMIT_NOFILE] = allowance.open_files

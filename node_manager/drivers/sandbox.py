@@ -1,8 +1,8 @@
 """A view of its own for an instance's process, as far as the host allows one: by bubblewrap, else by Landlock.
 
-bubblewrap: no network, no other processes, no files but the system's programs, the runtime, its own directory and the servers'
-sockets, all of them read-only; a bounded /tmp and /dev/shm to write in. Landlock: the same files and a scratch directory, no
-TCP. What comes of it is tried at start from inside; nothing is assumed.
+bubblewrap: no network (network.py opens single endpoints), no other processes, no files but the system's programs, the runtime, its
+own directory and the servers' sockets, all of them read-only; a bounded /tmp and /dev/shm to write in. Landlock: the same files and a
+scratch directory, no TCP. What comes of it is tried at start from inside; nothing is assumed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from node_manager.drivers import confine
+from node_manager.drivers import confine, network
 from node_manager.drivers.base import Capabilities
 
 PROGRAM = "bwrap"
@@ -110,6 +110,8 @@ class Bubblewrap:
                 c += ["--ro-bind", name, name]
         for name in _ETC:
             c += ["--ro-bind-try", name, name]
+        for own, name in network.FILES:  # there once it has a network
+            c += ["--symlink", str(directory / own), name]
         c += ["--proc", "/proc", "--dev", "/dev"]
         for name in self.scratch(directory):
             c += ["--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs", name]
@@ -155,7 +157,12 @@ def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:
             remark = "; ".join([f"sandbox: {name}", *why])
             # In a process namespace every descendant is counted.
             box.capabilities = Capabilities(
-                memory_limit=True, open_files_limit=True, process_limit=found["isolates_processes"], remark=remark, **found
+                memory_limit=True,
+                open_files_limit=True,
+                process_limit=found["isolates_processes"],
+                opens_endpoints=found["isolates_network"] and box.monitored,
+                remark=remark,
+                **found,
             )
             return box, remark
     return None, f"no sandbox: {'; '.join(why)}"

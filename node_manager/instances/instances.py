@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from node_manager.drivers import logfile
+from node_manager.drivers import logfile, network
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
 from node_manager.files import read_json, write_json
 from node_manager.images.images import Image
@@ -42,7 +42,7 @@ _KEPT_LOGS = 5
 _WARM = Allowance(memory_bytes=1 << 30, open_files=0, pids=256)
 _PASSWORD = ".password"
 # What the platform itself puts into an instance's directory.
-_OURS = ("log", "log.1", _PASSWORD)
+_OURS = ("log", "log.1", _PASSWORD, network.HOSTS, network.NSSWITCH)
 
 
 @dataclass(frozen=True)

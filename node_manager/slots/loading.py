@@ -12,6 +12,7 @@ from typing import Any
 from node_manager.drivers import logfile
 from node_manager.images.images import Image
 from node_manager.instances.instances import Config, Instance, Instances
+from node_manager.instances.opting import require_allowed
 from node_manager.instances.pool import Pool
 from node_manager.instances.runtime_base import contradicts
 from node_manager.servers.embedded import Servers
@@ -99,6 +100,7 @@ def log_end(instance: Instance) -> str:
 def run(load: Load, node: Node, deployment: str, number: int) -> None:
     """Returns when the instance is ready as a standby; raises why it is not. `load.instance` is set as soon as there is one."""
     image, manifest = load.wanted.image, load.wanted.image.manifest
+    require_allowed(manifest, node.settings.node, node.settings.allow_network, node.instances.driver.capabilities())
     prefix = keys.prefix(deployment, number)
     with contextlib.closing(node.servers.connect("state")) as state:
         token = slot.next_token(state, prefix)

@@ -178,7 +178,16 @@ def test_a_whole_image_needs_no_entry_and_code_does(platform: Shell, operator: O
     path = images.oci_layout(tmp_path / "l", ROOT)
     assert platform("push", folder, "--image", path, "--json").json["pushed"]
     for words in (("push", folder), ("test", folder)):
-        assert "entry is missing: module:attribute" in platform(*words, code=2).err
+        said = platform(*words, code=2).err
+        assert "entry is missing: module:attribute" in said
+        for step in (
+            "which udo test cannot run",
+            "udo up --driver docker",
+            "udo push DIR --image REF",
+            "udo deploy NAME",
+            "docs/docker.md",
+        ):
+            assert step in said
 
 
 def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, operator: Operators, base: str) -> None:

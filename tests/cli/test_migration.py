@@ -55,6 +55,19 @@ def test_a_new_state_version_is_tried_then_updated_to_and_state_goes_on(platform
     assert set(sessions(platform)) == {ONE}
 
 
+def test_state_that_an_update_has_not_migrated_yet_is_shown_as_it_is_stored_with_its_version(
+    platform: Shell, visits: Node, tmp_path: Path
+) -> None:
+    platform("push", following(tmp_path / "good", "2"))
+    platform("update", "visits", "2")
+    shown = platform("state", "show", "visits", ONE, "--json").json["entries"]
+    assert {e["key"]: (e["state"], e["state_version"]) for e in shown} == {1: ({"n": 2}, 0), 2: ({"n": 1}, 0), 7: ({"n": 1}, 0)}
+    assert [e["expires"] for e in shown if e["key"] == 7] == ["2030-01-01T00:00:00+00:00"]
+    assert run(visits, ONE, 2, [1]) == [3]
+    [one] = platform("state", "show", "visits", ONE, "--key", "1", "--json").json["entries"]
+    assert (len(one["state"]["seen"]), "state_version" in one) == (3, False)
+
+
 def test_state_that_does_not_migrate_is_told_before_the_push_and_by_the_update(platform: Shell, visits: Node, tmp_path: Path) -> None:
     bad = following(tmp_path / "bad", "3", bad=2)
     refused = platform("push", bad, "--check", "visits", code=6)

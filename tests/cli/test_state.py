@@ -31,6 +31,37 @@ def test_a_session_is_listed_and_shown(platform: Shell, visits: Node) -> None:
     assert "2 of 3 keys" in platform("state", "show", "visits", ONE, "--limit", "2").err
 
 
+REMINDERS = """
+import datetime as dt
+from udo_runtime import Operator
+class Remind(Operator):
+    def process(self, event, ctx):
+        ctx.timer(event["t"] + dt.timedelta(hours=1))
+        if event["a"] < 10: ctx.state["n"] = 1
+        return ()
+"""
+
+
+def test_a_key_that_waits_for_a_timer_and_has_no_state_is_counted_and_shown(platform: Shell, tmp_path: Path) -> None:
+    folder = write(tmp_path / "reminders")
+    manifest = (folder / "operator.toml").read_text().replace("visits", "reminders").replace("Count", "Remind")
+    (folder / "operator.toml").write_text(manifest.replace("[output]", 't = "timestamp[us]"\n[event_time]\ncolumn = "t"\n[output]'))
+    (folder / "op.py").write_text(REMINDERS)
+    platform("push", folder)
+    platform("deploy", "reminders")
+    node = connect_node(platform.home / "node" / "node.sock")
+
+    Attempt.at_node(node, "reminders", ONE, 0, 1).run([1, 2, 10, 11, 14])
+    assert platform("state", "ls", "reminders", "--json").json[0]["keys"] == 5
+    shown = {e["key"]: e for e in platform("state", "show", "reminders", ONE, "--json").json["entries"]}
+    assert {k: e["state"] for k, e in shown.items()} == {1: {"n": 1}, 2: {"n": 1}, 10: {}, 11: {}, 14: {}}
+    assert {tuple(e["timers"]) for e in shown.values()} == {("2020-01-01T01:00:00+00:00",)}
+    Attempt.at_node(node, "reminders", ONE, 1, 2).run([1], 3600)
+    Attempt.at_node(node, "reminders", ONE, 2, 3).run([1], 3601)  # the first ones fire
+    assert [s.keys for s in node.sessions("reminders").sessions] == [2]
+    platform("undeploy", "reminders", "--drop-state")
+
+
 def test_names_that_do_not_exist_are_answered_with_those_that_do(platform: Shell, visits: Node) -> None:
     assert ONE in platform("state", "show", "visits", "nobody", code=3).err
     assert "no key 99" in platform("state", "show", "visits", ONE, "--key", "99", code=3).err
@@ -144,7 +175,8 @@ def test_times_bytes_and_composite_keys_have_a_text_form() -> None:
 
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     values = {pack(["a", 7]): pack({"t": at, "b": b"\x01", "m": {1: 2}}), PACKED_TIMERS: pack({"t": {pack(["a", 7]): [1_000_000]}})}
-    [entry] = entries([state_file.Settled(3, 0, True, values, {})], '["a", 7]')
+    settled = state_file.Settled(3, 0, True, values, {})
+    [entry] = entries([settled], '["a", 7]')
     assert entry["key"] == ["a", 7]
     assert entry["state"] == {"t": "2030-01-01T00:00:00+00:00", "b": "01", "m": {"1": 2}}
     assert entry["timers"] == ["1970-01-01T00:00:01+00:00"]

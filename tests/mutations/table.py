@@ -57,6 +57,18 @@ MUTATIONS = {
         *_SKIPPED,
         "node_manager/test_updates_under_load.py::test_a_keyed_update_with_unanswered_frames_counts_each_event_once_in_order",
     ),
+    "answers-leave-one-by-one": Mutation(
+        "udo_interface/task.py",
+        "        return held(answers) if self.keyed and _query(TaskContext.get()) else answers\n",
+        "        return answers\n",
+        "udo_interface/test_keyed.py::test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_does_not_run_not_at_all",
+    ),
+    "network-for-all": Mutation(
+        "node_manager/instances/opting.py",
+        "if e not in allowed]",
+        "if e == allowed]",
+        "node_manager/test_network.py::test_an_operator_that_asks_for_what_the_node_does_not_allow_is_refused_with_what_to_do",
+    ),
     "attempt-not-taken-back": Mutation(
         "runtimes/python/udo_runtime/state/groups.py",
         "        self._apply(self.undo)\n        return made\n",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from udo_runtime.state.codec import pack, unpack
+from udo_runtime.state.codec import TIMERS, pack, unpack
 from udo_runtime.state.groups import Group, Label
 from udo_runtime.state.session import Session, time_group
 
@@ -257,3 +257,24 @@ def test_an_attempt_that_met_an_error_is_remembered_until_its_epoch_is_over() ->
     s.touch([0], Label(1, 1, 3), 0)
     s.end([0], Label(1, 1, 3))
     assert s.failed == set()
+
+
+def test_a_key_with_a_timer_and_no_state_counts_wherever_the_group_comes_from() -> None:
+    g = Group()
+    label = Label(1, 0, 1)
+    g.touch(label, 0)
+    g.open(("a", 1))["n"] = 1
+    g.open(TIMERS)["t"] = {pack(("a", 1)): [5], pack(("b", 2)): [5], pack(("c", 3)): [7]}
+    g.settle(close=True)
+    g.end()
+    assert g.keys == 3
+    again = Group.restore(g.meta(), g.snapshot(), [])
+    assert again.keys == 3
+    again.open(TIMERS)  # as at each END
+    again.settle(close=True)
+    assert again.keys == 3
+    assert Group.imported(*g.last_ended()).keys == 3
+    g.touch(Label(1, 1, 2), 0)
+    g.open(TIMERS).clear()
+    g.settle(close=True)
+    assert g.keys == 1

@@ -17,6 +17,8 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
+from udo_cli.state_file import settled
+from udo_cli.state_text import entries
 from udo_interface import udo
 from udo_interface.key_groups import groups_of
 from udo_protocol.errors import UsageError
@@ -154,20 +156,58 @@ def test_a_foreach_batch_that_takes_its_querys_job_group_away_is_told_so(stream:
         query.stop()
 
 
-def test_an_epoch_that_a_limit_cuts_short_leaves_no_trace(stream: Stream) -> None:
+# Few, that fit into any buffer; so many that Spark has its row long before the last one is answered.
+@pytest.mark.parametrize(("rows", "frame_rows"), [(60, 4), (60_000, 1_000)])
+def test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_does_not_run_not_at_all(
+    stream: Stream, spark: SparkSession, rows: int, frame_rows: int
+) -> None:
+    """Epoch 1 is limited and then evaluated in full, 2 the other way round, 3 only limited."""
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(key)
     limited: list[int] = []
+    counted: dict[int, dict[str, tuple[int, int]]] = {}
 
     def each(df: DataFrame, epoch: int) -> None:
-        if epoch == 1:
-            limited.append(len(df.limit(1).collect()))
-        else:
-            stream.rows[epoch] = [tuple(r) for r in df.collect()]  # type: ignore[misc]
+        def full() -> None:
+            of_key = df.groupBy("k").agg(F.max("n").alias("n"), F.first("p").alias("p")).collect()
+            counted[epoch] = {r.k: (r.n, r.p) for r in of_key}
 
-    for _ in range(3):
-        stream.add(30)
-    stream.run(each=each)
-    assert limited == [1]
-    assert len(stream.rows[2]) == 30
+        def limit() -> None:
+            limited.append(len(df.limit(1).collect()))
+
+        for step in {1: (limit, full), 2: (full, limit), 3: (limit,)}.get(epoch, (full,)):
+            step()
+
+    sizes = (60, rows, rows, rows, 60)
+    for n in sizes:
+        stream.add(n)
+    spark.conf.set(key, str(frame_rows))
+    try:
+        stream.run(lambda df: df.withColumn("p", F.spark_partition_id()), each=each)
+    finally:
+        spark.conf.set(key, before)
+    assert limited == [1, 1, 1]
+    sent = [Counter(key_of(1000 * epoch + i) for i in range(n)) for epoch, n in enumerate(sizes)]
+    partition = {k: p for of_key in counted.values() for k, (_, p) in of_key.items()}
+    assert set(partition.values()) == {0, 1}
+    for epoch, of_key in counted.items():
+        for k, (n, p) in of_key.items():  # of the epoch that is only limited, the row is the first partition's
+            assert n == sum(sent[e][k] for e in range(epoch + 1) if e != 3 or p == 0), (epoch, k, p)
+
+
+def test_a_streams_own_limit_counts_every_event(stream: Stream, platform: Platform, count: str) -> None:
+    """Spark passes on a few answers and reads all."""
+    for _ in range(2):
+        stream.add(60)
+    query = stream.start(lambda df: df.limit(2))
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert [len(rows) for rows in stream.rows.values()] == [2, 0]
+    parts = connect_node(platform.node).export_state(count, str(query.id))
+    kept = {e["key"]: e["state"]["n"] for e in entries(settled(parts, next(parts).header.state_version))}
+    assert kept == Counter(key_of(1000 * epoch + i) for epoch in range(2) for i in range(60))
 
 
 def test_the_same_call_twice_in_one_plan_is_named(stream: Stream, count: str) -> None:

@@ -20,6 +20,7 @@ NODE_COLUMNS = ("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS")
 # In the order of docs/sandbox.md.
 CAPABILITIES = {
     "isolates_network": "reaches no network",
+    "opens_endpoints": "but single endpoints, where it asks for them and the node allows it",
     "isolates_sockets": "reaches no sockets but the two servers'",
     "isolates_reads": "sees no files but its own, its runtime's and programs",
     "isolates_writes": "changes no files but in its scratch space",
@@ -47,6 +48,7 @@ CAPABILITIES = {
 )
 @base.driver_option
 @base.sandbox_option
+@base.allow_network_option
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready.")
 @base.metrics_options
 @base.cut_state_option
@@ -62,6 +64,7 @@ def command(
     token_file: Path | None,
     driver: str,
     sandbox: str,
+    allow_network: tuple[str, ...],
     warm: int,
     metrics_port: int,
     metrics_host: str,
@@ -80,6 +83,7 @@ def command(
     token = token_file or settings.token_file or settings.local.token_file
     for option, value in (("--token-file", token if token.exists() else None), ("--node", name), ("--server", server)):
         arguments += [option, str(value)] if value else []
+    arguments += [f"--allow-network={endpoint}" for endpoint in allow_network]
     arguments += ["--cut-state"] if cut_state else []
     ctx.exit(foreground.run("node_manager", arguments))
 

@@ -92,7 +92,10 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
 @node_option
 @base.json_option
 def show(deployment: str, session: str, key: str | None, limit: int, address: str | None, as_json: bool) -> None:
-    """Print keys and values of a session as the last complete epoch left them, one JSON object a line."""
+    """Print keys and values of a session as the last complete epoch left them, one JSON object a line.
+
+    State that an update to another state version has not migrated yet is shown as it is stored, with its `state_version`.
+    """
     from itertools import islice
 
     from udo_cli import output, remote, state_file, state_text
@@ -101,7 +104,7 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
     found = _session(node, deployment, session)
     parts = node.export_state(deployment, found.session)
     version = next(parts).header.state_version
-    entries = list(islice(state_text.entries(state_file.settled(parts, version), key), limit))
+    entries = list(islice(state_text.entries(state_file.settled(parts, version, former=True), key), limit))
     parts.close()  # type: ignore[attr-defined]
     if key is not None and not entries:
         raise NotFound(f"session {found.session} of {deployment!r} has no key {key}; it has {found.keys} keys: udo state show {deployment}")

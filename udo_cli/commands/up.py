@@ -28,6 +28,7 @@ UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
 @click.option("--node", default="", metavar="NAME", help="Name of this node; the host's name by default.")
 @base.driver_option
 @base.sandbox_option
+@base.allow_network_option
 @click.option("--runtime-image", default="", metavar="IMAGE", help="Docker driver: what Python operators run in (docs/docker.md).")
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready for updates.")
 @base.metrics_options
@@ -46,6 +47,7 @@ def command(
     node: str,
     driver: str,
     sandbox: str,
+    allow_network: tuple[str, ...],
     runtime_image: str,
     warm: int,
     metrics_port: int,
@@ -63,7 +65,9 @@ def command(
     from udo_cli.settings import Settings
 
     trusted = keys.absolute() if keys else None
-    options = local.Options(listen, node, driver, warm, metrics_port, wait_s, trusted, runtime_image, sandbox, metrics_host, cut_state)
+    options = local.Options(
+        listen, node, driver, warm, metrics_port, wait_s, trusted, runtime_image, sandbox, metrics_host, cut_state, allow_network
+    )
     with local.interruptible():
         started = local.start(Settings().local, options, output.say)
     if as_json:

@@ -15,6 +15,8 @@ from udo_protocol.formats.schema import parse_schema, parse_type, schema_text, u
 
 FILE_NAME = "operator.toml"
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
+# An endpoint of the network: a host's name or IPv4 address, and a port.
+Endpoint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?:[1-9][0-9]{0,4}$")]
 VersionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -67,6 +69,8 @@ class Manifest(BaseModel):
     # deterministic (they roll dice, look at the clock): no event is processed again after a crash.
     commit: Literal["epoch", "frame"] = "epoch"
     requirements: list[str] = []
+    # What it reaches of the network, where a node allows it; nothing else.
+    network: Annotated[tuple[Endpoint, ...], Field(max_length=64)] = ()
     # Filled in by `udo push`: what the dependencies were resolved for, e.g. "cp311" and "linux_x86_64".
     python_tag: str = ""
     platform: str = ""

@@ -20,9 +20,9 @@ from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import Bad, bad_row, empty, joined, rows_of
 from udo_runtime.execution.failure import ProcessingError, event_text, explained, not_answers, own_traceback, rows_to_batch
 from udo_runtime.execution.keyed_bad_events import Again, Policy, Unit
-from udo_runtime.execution.timers import EPOCH, EXPIRY, KeyedContext, take_due, to_us, unpack_key
+from udo_runtime.execution.timers import EPOCH, KeyedContext, take_due, to_us, unpack_key
 from udo_runtime.sdk.api import Context, Operator
-from udo_runtime.state.codec import EXPIRES, TIMERS
+from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMERS
 from udo_runtime.state.groups import Label
 from udo_runtime.state.savepoint import Timed
 from udo_runtime.state.session import Session, time_group

@@ -6,14 +6,11 @@ import datetime as dt
 from typing import Any
 
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.codec import EXPIRES, TIMERS, pack, unpack
+from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMER, TIMERS, pack, unpack
 from udo_runtime.state.groups import Group
 from udo_runtime.state.savepoint import Timed
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# A group's timers and expirations by packed key, in µs since the epoch: several timers, one expiration. At one time timers
-# fire first.
-TIMER, EXPIRY = "t", "x"
 
 
 def to_us(when: dt.datetime) -> int:
@@ -64,7 +61,7 @@ class KeyedContext(Context):
 
 
 def take_due(timers: dict[str, Any], number: int, watermark_us: int) -> list[tuple[int, str, int, bytes]]:
-    """Take the timers and expirations of a group that are due: (when, kind, group, packed key)."""
+    """Take the timers and expirations of a group that are due: (when, kind, group, packed key). At one time timers fire first."""
     found: list[tuple[int, str, int, bytes]] = []
     for key, at in list(timers.get(EXPIRY, {}).items()):
         if at <= watermark_us:

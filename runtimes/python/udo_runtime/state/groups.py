@@ -21,6 +21,7 @@ from udo_runtime.state.codec import (
     pack,
     pack_large,
     state_version,
+    timed_only,
     unpack,
     unpack_all,
     unpack_tuples,
@@ -64,6 +65,7 @@ class Group:
         "stored",
         "touched",
         "versions",
+        "waiting",
     )
 
     def __init__(self, versions: Versions | None = None) -> None:
@@ -77,6 +79,7 @@ class Group:
         self._values: Values | None = {}
         self._durable: tuple[bytes | None, list[bytes]] | None = None  # base and deltas, not yet decoded
         self._keys = 0  # of those
+        self.waiting = 0  # keys that have timers and no state, when the timers were packed last: at each END
         self.live: dict[Any, dict[str, Any]] = {}
         self._opened: list[bytes | None] = []  # the values that `live` was unpacked from, in its order
         self.dirty: Delta = {}  # what changed since the last checkpoint; None: gone
@@ -187,8 +190,8 @@ class Group:
 
     @property
     def keys(self) -> int:
-        """How many keys have state."""
-        return self._keys if self._values is None else len(self._values) - (TIMERS in self._values)
+        """How many keys have state, or a timer alone."""
+        return self._keys if self._values is None else len(self._values) - (TIMERS in self._values) + self.waiting
 
     def open(self, key: Any) -> dict[str, Any]:
         """The state of `key` as a dict to be changed in place; empty if it has none."""
@@ -231,6 +234,8 @@ class Group:
                 self.values.update(changed)
                 self.dirty.update(changed)
                 self.size += sum(map(len, packed)) - sum(map(len, opened))  # type: ignore[arg-type]
+        if TIMERS in live:
+            self.waiting = timed_only(live[TIMERS], self.values)
         if close:
             self.live, self._opened = {}, []
         else:
@@ -363,6 +368,7 @@ class Group:
         group.label, group.ended = None if epoch is None else Label(0, epoch, 0), ended
         group.undo, group._values = with_keys(undo), with_keys(values)
         group.size = sum(len(k) + len(v) for k, v in values.items())
+        group.waiting = timed_only(unpack(group.values.get(TIMERS, EMPTY)), group.values)
         return group
 
     # -- a second store ----------------------------------------------------------------------------------------------
