@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from benchmarks import record
+from benchmarks.bringup import fresh, say
 from benchmarks.rules import InvalidRun
 
 SUITES = {
@@ -39,6 +40,8 @@ SUITES = {
 }
 # Suites with options of their own, in OPTIONS of their module.
 WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "update")
+# These try other inputs each time; what fails is repeated by the seed that they print.
+FRESH = ("fuzz_layers", "fuzz_frames")
 EXIT_INVALID = 1
 
 
@@ -54,12 +57,16 @@ def _suite(name: str, text: str) -> click.Command:
     @click.option("--quick", is_flag=True, help="A smaller run of the same thing, within 50 s after start-up.")
     @click.option("--json", "as_json", is_flag=True, help="The record as one JSON object on the last line of standard output.")
     @click.option("--driver", type=click.Choice(["process", "docker"]), default="process", show_default=True, help="How instances run.")
-    @click.option("--seed", type=int, default=1, show_default=True, help="Of the input.")
+    @click.option(
+        "--seed", type=int, default=fresh if name in FRESH else 1, show_default="fresh" if name in FRESH else "1", help="Of the input."
+    )
     def suite(quick: bool, as_json: bool, driver: str, seed: int, **own: Any) -> None:
         from benchmarks import tables
         from udo_cli.local import interruptible
 
         module = importlib.import_module(f"benchmarks.{name}")
+        if name in FRESH:
+            say(f"the same once more: --seed {seed}")
         arguments: dict[str, Any] = {"quick": quick, "driver": driver, "seed": seed, **own}
         try:
             # A benchmark that is stopped (Ctrl-C, or `timeout`) stops what it has started, too.

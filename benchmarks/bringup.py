@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,11 @@ _LOOK_S = 0.02
 def say(text: str) -> None:
     """Progress; standard output is for figures."""
     print(text, file=sys.stderr, flush=True)
+
+
+def fresh() -> int:
+    """A first seed that no former run had: what tries inputs tries others each time, and says which."""
+    return secrets.randbelow(1_000_000_000)
 
 
 def wait_until(met: Callable[[], bool], timeout_s: float, what: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.bringup import say
+from benchmarks.bringup import fresh, say
 from benchmarks.chaos.inside import LACKS
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
@@ -41,7 +41,7 @@ OPTIONS = [
         type=click.IntRange(0),
         help=f"Seeds over two nodes, which takes root (default: {TWO_NODES_SEEDS}, with --quick {QUICK_TWO_NODES_SEEDS}).",
     ),
-    click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="First seed of each part."),
+    click.option("--from", "first", type=click.IntRange(0), default=fresh, show_default="fresh", help="First seed of each part."),
     click.option("--for-s", type=float, default=None, help="Start no seed after this many seconds; says where to go on."),
     click.option(
         "--stops", type=click.FloatRange(0), help=f"Weight of stops (SIGSTOP for 5 to 90 s) among the faults (default: {STOPS}, quick: 0)."
@@ -69,6 +69,7 @@ def run(
 
     started, for_s = time.monotonic(), float("inf") if for_s is None else for_s
     stopped = {STOPPED: stops if stops is not None else 0.0 if quick else STOPS}
+    say(f"the same seeds once more: --from {first}")
     if broken:
         return _catch(broken, first, seeds or BROKEN_SEEDS, for_s)
     wanted = range(first, first + (seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS))

@@ -21,8 +21,8 @@ from udo_protocol.queue.connection import Connection
 
 # Ignored in what a script starts in the background, and then in all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A Docker daemon and the runtime base: started and made when a test asks for them.
-pytest_plugins = ["tests.support.docker_daemon"]
+# A Docker daemon and the runtime base, and a PostgreSQL, started and made when a test asks for them; where random tests begin.
+pytest_plugins = ["tests.support.docker_daemon", "tests.support.postgresql", "tests.support.seeds"]
 
 
 def require(name: str, why: str) -> NoReturn:

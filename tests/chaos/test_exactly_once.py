@@ -71,7 +71,7 @@ def test_streaming_queries_under_fire_come_out_as_one_plain_process_says() -> No
         java_home()
     except Unavailable as e:
         require("java", str(e))
-    seeds = ["--seeds", "0", "--spark-seeds", "3", "--two-nodes-seeds", "0", "--stops", "0"]
+    seeds = ["--from", "0", "--seeds", "0", "--spark-seeds", "3", "--two-nodes-seeds", "0", "--stops", "0"]
     command = [sys.executable, "-m", "benchmarks", "exactly_once", *seeds, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-20_000:]

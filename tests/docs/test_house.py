@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,17 @@ def test_within_a_package_a_class_name_means_one_thing(package: str) -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_only_one_function_skips_tests_and_it_fails_where_all_parts_are_required() -> None:
+    """Whatever else skips goes unnoticed there."""
+    skipping = re.compile(r"skip|skip[iI]f|skipTest|skipUnless|SkipTest|importorskip|xfail")
+    found = []
+    for path in _sources("tests"):
+        if path == ROOT / "tests" / "conftest.py":  # `require`, and the marker `long`, which asks the same
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+            if skipping.fullmatch(name):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}: say require(part, why) of tests/conftest.py")
+    assert found == []

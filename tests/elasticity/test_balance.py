@@ -17,6 +17,7 @@ from elasticity.balance.lptf import lptf
 from elasticity.balance.swaps import dlb_s
 from elasticity.balance.view import Decision, Limits, View, eng_load, floor, goal, imb_score
 from tests.elasticity.balance_reference import algorithm_1, optimum_percent
+from tests.support.seeds import seeds
 from udo_protocol.errors import UsageError
 
 LITERAL = Limits(slack=None)
@@ -96,7 +97,7 @@ def test_dlb_s_finds_what_neither_moves_nor_swaps_reach(keys_load: list[int], ke
     assert dlb_s(view, EXACT).after_percent <= max(15, 1.05 * best) + 1e-9
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_dlb_s_does_so_with_more_keys_than_a_search_could_try(seed: int) -> None:
     rng = np.random.default_rng(seed)
     engines, keys = int(rng.integers(2, 4)), int(rng.integers(17, 40))

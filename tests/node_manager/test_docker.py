@@ -45,6 +45,22 @@ def run(batch):
     kept.append(bytearray(b"x" * (400 << 20)))
     return {"b": batch.column("a")}
 """
+# Two system calls that need no privilege and that Docker's default seccomp profile refuses: whether each was refused.
+FORBIDDEN = """
+import ctypes, errno, platform
+libc = ctypes.CDLL(None, use_errno=True)
+KEYCTL = {"x86_64": 250, "aarch64": 219}[platform.machine()]
+CALLS = [lambda: libc.personality(0x0200000), lambda: libc.syscall(KEYCTL, 0, -3, 0)]
+def tried(call):
+    ctypes.set_errno(0)
+    return errno.errorcode[ctypes.get_errno()] if call() == -1 else "done"
+"""
+TRIES = """
+from udo_runtime import operator
+@operator
+def run(batch):
+    return {"b": [tried(CALLS[a]) for a in batch.column("a").to_pylist()]}
+"""
 # b = a + 1, but not of 13.
 ODD = add(1).replace("a + 1", "a + 1 + (a == 13)")
 FILES = """
@@ -97,6 +113,19 @@ def test_an_instance_is_bounded_by_its_manifest_and_is_nobody_on_this_machine(
     assert (given["Memory"], given["MemorySwap"], given["PidsLimit"]) == (300 << 20, 300 << 20, 50)
     assert given["CpuQuota"] / given["CpuPeriod"] == 1.5
     assert sorted((m["Destination"], m["RW"]) for m in mine.attrs["Mounts"]) == [("/udo/instance", False), ("/udo/run", False)]
+
+
+def test_system_calls_that_the_seccomp_profile_refuses_are_refused_to_an_operator_that_makes_them(
+    daemon: Daemon, lane: Open, docker: Docker, runtime_image: str
+) -> None:
+    daemon.deploy(FORBIDDEN + TRIES, output={"b": "string"})
+    caller = lane()
+
+    assert [caller.ask(n) for n in (0, 1)] == ["EPERM", "EPERM"]
+    # It is the profile that refuses them: without it, the same user may, with no more capabilities.
+    alike = ["--rm", "--network", "none", "--cap-drop", "ALL", "--user", "65532", "--entrypoint", "python3"]
+    code = FORBIDDEN + "print(*map(tried, CALLS))"
+    assert "EPERM" not in docker("run", *alike, "--security-opt", "seccomp=unconfined", runtime_image, "-c", code)
 
 
 def test_keyed_state_survives_the_death_of_its_container_and_an_update(daemon: Daemon, containers: Callable[[], list[Container]]) -> None:

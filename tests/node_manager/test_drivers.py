@@ -250,9 +250,9 @@ def test_what_a_former_manager_has_left_is_removed_by_the_next_one_except_for_wh
     assert successor.recover(known, Allowance(), queue.Queue[Exit]().put)
 
 
+@pytest.mark.parametrize("bench", ["sandbox", "docker"], indirect=True)
 def test_processes_and_threads_beyond_the_allowance_cannot_be_started(bench: Bench) -> None:
-    if not bench.driver.capabilities().process_limit:
-        pytest.skip("this driver does not bound them, and says so")
+    assert bench.driver.capabilities().process_limit
     handle, exits = bench.start("spawn", "60", allowance=Allowance(pids=30))
 
     how = exits.get(timeout=10)
@@ -263,9 +263,9 @@ def test_processes_and_threads_beyond_the_allowance_cannot_be_started(bench: Ben
         assert any("unavailable" in line for line in bench.driver.logs(handle, tail_lines=0, follow=False, stop=Event()))
 
 
+@pytest.mark.parametrize("bench", ["process", "sandbox", "landlock", "docker"], indirect=True)
 def test_files_beyond_the_allowance_cannot_be_opened(bench: Bench) -> None:
-    if not bench.driver.capabilities().open_files_limit:
-        pytest.skip("this driver does not bound them, and says so")
+    assert bench.driver.capabilities().open_files_limit
     _, exits = bench.start("files", "100", allowance=Allowance(open_files=64))
     assert exits.get(timeout=10).code == 1
 
@@ -287,7 +287,7 @@ def test_a_program_that_does_not_exist_is_an_error_that_names_it(bench: Bench) -
 def test_capabilities_say_that_a_process_is_not_isolated() -> None:
     c = ProcessDriver().capabilities()
 
-    assert c.memory_limit and not (c.isolates_reads or c.isolates_network or c.isolates_users)
+    assert c.memory_limit and not (c.process_limit or c.isolates_reads or c.isolates_network or c.isolates_users)
 
 
 @pytest.mark.parametrize("bench", ["process", "sandbox", "landlock"], indirect=True)

@@ -92,9 +92,15 @@ def start(data: Path, *options: str) -> Running:
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def database() -> str:
+    """What the shared registry is given as --database; a file of tests may have others. '': its own SQLite."""
+    return ""
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[Running]:
     """A registry that the tests of one file share; they use names of their own."""
-    running = start(tmp_path_factory.mktemp("registry") / "data")
+    running = start(tmp_path_factory.mktemp("registry") / "data", *(["--database", database] if database else []))
     yield running
     running.stop()
 

@@ -22,6 +22,7 @@ from registry.app import create_app
 from registry.config import Config
 from tests.conftest import require
 from tests.registry.conftest import INPUT, OUTPUT, Running, fresh, sha
+from tests.support.seeds import seeds
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 SMALL = st.binary(min_size=0, max_size=12)
@@ -69,7 +70,7 @@ def test_no_generated_request_makes_the_registry_fail_inside(registry: Running, 
         f"Authorization: Bearer {registry.token}",
         "--exclude-path=/api/v1/nodes/{node}/wanted",
     ]
-    common += ["--seed=1", "--no-shrink", "--continue-on-failure", "--no-color", "--warnings=off"]
+    common += [f"--seed={seeds(1)[0] + 1}", "--no-shrink", "--continue-on-failure", "--no-color", "--warnings=off"]
     common += ["--checks=not_a_server_error,response_schema_conformance,content_type_conformance"]
     command = [program, "--config-file", str(settings_file), *common, "--phases=coverage,fuzzing", "--max-examples=3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
@@ -111,7 +112,7 @@ def test_no_path_body_or_header_makes_the_registry_fail_inside(registry: Running
         st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126), max_size=20), st.sampled_from(["bytes=0-", "0-9", "9" * 30])
     )
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=150, deadline=None)
     @given(
         st.sampled_from(["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"]),
         path,
@@ -288,7 +289,5 @@ def test_any_sequence_of_pushes_deletions_and_collections_leaves_exactly_what_wa
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         model,
-        settings=settings(
-            max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=checks, derandomize=True, database=None
-        ),
+        settings=settings(max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=checks),
     )

@@ -162,11 +162,13 @@ def test_a_registry_that_is_away_is_named_with_the_remedy() -> None:
         client.deployments()
 
 
-def test_the_migrations_make_exactly_the_tables_of_the_models(tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_the_migrations_make_exactly_the_tables_of_the_models(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.runtime.migration import MigrationContext
 
-    engine = open_engine(f"sqlite:///{tmp_path / 'r.db'}")
+    url = f"sqlite:///{tmp_path / 'r.db'}" if database == "sqlite" else request.getfixturevalue("postgresql")("migrated")
+    engine = open_engine(url)
     migrate(engine)
     migrate(engine)  # a second time changes nothing
     with engine.connect() as connection:

@@ -19,6 +19,12 @@ from udo_protocol import errors
 from udo_protocol.registry.api import Registry
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> str:
+    """Updates are where most is written at once, so they run on both databases."""
+    return "" if request.param == "sqlite" else str(request.getfixturevalue("postgresql")("updates"))
+
+
 def _phases(events: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(e["phase"], e["node"]) for e in events]
 

@@ -45,7 +45,7 @@ class Double:
         return pa.record_batch([pa.array([2 * v for v in values], pa.int64())], schema=OUT)
 
 
-@settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 300), st.data())
 def test_halving_finds_every_bad_event_keeps_the_order_and_calls_user_code_seldom(n: int, data: st.DataObject) -> None:
     wrong = data.draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n))
@@ -196,7 +196,7 @@ class Run:
 Rows = st.lists(st.tuples(st.sampled_from([1.0, 2.0, 3.0, 4.0, math.nan]), st.integers(1, 60), st.floats(0, 50)), max_size=12)
 
 
-@settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(Rows, max_size=3), max_size=4))
 def test_state_timers_watermark_and_answers_are_those_of_a_run_without_the_bad_events(epochs: list[list[Any]]) -> None:
     tolerant = Run(Counts(), Policy(True))

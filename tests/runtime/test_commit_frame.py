@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
 from tests.support.counters import COUNTS, EVENTS, an_attempt
+from tests.support.seeds import seeds
 from udo_protocol.queue import slot
 from udo_protocol.state import checkpoints
 
@@ -69,7 +70,7 @@ def test_without_it_a_crash_makes_the_state_contradict_the_answers(start: Start,
         chained(attempt.answers(), last)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_kills_pauses_and_updates_at_any_time_break_no_chain(start: Start, servers: Servers, seed: int) -> None:
     rng, last = random.Random(seed), {}
     owner, follower = dice(start), None

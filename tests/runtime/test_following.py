@@ -16,6 +16,7 @@ from udo_runtime.state.standby import StandbyState, changelog_entry
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.support.counters import COUNTS, EVENTS, TIMERS, an_attempt
+from tests.support.seeds import seeds
 from tests.support.standbys import CENTS, STEP, cents, counter, promote
 from udo_protocol.errors import Fenced, SchemaError
 from udo_protocol.queue.connection import Connection
@@ -281,7 +282,7 @@ def test_timers_of_the_owner_fire_once(start: Start, servers: Servers) -> None:
     assert an_attempt(servers, 2, 3).run(["c"], 30) == [("a", 1), ("b", 2)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(start: Start, servers: Servers, seed: int) -> None:
     """Every promotion changes to a follower that was started some frames earlier; a long state is folded meanwhile."""
     dice = random.Random(seed)

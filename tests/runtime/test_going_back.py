@@ -18,6 +18,7 @@ from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P, Process
 from tests.support.counters import an_attempt
 from tests.support.going_back import kept_keys, update
+from tests.support.seeds import seeds
 from tests.support.standbys import cents, counter
 from udo_protocol.errors import Conflict
 from udo_protocol.queue import slot
@@ -236,7 +237,7 @@ def test_given_up_nothing_is_left(start: Start, servers: Servers) -> None:
     assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_updates_and_rollbacks_between_any_epochs_count_like_one_process(start: Start, servers: Servers, seed: int) -> None:
     """Enough state for the new version to write bases anew while the former ones are kept."""
     dice, counts = random.Random(seed), {}

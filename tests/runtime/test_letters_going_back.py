@@ -20,6 +20,7 @@ from tests.support.counters import an_attempt
 from tests.support.going_back import kept_keys, update
 from tests.support.letters import letters, mark, marks
 from tests.support.letters_going_back import crash, former, keys, newer
+from tests.support.seeds import seeds
 from udo_protocol.queue import slot
 from udo_protocol.queue.frame import ERROR, SKIPPED
 from udo_protocol.state import rewinding
@@ -242,7 +243,7 @@ def test_given_up_no_letters_are_kept(start: Start, servers: Servers) -> None:
     assert [json.loads(d.event)["k"] for d in letters(servers).values()] == ["one"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_whatever_happens_each_event_is_in_the_state_or_a_dead_letter_once(start: Start, servers: Servers, seed: int) -> None:
     """Updates, rollbacks, kills and retries at any time; each version fails on another key."""
     dice, sent = random.Random(seed), Counter[str]()

@@ -20,7 +20,7 @@ from node_manager.servers import access
 from node_manager.servers.binaries import find_server
 from tests.conftest import require, wait_until
 from udo_cli.packing.image import assemble
-from udo_cli.packing.layers import CODE_ROOT, files_of, pack
+from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
 from udo_cli.packing.upload import upload
 from udo_interface.java import QUIET, java_home, spark_session
 from udo_protocol.errors import Unavailable
@@ -84,7 +84,7 @@ class Platform:
         self._processes.append(p)
         return p
 
-    def push(self, source: str, *, name: str, version: str = "1", **manifest: Any) -> None:
+    def push(self, source: str, *, name: str, version: str = "1", dependencies: Layer | None = None, **manifest: Any) -> None:
         """Make a version of an operator whose module is this source; its entry is `op:run` unless told otherwise."""
         fields: dict[str, Any] = {"entry": "op:run", "input": {"id": "int64"}, "output": {"id": "int64"}, **manifest}
         checked = parse({"name": name, "version": version, **fields}, "test")
@@ -92,7 +92,7 @@ class Platform:
             (Path(work) / "code").mkdir()
             (Path(work) / "code" / "op.py").write_text(textwrap.dedent(source))
             layer = pack("code", CODE_ROOT, files_of(Path(work) / "code"), Path(work) / "code.tar.gz")
-            upload(self.api, checked, assemble(checked, [layer]), lambda _: None)
+            upload(self.api, checked, assemble(checked, [*([dependencies] if dependencies else []), layer]), lambda _: None)
 
     def deploy(self, name: str, version: str = "1", **options: Any) -> None:
         """Deploy and wait until the node answers, or says why it cannot."""

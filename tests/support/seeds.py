@@ -1,0 +1,39 @@
+"""Where tests that draw begin: always at the same place, so that CI repeats itself; elsewhere with `pytest --seed fresh` or `--seed N`."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from hypothesis import settings
+
+_first = 0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """See the module."""
+    told = "where tests that draw begin; 'fresh' takes a new N and prints it (default: 0, and each property's own fixed examples)"
+    parser.addoption("--seed", default="0", metavar="N", help=told)
+
+
+@pytest.hookimpl(tryfirst=True)  # hypothesis takes its seed in its own configuration
+def pytest_configure(config: pytest.Config) -> None:
+    """Settled before a test module is imported."""
+    global _first
+    given = config.getoption("seed")
+    _first = secrets.randbelow(1_000_000_000) + 1 if given == "fresh" else int(given)
+    settings.register_profile("udo", derandomize=not _first, database=None)
+    settings.load_profile("udo")
+    if _first:
+        config.option.hypothesis_seed = str(_first)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Also of a quiet run: without it nobody can repeat what failed."""
+    if _first:
+        terminalreporter.write_line(f"the same once more: pytest --seed {_first}")
+
+
+def seeds(count: int) -> range:
+    """So many seeds, for `parametrize`."""
+    return range(_first, _first + count)
