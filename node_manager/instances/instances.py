@@ -234,12 +234,13 @@ class Instances:
             **({"comparing": dict(comparing)} if comparing else {}),
         }
         if manifest.key:
-            self._servers.widen("state", instance.name, (access.following if comparing else access.state)(prefix))
+            rules = access.following(prefix, instance.name) if comparing else access.state(prefix)
+            self._servers.widen("state", instance.name, rules)
         elif config.policy == DEAD_LETTER and not comparing:
             self._servers.widen("state", instance.name, access.letters(prefix))
-        rules = access.comparing if comparing else access.queue
+        rules = (access.comparing if comparing else access.queue)(prefix, instance.name)
         with contextlib.closing(self._servers.connect("queue")) as conn:
-            self._servers.users.widen("queue", conn.call, instance.name, rules(prefix, instance.name))
+            self._servers.users.widen("queue", conn.call, instance.name, rules)
             # Holds secrets: gone soon even if nobody fetches it.
             key = keys.warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])

@@ -71,7 +71,7 @@ class NodeService(rpc.NodeManagerServicer):
             self._manager.lanes.used(lane, request.session, request.lane)
         limits = wanted.config.limits if wanted else {}
         servers = self._manager.servers
-        login = servers.users.lane
+        login = servers.lanes(lane.slot.prefix)
         address = pb.SlotAddress(
             prefix=lane.slot.prefix,
             queue_socket=str(servers.socket("queue")),

@@ -12,6 +12,8 @@
 | `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON              |
 | `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
 | `parked`         | queue        | set    | readers that wait on their doorbell                             |
+| `lanes`          | queue        | set    | the lanes that are open, and some that no longer are            |
+| `waiting`        | queue        | set    | standbys that wait for their promotion                          |
 | `bell:{reader}`  | queue        | list   | doorbell of one reader, length <= 1                             |
 | `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits;  |
 |                  |              |        | `client`: the id of the connection that it ends with            |
