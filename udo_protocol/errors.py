@@ -94,6 +94,12 @@ class ServerLost(PeerError):
     retry = True
 
 
+class Untrusted(PeerError):
+    """No TLS with a server: one side does not accept the other's certificate. Says which, and why."""
+
+    code = "untrusted"
+
+
 class LaneExpired(PeerError):
     """The lane was idle beyond its lease and what it left behind has been removed."""
 
