@@ -44,7 +44,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What marks the frames of a keyed attempt: which try of which epoch, and the key groups it answers for."""
+    """What marks the frames of a keyed attempt: which try of which epoch, and the key groups it answers for.
+
+    `run` is the run's place among those of its session, by when it was planned: the same number on every slot.
+    """
 
     run: int
     epoch: int
@@ -60,7 +63,7 @@ class Stamp:
 
     def order(self) -> str:
         """By which the slot refuses older attempts early; compares as text."""
-        return f"{self.run:010d}:{self.epoch:019d}:{self.attempt:019d}"
+        return f"{self.run:019d}:{self.epoch:019d}:{self.attempt:019d}"
 
 
 @dataclass

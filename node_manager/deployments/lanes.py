@@ -80,12 +80,12 @@ class Lanes:
         with contextlib.closing(self._node.servers.connect("queue")) as queue:
             log.uses(queue, lane.slot.prefix, session, name)
 
-    def run_ordinal(self, lane: Lane, asked: Asked, run: str, call: str, started_ms: int) -> int:
-        """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came. StateElsewhere if its home is another node."""
+    def run_order(self, lane: Lane, asked: Asked, run: str, call: str, planned_ms: int) -> int:
+        """The place of a keyed session's run among all of its runs. StateElsewhere if its home is another node."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
             if self._deployments.find(asked.deployment).source == "registry":
                 self._homes.require(state, lane.slot.prefix, asked)
-            return checkpoints.run_ordinal(state, lane.slot.prefix, asked.session, run, call, started_ms)
+            return checkpoints.run_order(state, lane.slot.prefix, asked.session, run, call, planned_ms)
 
     def forget_homes(self, moved: Iterable[Mapping[str, Any]]) -> None:
         """What this node remembers of sessions whose group map has a newer version by now does not count any more."""

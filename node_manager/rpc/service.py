@@ -65,7 +65,7 @@ class NodeService(rpc.NodeManagerServicer):
         if request.run:
             base = request.deployment.partition("@")[0]
             asked = Asked(base, request.session, request.epoch, request.stored, request.start_empty)
-            run = self._manager.lanes.run_ordinal(lane, asked, request.run, request.call, request.run_started_ms)
+            run = self._manager.lanes.run_order(lane, asked, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
         if manifest.key:
             self._manager.lanes.used(lane, request.session, request.lane)

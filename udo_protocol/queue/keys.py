@@ -36,7 +36,7 @@
 | `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.state.durable)                     |
-| `runs:{session}` | state        | hash   | run id -> ordinal, in order of first sight                      |
+| `runs:{session}` | state        | hash   | run id -> `order planned_ms call`                               |
 | `homes`          | state        | hash   | session -> `version home|stored|former`: what it is to this node |
 | `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
 | `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate, keys, bytes      |
