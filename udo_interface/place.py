@@ -35,6 +35,7 @@ class Place:
     answer_timeout_ms: int = 60_000
     frame_bytes: int = 64 << 20
     policy: str = ""
+    timed: bool = False  # keyed: it goes by event time
 
     def __str__(self) -> str:
         epoch = "" if self.epoch is None else f", epoch {self.epoch}"

@@ -113,6 +113,12 @@ class ProtocolError(PeerError):
     code = "protocol"
 
 
+class StrayAnswer(ProtocolError):
+    """An answer to another lane, or to a frame that was not sent: its operator, or who answered for it, mixed lanes up."""
+
+    code = "stray_answer"
+
+
 class SlotBroken(PeerError):
     """A key of a slot does not hold what belongs there: its operator, which may write there, did it. Names the key."""
 
