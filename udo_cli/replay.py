@@ -16,6 +16,7 @@ from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.node.api import Node
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.queue.answers import Answers
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import ANSWER, DATA, ERROR, Failure, Frame, Header, bounded, encode
@@ -79,6 +80,7 @@ class Replay:
         slot = reply.slots[0]
         conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password))
         self._end, self._schema, self._number = LaneEnd(conn, slot.prefix, lane), schema, 0
+        self._answers = Answers(lane)
         self._timeout_s = reply.answer_timeout_ms / 1000 + _GRACE_S
         self._bound = reply.retained_bytes
         self._end.open(to_ipc(schema))
@@ -86,16 +88,19 @@ class Replay:
     def _push(self, pieces: list[bytes | bytearray | memoryview | pa.Buffer]) -> None:
         assert self._end is not None
         backoff, deadline = LinearBackoff(_BUSY_INCREMENT_US, _BUSY_CEILING_US), time.monotonic() + self._timeout_s
-        while (status := self._end.push(self._number, self._number - 1, pieces).status) is Push.BUSY and time.monotonic() < deadline:
-            backoff.pause()
-        if status is not Push.ACCEPTED:
-            raise PeerError(f"{self._deployment} did not take a dead letter: {status}; try again")
+        while (reply := self._end.push(self._number, self._number - 1, pieces)).status in (Push.BUSY, Push.MOVED):
+            if time.monotonic() > deadline:
+                break
+            if reply.status is Push.BUSY or not self._end.follow(reply):
+                backoff.pause()
+        if reply.status is not Push.ACCEPTED:
+            raise PeerError(f"{self._deployment} did not take a dead letter: {reply.status}; try again")
 
     def _receive(self) -> Frame:
         assert self._end is not None
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:
-            if frames := self._end.collect(_LOOK_MS):
+            if frames := self._answers.take(self._end.collect(_LOOK_MS), self._number):
                 return frames[0]
             if why := self._end.status():
                 raise by_code(str(why.get("code", "")), f"{self._deployment} does not serve: {why.get('message', 'no reason given')}")

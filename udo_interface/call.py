@@ -91,7 +91,7 @@ class Operator:
                 progress.require_synchronous_query(df.sparkSession, inside[0], deployed.what)
             df, partitions = by_key_group(df, deployed.key, deployed.input)
             stored = None if chosen.store is None else _stored(chosen.store, deployed, df)
-            keys = Keys(partitions, _call_id(df), chosen.start == "empty", round(time.time() * 1000), stored)
+            keys = Keys(partitions, _call_id(df), chosen.start == "empty", _planned_ms(df), stored)
             wanted.append(GROUP_COLUMN)
         elif chosen.store is not None:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
@@ -226,6 +226,17 @@ def _call_id(df: DataFrame) -> str:
     before, count = _foreach_batch.get(query, ("", 0))
     _foreach_batch[query] = (batch, count + 1 if before == batch else 1)
     return f"foreachBatch.{_foreach_batch[query][1]}"
+
+
+_first_planned: dict[tuple[str, str | None], int] = {}  # (query, run) -> when foreachBatch first planned a call in it
+
+
+def _planned_ms(df: DataFrame) -> int:
+    """When the plan of the query's run was made, ms since 1970. In foreachBatch, which plans every batch anew, its first one."""
+    now_ms, inside = round(time.time() * 1000), _query(df)
+    if inside is None:
+        return now_ms
+    return _first_planned.setdefault((inside[0], df.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")), now_ms)
 
 
 def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:

@@ -69,7 +69,7 @@ class Channel:
         self._pick = Picker(opened.input, str(opened.place))
         self._out, self._in = end, opened.end()
         self._sender = Sender(self._out, opened.place, opened.input)
-        self._collector = Collector(self._in, opened.place, opened.output)
+        self._collector = Collector(self._in, self._sender, opened.output)
         self._window = settings.window or opened.place.window_frames
         self._renew_s = opened.limits.lane_ttl_ms / 3000
         self._listeners: list[tuple[Listener, bool]] = []

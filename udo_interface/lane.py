@@ -1,13 +1,14 @@
 """A lane over one slot: frames go out numbered, up to a window ahead of their answers, which come back in order.
 
 This is the hot path: one encode and one transaction per batch out, one range read per batch in. It never reorders,
-repeats or drops a frame; whatever does not fit raises, saying which operator, version, node, slot and epoch.
+repeats or drops a frame; answers are told by lane and number (answers.py); whatever does not fit raises, saying which operator,
+version, node, slot and epoch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -18,9 +19,10 @@ from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, by_code
 from udo_protocol.formats.schema import conform, misfits, schema_id, to_ipc
 from udo_protocol.queue import frame
+from udo_protocol.queue.answers import Answers
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.frame import Bytes, Frame, Header, bounded
-from udo_protocol.queue.lane_end import LaneEnd, Push, gone
+from udo_protocol.queue.lane_end import LaneEnd, Push, PushReply, gone
 
 # A full log empties at the operator's pace: retry after 0.5, 1, 1.5 ... 20 ms.
 BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
@@ -35,13 +37,13 @@ class Sender:
     """Numbers, encodes and pushes batches; a push's outcome is read before the next use of the connection."""
 
     def __init__(self, end: LaneEnd, place: Place, schema: pa.Schema, clock: Clock | None = None, stamp: Stamp | None = None) -> None:
-        self._end, self._place, self.stamp = end, place, stamp
+        self._end, self.place, self.stamp = end, place, stamp
         self._marks = stamp.header() if stamp else {}
         self._part, self._label = (f"{place.session}:{place.partition}", stamp.order()) if stamp else ("", "")
         self._ipc = to_ipc(schema)
         self._schema = schema_id(self._ipc)
         self._clock = clock or SystemClock()
-        self._unsettled: tuple[int, list[Bytes]] | None = None
+        self._unsettled: tuple[int, list[Bytes], bool] | None = None
         self.number = 0
         self._lanes, self._counted = 1, float("-inf")
 
@@ -64,7 +66,7 @@ class Sender:
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[int, list[Bytes]]]:
         """(rows, frame) of this batch, in halves if it is above the frame bound; the caller pushes each before the next."""
-        place = self._place
+        place = self.place
         header = Header(
             lane=self._end.lane,
             number=self.number + 1,
@@ -93,36 +95,36 @@ class Sender:
         self.settle()
         self.number += 1
         self._end.send_push(self.number, self.number - 1, pieces, control=control, part=self._part, label=self._label)
-        self._unsettled = (self.number, pieces)
+        self._unsettled = (self.number, pieces, control)
 
-    def push_end(self, *, void: bool = False) -> None:
-        """The attempt has sent all its events; `void`: its input was cut short, it is to leave no trace."""
+    def push_end(self, *, void: bool = False, highest_us: int | None = None) -> None:
+        """The attempt has sent all its events, of this highest event time; `void`: its input was cut short, it is to leave no trace."""
         assert self.stamp is not None
-        self.push_control(frame.END, groups=self.stamp.groups, void=void)
+        self.push_control(frame.END, groups=self.stamp.groups, void=void, highest_us=highest_us)
 
     def push_control(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: Any) -> None:
         """Send a frame that is not made of events, with these header fields."""
-        place, header = self._place, {**self._marks, **fields}
+        place, header = self.place, {**self._marks, **fields}
         marked = Header(lane=self._end.lane, number=self.number + 1, kind=kind, partition=place.partition, session=place.session, **header)
         self.push(frame.encode(marked, batch), control=True)
 
     def settle(self) -> None:
-        """Read the outcome of the last push; waits while the log is full."""
+        """Read the outcome of the last push; waits while the log is full, and pushes again when the route has changed."""
         if self._unsettled is None:
             return
-        number, pieces = self._unsettled
+        number, pieces, control = self._unsettled
         self._unsettled = None
         reply = self._end.push_reply()
         if reply.status is Push.ACCEPTED:
             return
-        if reply.status is Push.BUSY:
-            reply = self._wait_for_room(number, pieces)
+        if reply.status in (Push.BUSY, Push.MOVED):
+            reply = self._push_again(reply, number, pieces, control=control)
         if reply.status is Push.EXPIRED:
-            raise LaneExpired(f"{self._place}: {gone(self._end.lane, self._end.limits)}")
+            raise LaneExpired(f"{self.place}: {gone(self._end.lane, self._end.limits)}")
         if reply.status is Push.STALE:
-            raise Stale(f"{self._place}: a newer attempt at this epoch is known ({bytes(reply.value or b'').decode()}); this one gives up")
+            raise Stale(f"{self.place}: a newer attempt at this epoch is known ({bytes(reply.value or b'').decode()}); this one gives up")
         if reply.status is not Push.ACCEPTED:
-            raise ProtocolError(f"{self._place}: frame {number} of lane {self._end.lane} was refused: {reply.status} {reply.value or ''}")
+            raise ProtocolError(f"{self.place}: frame {number} of lane {self._end.lane} was refused: {reply.status} {reply.value or ''}")
 
     def abandon(self) -> None:
         """Read the outcome of the last push and forget it, so that the connection can be used for closing the lane."""
@@ -130,33 +132,40 @@ class Sender:
             self._unsettled = None
             self._end.push_reply()
 
-    def _wait_for_room(self, number: int, pieces: list[Bytes]) -> Any:
+    def _push_again(self, reply: PushReply, number: int, pieces: list[Bytes], *, control: bool) -> PushReply:
+        """Until there is room in the log, and by the newest route: the frames before this one are accepted, those behind not sent."""
         backoff = LinearBackoff(BUSY_INCREMENT_US, BUSY_CEILING_US, self._clock)
-        patience = Patience(self._end, self._place, self._clock)
+        patience = Patience(self._end, self.place, self._clock)
         while True:
-            backoff.pause()
-            reply = self._end.push(number, number - 1, pieces, part=self._part, label=self._label)
-            if reply.status is not Push.BUSY:
+            if reply.status is Push.BUSY:
+                patience.check(f"room for frame {number} ({reply.value} bytes retained)")
+                backoff.pause()
+            elif reply.status is not Push.MOVED:
                 return reply
-            patience.check(f"room for frame {number} ({reply.value} bytes retained)")
+            elif not self._end.follow(reply):
+                patience.check(f"the slot to take frame {number} by version {self._end.route.version} of the route")
+                backoff.pause()
+            reply = self._end.push(number, number - 1, pieces, control=control, part=self._part, label=self._label)
 
 
 class Collector:
-    """Takes answers in order, checks their numbers, and turns every failure into an error that names the place."""
+    """Hands out the answers to the frames of `sender` in order, and turns every failure into an error that names the place."""
 
-    def __init__(self, end: LaneEnd, place: Place, schema: pa.Schema, clock: Clock | None = None) -> None:
-        self._end, self._place, self._expected = end, place, schema
+    def __init__(self, end: LaneEnd, sender: Sender, schema: pa.Schema, clock: Clock | None = None) -> None:
+        self._end, self._sender, self._place, self._expected = end, sender, sender.place, schema
         self._schemas = {schema_id(to_ipc(schema)): schema}
-        self._patience = Patience(end, place, clock or SystemClock())
-        self.number = 0
+        self._patience = Patience(end, self._place, clock or SystemClock())
+        self._answers = Answers(end.lane)
+        self.highest_us: int | None = None  # event time, of what has been answered; the operator leaves bad events out
+
+    @property
+    def number(self) -> int:
+        """The last frame whose answer has been handed out."""
+        return self._answers.number
 
     def poll(self) -> list[pa.RecordBatch]:
         """One batch, maybe of no rows, per frame answered by now."""
-        try:
-            frames = self._end.poll()
-        except ProtocolError as e:
-            raise self._improper(e) from e
-        return [self._answer(f) for f in frames]
+        return [self._answer(f) for f in self._matched(self._end.poll)]
 
     def wait(self, wait_ms: int = LOOK_MS) -> list[pa.RecordBatch]:
         """As `poll`, but sleeps up to `wait_ms` for the next answer, which must be due."""
@@ -164,10 +173,7 @@ class Collector:
 
     def frames(self, wait_ms: int = LOOK_MS) -> list[Frame]:
         """As `wait`, not yet looked at; each is to be given to `check`."""
-        try:
-            frames = self._end.collect(wait_ms)
-        except ProtocolError as e:
-            raise self._improper(e) from e
+        frames = self._matched(lambda: self._end.collect(wait_ms))
         if frames:
             self._patience.progress()
         else:
@@ -175,24 +181,25 @@ class Collector:
             self._patience.check(f"the answer to frame {self.number + 1}")
         return frames
 
+    def _matched(self, come: Callable[[], list[Frame]]) -> list[Frame]:
+        try:
+            return self._answers.take(come(), self._sender.number)
+        except ProtocolError as e:
+            raise self._improper(e) from e
+
     def due(self) -> None:
         """From now on an answer is awaited: an idle time before does not count."""
         self._patience.progress()
 
     def check(self, answer: Frame) -> Header:
-        """Its header, if it is the next answer and a proper one; else the error that it stands for."""
+        """Its header, if the frame was processed; else the error that it stands for."""
         header = answer.header
-        self.number += 1
-        if header.number != self.number:
-            raise ProtocolError(
-                f"{self._place}: expected the answer to frame {self.number} of lane {self._end.lane}, got number {header.number}"
-            )
         if header.kind == frame.ERROR:
             self._failed(header)
         if header.kind == frame.STALE:
             raise Stale(f"{self._place}: a newer attempt at this epoch was processed; the answers of this one do not count")
         if header.kind != frame.ANSWER:
-            raise OperatorError(f"{self._place} did not process frame {self.number}: an earlier frame of this attempt failed")
+            raise OperatorError(f"{self._place} did not process frame {header.number}: an earlier frame of this attempt failed")
         return header
 
     def batch(self, answer: Frame, schema: pa.Schema) -> pa.RecordBatch:
@@ -203,10 +210,12 @@ class Collector:
             raise self._improper(e) from e
 
     def _improper(self, e: ProtocolError) -> ProtocolError:
-        return ProtocolError(f"{self._place} did not answer with a proper frame: {e}")
+        return type(e)(f"{self._place} did not answer with a proper frame: {e}")
 
     def _answer(self, answer: Frame) -> pa.RecordBatch:
         header = self.check(answer)
+        if header.HasField("highest_us") and (self.highest_us is None or header.highest_us > self.highest_us):
+            self.highest_us = header.highest_us
         schema = self._schemas.get(header.schema)
         if schema is self._expected or answer.body is None:
             return self.batch(answer, self._expected)
@@ -304,7 +313,9 @@ def exchange(
             if slow:
                 yield from drain(0)
         if sender.stamp is not None:
-            sender.push_end()
+            if sender.place.timed:
+                yield from drain(0)
+            sender.push_end(highest_us=collector.highest_us)
             asked.append(Asked(None, 0, 0))
         yield from drain(0)
     except GeneratorExit:

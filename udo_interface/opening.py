@@ -22,6 +22,7 @@ from udo_protocol.node.api import connect_node
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.lane_end import LaneEnd
+from udo_protocol.queue.route import Route
 
 # An instance that is just being started (first deployment, crash, cold version pin) is worth this wait.
 OPEN_WAIT_MS = 30_000
@@ -76,11 +77,14 @@ class Opened:
     queue_socket: str
     run_id: str
     login: Login
+    route: Route
     stamp: Stamp | None = None
 
     def end(self) -> LaneEnd:
         """A connection of its own to the lane; one per thread."""
-        return LaneEnd(Connection(self.queue_socket, run_id=self.run_id, login=self.login), self.prefix, self.lane, self.limits)
+        end = LaneEnd(Connection(self.queue_socket, run_id=self.run_id, login=self.login), self.prefix, self.lane, self.limits)
+        end.route = self.route
+        return end
 
 
 def ask(address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0) -> Opened:
@@ -147,6 +151,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
         answer_timeout_ms=limits.answer_timeout_ms,
         frame_bytes=limits.frame_bytes,
         policy=reply.policy,
+        timed=reply.timed,
     )
     return Opened(
         lane,
@@ -158,6 +163,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
         slot.queue_socket,
         slot.run_id,
         Login(slot.user, slot.password),
+        Route(reply.route, (slot.prefix,)),
         _stamp(request, reply.run),
     )
 
@@ -175,12 +181,12 @@ def reach(address: str, request: Request, sent: pa.Schema | None = None, wait_s:
     backoff = LinearBackoff(REPLACED_INCREMENT_US, REPLACED_CEILING_US)
     deadline = time.monotonic() + OPEN_WAIT_MS / 1000
     while True:
-        opened = ask(address, request, sent, wait_s)
         try:
+            opened = ask(address, request, sent, wait_s)
             return opened, opened.end()
         except ServerLost as e:
             if time.monotonic() > deadline:
-                raise ServerLost(f"{opened.place}: {e}; it was not replaced within {OPEN_WAIT_MS / 1000:g} s") from e
+                raise ServerLost(f"deployment {request.deployment}: {e}; it was not replaced within {OPEN_WAIT_MS / 1000:g} s") from e
         backoff.pause()
 
 
@@ -193,7 +199,7 @@ def conversation(
     sender = Sender(end, opened.place, sent, stamp=opened.stamp)
     try:
         sender.open()
-        yield sender, Collector(end, opened.place, expected), opened.place
+        yield sender, Collector(end, sender, expected), opened.place
     except ServerLost as e:
         raise ServerLost(f"{opened.place}: {e}") from e
     finally:

@@ -35,6 +35,7 @@ class Place:
     answer_timeout_ms: int = 60_000
     frame_bytes: int = 64 << 20
     policy: str = ""
+    timed: bool = False  # keyed: it goes by event time
 
     def __str__(self) -> str:
         epoch = "" if self.epoch is None else f", epoch {self.epoch}"
@@ -44,7 +45,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What marks the frames of a keyed attempt: which try of which epoch, and the key groups it answers for."""
+    """What marks the frames of a keyed attempt: which try of which epoch, and the key groups it answers for.
+
+    `run` is the run's place among those of its session, by when it was planned: the same number on every slot.
+    """
 
     run: int
     epoch: int
@@ -60,7 +64,7 @@ class Stamp:
 
     def order(self) -> str:
         """By which the slot refuses older attempts early; compares as text."""
-        return f"{self.run:010d}:{self.epoch:019d}:{self.attempt:019d}"
+        return f"{self.run:019d}:{self.epoch:019d}:{self.attempt:019d}"
 
 
 @dataclass

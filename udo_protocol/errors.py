@@ -94,6 +94,12 @@ class ServerLost(PeerError):
     retry = True
 
 
+class Untrusted(PeerError):
+    """No TLS with a server: one side does not accept the other's certificate. Says which, and why."""
+
+    code = "untrusted"
+
+
 class LaneExpired(PeerError):
     """The lane was idle beyond its lease and what it left behind has been removed."""
 
@@ -105,6 +111,12 @@ class ProtocolError(PeerError):
     """Bytes that are not a frame of this protocol version: truncated, garbled, or of another version."""
 
     code = "protocol"
+
+
+class StrayAnswer(ProtocolError):
+    """An answer to another lane, or to a frame that was not sent: its operator, or who answered for it, mixed lanes up."""
+
+    code = "stray_answer"
 
 
 class SlotBroken(PeerError):

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 # Units of state, routing and migration of a keyed deployment: many more than slots ever will be, few enough that END can
 # name them. Fixed for ever, since keys would change their groups.
 KEY_GROUPS = 128
+# A session's runs are ordered by when they were planned; so many places are there for runs that were planned in one ms, which is what a
+# query restarted from the same DataFrame is. With 2048 the order is exact in Lua and in JSON (below 2^53) until the year 2109.
+RUNS_OF_A_PLAN = 2048
 # Frames below this travel as an argument of the deciding function: one command instead of four (measured: benchmarks latency).
 INLINE_BYTES = 8192
 # The three below belong together (docs/architecture.md, "Who waits for whom"): a hang that is shorter than the first costs nobody

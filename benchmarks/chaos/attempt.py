@@ -66,7 +66,7 @@ class Attempt:
         if late:  # as if its frames had been under way for long: the early refusal is a service, not the rule
             sender._part = sender._label = ""
         sender.open()
-        self._answers = exchange(sender, Collector(self._end, opened.place, answers), batches(frames), window)
+        self._answers = exchange(sender, Collector(self._end, sender, answers), batches(frames), window)
         self.steps, self.complete = 0, False
 
     def step(self) -> bool:

@@ -147,8 +147,8 @@ class States:
             if not replace and session in _records(state, p):
                 raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
             # A query that continues it is a newer run than all before.
-            runs = state.call("HLEN", f"{p}runs:{session}")
-            kept = {"last_ended": record["last_ended"], "run": runs, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
+            newest = checkpoints.newest_run(state, p, session)
+            kept = {"last_ended": record["last_ended"], "run": newest, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
             writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
             for number, group in groups.items():
                 writes.append(["HSET", f"{p}m:{session}", number, group.meta])

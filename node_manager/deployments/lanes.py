@@ -16,7 +16,7 @@ from node_manager.slots.loading import Node, Wanted
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import NotFound, UdoError, Unavailable, UsageError
 from udo_protocol.formats.schema import from_ipc, require_fit
-from udo_protocol.queue import keys
+from udo_protocol.queue import keys, route
 from udo_protocol.queue import slot as log
 from udo_protocol.state import checkpoints
 
@@ -75,17 +75,19 @@ class Lanes:
             require_fit(from_ipc(schema), wanted.image.manifest.input_schema, what, remedy)
         return Lane(wanted.image, slot, self._node.servers.run_id("queue"))
 
-    def used(self, lane: Lane, session: str, name: str) -> None:
-        """A task is about to open the lane `name` to a keyed session."""
+    def begun(self, lane: Lane, session: str, name: str) -> int:
+        """A producer is about to open the lane `name`: the version of the route that it is to go by."""
         with contextlib.closing(self._node.servers.connect("queue")) as queue:
-            log.uses(queue, lane.slot.prefix, session, name)
+            if lane.image.manifest.key:
+                log.uses(queue, lane.slot.prefix, session, name)
+            return route.version(queue, lane.slot.prefix)
 
-    def run_ordinal(self, lane: Lane, asked: Asked, run: str, call: str, started_ms: int) -> int:
-        """The ordinal of a keyed session's run: 1, 2, 3 ... in the order in which they came. StateElsewhere if its home is another node."""
+    def run_order(self, lane: Lane, asked: Asked, run: str, call: str, planned_ms: int) -> int:
+        """The place of a keyed session's run among all of its runs. StateElsewhere if its home is another node."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
             if self._deployments.find(asked.deployment).source == "registry":
                 self._homes.require(state, lane.slot.prefix, asked)
-            return checkpoints.run_ordinal(state, lane.slot.prefix, asked.session, run, call, started_ms)
+            return checkpoints.run_order(state, lane.slot.prefix, asked.session, run, call, planned_ms)
 
     def forget_homes(self, moved: Iterable[Mapping[str, Any]]) -> None:
         """What this node remembers of sessions whose group map has a newer version by now does not count any more."""

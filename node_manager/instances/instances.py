@@ -237,9 +237,9 @@ class Instances:
             self._servers.widen("state", instance.name, (access.reading if comparing else access.state)(prefix))
         elif config.policy == DEAD_LETTER and not comparing:
             self._servers.widen("state", instance.name, access.letters(prefix))
-        rules = access.comparing if comparing else access.queue
+        rules = (access.comparing if comparing else access.queue)(prefix, instance.name)
         with contextlib.closing(self._servers.connect("queue")) as conn:
-            self._servers.users.widen("queue", conn.call, instance.name, rules(prefix, instance.name))
+            self._servers.users.widen("queue", conn.call, instance.name, rules)
             # Holds secrets: gone soon even if nobody fetches it.
             key = keys.warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])

@@ -65,13 +65,12 @@ class NodeService(rpc.NodeManagerServicer):
         if request.run:
             base = request.deployment.partition("@")[0]
             asked = Asked(base, request.session, request.epoch, request.stored, request.start_empty)
-            run = self._manager.lanes.run_ordinal(lane, asked, request.run, request.call, request.run_started_ms)
+            run = self._manager.lanes.run_order(lane, asked, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
-        if manifest.key:
-            self._manager.lanes.used(lane, request.session, request.lane)
+        route = self._manager.lanes.begun(lane, request.session, request.lane)
         limits = wanted.config.limits if wanted else {}
         servers = self._manager.servers
-        login = servers.users.lane
+        login = servers.lanes(lane.slot.prefix)
         address = pb.SlotAddress(
             prefix=lane.slot.prefix,
             queue_socket=str(servers.socket("queue")),
@@ -86,6 +85,7 @@ class NodeService(rpc.NodeManagerServicer):
             input_schema=to_ipc(manifest.input_schema),
             output_schema=to_ipc(manifest.output_schema),
             slots=[address],
+            route=route,
             node=self._manager.settings.node,
             window_frames=int(limits.get("window_frames", DEFAULT.window_frames)),
             answer_timeout_ms=int((wanted.answer_timeout_s if wanted else manifest.limits.answer_timeout_s) * 1000),
@@ -94,6 +94,7 @@ class NodeService(rpc.NodeManagerServicer):
             lane_ttl_ms=int(limits.get("lane_ttl_ms", DEFAULT.lane_ttl_ms)),
             run=run,
             key=manifest.key,
+            timed=manifest.event_time is not None,
             policy=wanted.config.policy if wanted else "",
             backoff_ceiling_us=int(limits.get("backoff_ceiling_us", DEFAULT.backoff_ceiling_us)),
         )

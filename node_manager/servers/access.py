@@ -1,14 +1,15 @@
-"""Users of the two servers: the node manager's own, the lanes', one per instance. No connection without a password.
+"""Users of the two servers: the node manager's own, one per slot for its lanes, one per instance. No connection without a password.
 
-The manager's and the lanes' passwords are made once per home and kept in a file for this user only; an instance's is
-known to the instance alone, here only by its hash. A server starts with all its users (an access-control file), so that
-there is no moment at which it is open, or at which somebody known is refused.
+The manager's password, and the secret that those of the lanes are made of, are drawn once per home and kept in a file for this user
+only; an instance's is known to the instance alone, here only by its hash. A server starts with all its users (an access-control
+file), so that there is no moment at which it is open, or at which somebody known is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
@@ -24,23 +25,24 @@ from udo_protocol.queue.connection import Connection, Login
 
 # One command of whichever client its caller has.
 Call = Callable[..., Any]
-MANAGER, LANE = "manager", "lane"
+# Those of lanes are called `lane:fraud:0`, which no instance is.
+MANAGER, LANES = "manager", "lane"
 _BYTES = 24
 # The server's own user of that name takes part in nothing.
 _CLOSED = "user default off resetpass resetkeys resetchannels -@all"
 
 
-def logins(home: Path) -> dict[str, Login]:
-    """Logins of the manager and of lanes on the servers of this home; Unavailable if no node manager ever started there."""
+def _secrets(home: Path) -> dict[str, str]:
+    """The manager's password and the lanes' secret; Unavailable if no node manager ever started with this home."""
     known = read_json(_file(home))
     if not known:
         raise Unavailable(f"{_file(home)} is absent: no node manager has started with home {home}, or this user may not read it")
-    return {name: Login(name, known[name]) for name in (MANAGER, LANE)}
+    return {name: str(known[name]) for name in (MANAGER, LANES)}
 
 
 def connect(home: Path, role: Role) -> Connection:
     """A connection as the manager to a server of this home, for tools and tests; ServerLost while it is away."""
-    return Connection(str(home / "run" / f"{role}.sock"), login=logins(home)[MANAGER])
+    return Connection(str(home / "run" / f"{role}.sock"), login=Login(MANAGER, _secrets(home)[MANAGER]))
 
 
 def _file(home: Path) -> Path:
@@ -57,17 +59,15 @@ class Users:
     def __init__(self, home: Path) -> None:
         self._directory = _file(home).parent
         if not _file(home).exists():
-            write_json(_file(home), {name: secrets.token_urlsafe(_BYTES) for name in (MANAGER, LANE)})
-        found = logins(home)
-        self.manager, self.lane = found[MANAGER], found[LANE]
+            write_json(_file(home), {name: secrets.token_urlsafe(_BYTES) for name in (MANAGER, LANES)})
+        found = _secrets(home)
+        self.manager, self._of_lanes = Login(MANAGER, found[MANAGER]), found[LANES].encode()
         self._rules: dict[Role, dict[str, list[str]]] = {"queue": {}, "state": {}}
         self._lock = Lock()
 
     def acl_file(self, role: Role) -> Path:
         """The file a server of this role starts with."""
         users = {MANAGER: ["on", _hash(self.manager.password), "~*", "+@all"]}
-        if role == "queue":
-            users[LANE] = ["on", _hash(self.lane.password), *access.lane()]
         with self._lock:
             users |= self._rules[role]
         path = self._directory / f"{role}.acl"
@@ -81,6 +81,15 @@ class Users:
         password = secrets.token_urlsafe(_BYTES)
         self._set(role, call, name, ["on", _hash(password), *rules])
         return password
+
+    def lanes(self, prefix: str) -> Login:
+        """The user of this slot's lanes, the same for as long as the home lives."""
+        return Login(f"{LANES}:{prefix[4:-1]}", hmac.new(self._of_lanes, prefix.encode(), hashlib.sha256).hexdigest())
+
+    def admit_lanes(self, call: Call, prefix: str) -> None:
+        """Let them in on the queue server."""
+        login = self.lanes(prefix)
+        self._set("queue", call, login.user, ["on", _hash(login.password), *access.lanes(prefix)])
 
     def widen(self, role: Role, call: Call, name: str, rules: Sequence[str]) -> None:
         """Give a user of the queue server these rights on the server of this role, with the password it has."""
@@ -102,14 +111,14 @@ class Users:
         """Learn the instances' users of a server that a former manager started."""
         for line in call("ACL", "LIST"):
             _, name, *rules = bytes(line).decode().split(" ")
-            if name not in (MANAGER, LANE, "default"):
+            if name not in (MANAGER, "default"):
                 with self._lock:
                     self._rules[role][name] = rules
 
     def others(self, role: Role, known: Iterable[str]) -> list[str]:
         """Users of instances that are not among these."""
         with self._lock:
-            return sorted(set(self._rules[role]) - set(known))
+            return sorted(name for name in self._rules[role].keys() - set(known) if not name.startswith(f"{LANES}:"))
 
 
 def write_password(path: Path, password: str) -> None:

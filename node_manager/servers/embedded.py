@@ -34,7 +34,7 @@ from udo_protocol.clock import Laps
 from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.limits import SERVER_WAIT_S
 from udo_protocol.queue import keys
-from udo_protocol.queue.connection import Connection, ReplyError, ServerLoading
+from udo_protocol.queue.connection import Connection, Login, ReplyError, ServerLoading
 from udo_protocol.queue.slot import library
 
 _log = structlog.get_logger()
@@ -78,6 +78,7 @@ class Servers:
         self._lock = Lock()
         self._trouble: dict[Role, str] = {}
         self._launched: set[proc.ProcessId] = set()
+        self._with_lanes: set[str] = set()  # slots whose lanes' user this manager has let in; from then on every server starts with it
         self._stopping = Event()
         self._hang_s = settings.server_hang_s
         self._probe_s, self._probe_every_s = min(_PROBE_MOST_S, self._hang_s / 4), min(_PROBE_EVERY_S, self._hang_s / 4)
@@ -133,6 +134,19 @@ class Servers:
         """Give an instance's user these rights."""
         with self._administered(role) as client:
             self.users.widen(role, client.execute_command, name, rules)
+
+    def lanes(self, prefix: str) -> Login:
+        """Whom the lanes of this slot log in as; ServerLost while the queue server is away."""
+        if prefix not in self._with_lanes:
+            with self._administered("queue") as client:
+                self.users.admit_lanes(client.execute_command, prefix)
+            self._with_lanes.add(prefix)
+        return self.users.lanes(prefix)
+
+    def dismiss_lanes(self, prefix: str) -> None:
+        """The slot is removed."""
+        self._with_lanes.discard(prefix)
+        self.dismiss(self.users.lanes(prefix).user)
 
     def dismiss(self, name: str) -> None:
         """An instance is gone, and so are its users; connections that it left open are closed."""

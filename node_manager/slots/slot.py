@@ -282,6 +282,7 @@ class Slot(SlotThread):
                     dead_letters.move(self.conn("state"), self.prefix, letters_to)
             with contextlib.suppress(UdoError):
                 slot.drop_slot(self.conn("state"), self.conn("queue"), self.prefix)
+            self.node.servers.dismiss_lanes(self.prefix)
         self._ownership.life.move("stopped")
         self.end()
         self._ownership.tell()

@@ -181,6 +181,56 @@ def test_bad_events_are_dead_letters_once_whatever_dies(dies: frozenset[int], re
     assert not s.durable.letters[PENDING]
 
 
+Rows = Sequence[tuple[int, int]]  # key, and event time in seconds
+
+
+def told(slots: Sequence[MemorySlot], epoch: int, rows: Sequence[Rows], *, says: bool = True) -> list[tuple[int, int]]:
+    """An epoch of one partition, each slot with its own part of the events; `says`: END tells the highest event time of all answers."""
+    parts = [an_attempt(s, epoch, 1, 0) for s in slots]
+    times, answers = list[int](), list[tuple[int, int]]()
+    for s, part, of_slot in zip(slots, parts, rows, strict=True):
+        for k, second in of_slot:
+            part.send([k], second)
+        s.serve()
+        frames = part.frames()
+        times += [f.header.highest_us for f in frames if f.header.HasField("highest_us")]
+        answers += [tuple(row.values()) for f in frames for row in f.batch(COUNTS).to_pylist()]  # type: ignore[misc]
+    for s, part in zip(slots, parts, strict=True):
+        part.end(highest_us=max(times, default=None) if says else None)
+        s.serve()
+        answers += part.answers()
+    return sorted(answers)
+
+
+Timed = st.lists(st.lists(st.tuples(st.sampled_from([0, 2, 4, 13]), st.integers(-20, 20)), max_size=5), min_size=1, max_size=5)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(Timed)
+def test_what_end_says_of_event_time_changes_nothing_where_one_slot_has_all_events(epochs: list[Rows]) -> None:
+    def run(*, says: bool) -> list[list[tuple[int, int]]]:
+        only = slot(policy=Policy(dead_letter=True))  # bad events, of key 13, are no part of event time
+        return [told([only], epoch, [rows], says=says) for epoch, rows in enumerate(epochs)]
+
+    assert run(says=True) == run(says=False)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(Timed)
+def test_a_slot_goes_by_the_time_of_events_that_another_slot_got(epochs: list[Rows]) -> None:
+    two, one = [slot(policy=Policy(dead_letter=True)) for _ in range(2)], slot(policy=Policy(dead_letter=True))
+    for epoch, rows in enumerate([*epochs, []]):
+        split = [[row for row in rows if row[0] % 4 == 2 * half] for half in range(2)]
+        bad = [row for row in rows if row[0] == 13]
+        assert told(two, epoch, [split[0] + bad, split[1]]) == told([one], epoch, [rows])
+
+
+def test_a_timer_is_due_by_an_event_that_another_slot_got() -> None:
+    two = [slot(), slot()]
+    assert told(two, 0, [[(0, 0)], [(2, 50)]]) == [(0, 1), (2, 1)]
+    assert told(two, 1, [[], []]) == [(0, 1001)], "its timer is of second 2; the highest event time, 50, was the other slot's"
+
+
 def test_behind_a_frame_that_failed_an_attempt_is_skipped_and_the_next_one_counts() -> None:
     s = slot()
     play(s, SCRIPT[:1])

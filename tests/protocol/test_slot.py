@@ -213,15 +213,33 @@ def test_the_failed_frame_of_a_keyed_operator_stays_in_the_log_and_its_lane_is_k
     assert slot.slot_stats(servers.queue(), P).base == 1
 
 
-def test_runs_are_numbered_as_they_come_but_a_late_one_of_an_earlier_start_is_stale(servers: Servers) -> None:
+def test_runs_are_ordered_by_when_they_were_planned_and_a_late_one_of_an_earlier_plan_is_stale(servers: Servers) -> None:
     state = servers.state()
-    assert checkpoints.run_ordinal(state, P, "s", "first", "c", 1000) == 1
-    assert checkpoints.run_ordinal(state, P, "s", "second", "c", 3000) == 2
-    assert checkpoints.run_ordinal(state, P, "s", "first", "c", 1000) == 1
+    first = checkpoints.run_order(state, P, "s", "first", "c", 1000)
+    second = checkpoints.run_order(state, P, "s", "second", "c", 3000)
+    assert 0 < first < second
+    assert checkpoints.run_order(state, P, "s", "first", "c", 1000) == first
+    assert checkpoints.run_order(state, P, "s", "first", "c", 2500) == first, "planned anew, as in foreachBatch: the same run"
     with pytest.raises(Stale, match="planned later"):
-        checkpoints.run_ordinal(state, P, "s", "zombie", "c", 2000)
+        checkpoints.run_order(state, P, "s", "zombie", "c", 2000)
     with pytest.raises(TwoProducers, match="uid="):
-        checkpoints.run_ordinal(state, P, "s", "second", "another call", 3000)
+        checkpoints.run_order(state, P, "s", "second", "another call", 3000)
+    assert checkpoints.newest_run(state, P, "s") == second
+    assert checkpoints.newest_run(state, P, "other") == 0
+
+
+def test_every_slot_orders_runs_alike_whichever_of_them_it_has_seen(servers: Servers) -> None:
+    state, now_ms = servers.state(), 1_795_000_000_000
+    here = [checkpoints.run_order(state, P, "s", run, "c", now_ms + at) for run, at in (("a", 0), ("b", 1), ("c", 2))]
+    there = checkpoints.run_order(state, "udo:t:1:", "s", "c", "c", now_ms + 2)
+
+    assert there == here[2] > here[1] > here[0], "a group that moves takes labels along that are compared there"
+
+
+def test_runs_of_one_plan_follow_one_another_as_they_are_first_seen(servers: Servers) -> None:
+    state, planned_ms = servers.state(), 1_795_000_000_000
+    orders = [checkpoints.run_order(state, P, "s", run, "c", planned_ms) for run in ("b", "a", "b", "c")]
+    assert orders[0] == orders[2] < orders[1] < orders[3] < checkpoints.run_order(state, P, "s", "d", "c", planned_ms + 1) < 1 << 53
 
 
 def test_a_status_wakes_waiting_lanes(servers: Servers) -> None:

@@ -175,8 +175,8 @@ class Run:
         return self.answer(self.processor.events(self.session, self.header(DATA, epoch), asked, numbers))
 
     def answer(self, done: Any) -> list[Any]:
-        answer, self.bad = done
-        return answer.to_pylist()  # type: ignore[no-any-return]
+        self.bad = done.bad
+        return done.answer.to_pylist()  # type: ignore[no-any-return]
 
     def end(self, epoch: int) -> list[Any]:
         header = self.header(END, epoch, groups=range(3))

@@ -82,9 +82,9 @@ class Attempt:
             columns.insert(1, pa.array(at, self.input.field(1).type))
         self.push(DATA, pa.record_batch(columns, schema=self.input), rows=len(keys))
 
-    def end(self, groups: Sequence[int] | None = None, *, void: bool = False) -> None:
+    def end(self, groups: Sequence[int] | None = None, *, void: bool = False, highest_us: int | None = None) -> None:
         """The attempt is complete."""
-        self.push(END, groups=self._groups if groups is None else groups, void=void)
+        self.push(END, groups=self._groups if groups is None else groups, void=void, highest_us=highest_us)
 
     def push(self, kind: Kind, batch: pa.RecordBatch | None = None, **header: Any) -> None:
         """One frame, as it is."""

@@ -20,6 +20,7 @@ from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
 from udo_cli.state_file import settled
 from udo_cli.state_text import entries
 from udo_interface import udo
+from udo_interface.call import _planned_ms
 from udo_interface.key_groups import groups_of
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -124,10 +125,12 @@ def test_one_dataframe_evaluated_twice_in_foreach_batch_counts_once(stream: Stre
 
 def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSession, count: str, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, count)
+    planned: set[int] = set()
     for _ in range(3):
         stream.add()
 
     def each(df: DataFrame, epoch: int) -> None:
+        planned.add(_planned_ms(df))
         stream.rows[epoch] = [tuple(r) for r in udo(count)(df, key="k").collect()]  # type: ignore[misc]
 
     query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "ckpt")).start()
@@ -135,6 +138,7 @@ def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSes
         query.processAllAvailable()
     finally:
         query.stop()
+    assert len(planned) == 1, "a run has one place among the runs, however often it plans"
     stream.check()
 
 

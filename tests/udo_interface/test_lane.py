@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -19,10 +20,11 @@ from udo_interface.place import GRACE_MS, Patience, Place, Stamp
 from udo_interface.store import Store, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.clock import FakeClock
-from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, UsageError, WaitTimeout
+from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, StrayAnswer, UsageError, WaitTimeout
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS, Limits
-from udo_protocol.queue import frame, lane_end, slot
+from udo_protocol.queue import frame, lane_end, route, slot
+from udo_protocol.queue.route import Route
 
 PREFIX = "udo:fraud:0:"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -50,7 +52,7 @@ class Bench:
         end = lane_end.LaneEnd(self.servers.queue(), PREFIX, name, limits or Limits())
         sender = Sender(end, place, SCHEMA, clock)
         sender.open()
-        return sender, Collector(end, place, expected, clock)
+        return sender, Collector(end, sender, expected, clock)
 
     def stop(self) -> None:
         for o in self._operators:
@@ -164,12 +166,91 @@ def test_an_answer_with_other_columns_is_a_schema_error(bench: Bench) -> None:
         run(bench.lane(), [batch(5)])
 
 
-def test_a_number_out_of_order_is_a_protocol_error(bench: Bench) -> None:
+def crafted(number: int, lane: str = "l1", first: int = 0) -> bytes:
+    """An answer of one row, by an operator that knows no order."""
+    header = frame.Header(lane=lane, number=number, kind=frame.ANSWER, version="1", schema=identity(SCHEMA))
+    return b"".join(map(bytes, frame.encode(header, batch(first, 1))))
+
+
+def sent(bench: Bench, frames: int) -> tuple[Sender, Collector]:
+    """A lane that has sent so many frames, which nobody processes."""
     sender, collector = bench.lane()
+    for n in range(frames):
+        for _, pieces in sender.encode(batch(n)):
+            sender.push(pieces)
+    sender.settle()
+    return sender, collector
+
+
+def test_answers_in_any_order_and_twice_reach_their_own_frames_once(bench: Bench) -> None:
+    _, collector = sent(bench, 4)
     conn = bench.servers.queue()
-    conn.call("RPUSH", f"{PREFIX}out:l1", frame.encode(frame.Header(lane="l1", number=2, kind=frame.ANSWER)))
-    with pytest.raises(ProtocolError, match="expected the answer to frame 1 .* got number 2"):
+    conn.call("RPUSH", f"{PREFIX}out:l1", *(crafted(n, first=10 * n) for n in (3, 2, 2)))
+    assert collector.poll() == [], "that to the first frame is lacking"
+    conn.call("RPUSH", f"{PREFIX}out:l1", *(crafted(n, first=10 * n) for n in (1, 1, 3)))
+    assert [b["id"][0].as_py() for b in collector.poll()] == [10, 20, 30]
+    conn.call("RPUSH", f"{PREFIX}out:l1", *(crafted(n, first=10 * n) for n in (2, 4)))
+    assert [b["id"][0].as_py() for b in collector.wait()] == [40]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (crafted(1, "l2"), "lane l1 was given the answer to frame 1 of lane l2"),
+        (crafted(3), "lane l1 was given the answer to frame 3; it has sent 2"),
+        (crafted(0), "lane l1 was given the answer to frame 0; it has sent 2"),
+    ],
+)
+def test_an_answer_that_is_nobodys_is_refused_and_given_to_nobody(bench: Bench, answer: bytes, why: str) -> None:
+    _, collector = sent(bench, 2)
+    bench.servers.queue().call("RPUSH", f"{PREFIX}out:l1", answer)
+    with pytest.raises(StrayAnswer, match=rf"operator fraud@1 .* did not answer with a proper frame: {why}"):
         collector.poll()
+
+
+def test_a_route_that_changes_under_load_loses_doubles_and_reorders_nothing(bench: Bench) -> None:
+    operator, manager, stop = bench.operator(), bench.servers.queue(), threading.Event()
+
+    def change() -> None:
+        for version in itertools.count(1):
+            route.change(manager, PREFIX, Route(version, (PREFIX,)))
+            if stop.wait(0.0005):
+                return
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        # Small and large frames, which travel differently, several of them under way.
+        sent = [batch(10_000 * n, 2_000 if n % 5 == 0 else 2) for n in range(400)]
+        lane = bench.lane(limits=Limits(retained_bytes=200_000))
+        answered = run(lane, sent, window=8)
+    finally:
+        stop.set()
+        changing.join()
+
+    assert pa.Table.from_batches(answered) == pa.Table.from_batches(sent)
+    assert [h.number for h in operator.headers] == list(range(1, len(sent) + 1))
+    assert lane[0]._end.route.version > 10, "the lane was told of changes again and again"
+
+
+def test_a_lane_waits_for_a_slot_that_is_still_to_be_told_of_its_route(bench: Bench) -> None:
+    bench.operator()
+    lane, manager = bench.lane(), bench.servers.queue()
+    lane[0]._end.route = Route(5, (PREFIX,))
+    route.change(manager, PREFIX, Route(4, (PREFIX,)))
+    telling = threading.Timer(0.05, lambda: route.change(manager, PREFIX, Route(5, (PREFIX,))))
+    telling.start()
+    assert len(run(lane, [batch(0), batch(2)])) == 2
+    telling.join()
+
+
+def test_a_lane_whose_events_go_to_another_slot_by_now_is_told_where(bench: Bench) -> None:
+    sender, _ = bench.lane()
+    route.change(bench.servers.queue(), PREFIX, Route(1, ("udo:fraud:1:",)))
+    [(_, pieces)] = sender.encode(batch(0))
+    sender.push(pieces)
+    with pytest.raises(ProtocolError, match="was opened to udo:fraud:0:, and its events go to udo:fraud:1: by now"):
+        sender.settle()
 
 
 def test_a_full_log_is_waited_for_until_the_operator_makes_room(bench: Bench) -> None:

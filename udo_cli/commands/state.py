@@ -12,6 +12,7 @@ import click
 
 from udo_cli import base, completing
 from udo_protocol.errors import NotFound, Unavailable
+from udo_protocol.limits import RUNS_OF_A_PLAN
 
 if TYPE_CHECKING:
     from udo_protocol.node.api import Node
@@ -73,12 +74,19 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
         return
     broken = [r for r in rows if r["broken"]]
     shown = [
-        (r["deployment"], r["session"], r["node"], "in use" if r["in_use"] else "orphan", _number(r["last_epoch"]), r["run"])
+        (
+            r["deployment"],
+            r["session"],
+            r["node"],
+            "in use" if r["in_use"] else "orphan",
+            _number(r["last_epoch"]),
+            r["planned_at"] or "unknown",
+        )
         + (r["keys"], output.size(r["bytes"]), r["changed_at"])
         for r in rows
         if not r["broken"]
     ]
-    columns = ("DEPLOYMENT", "SESSION", "NODE", "USE", "LAST EPOCH", "RUN", "KEYS", "SIZE", "CHANGED")
+    columns = ("DEPLOYMENT", "SESSION", "NODE", "USE", "LAST EPOCH", "PLANNED", "KEYS", "SIZE", "CHANGED")
     output.table(columns, shown, f"no sessions: no keyed operator has ended an epoch on {', '.join(asked)}")
     for r in broken:
         click.echo(f"{r['deployment']}: its sessions cannot be read: {r['broken']}")
@@ -249,6 +257,7 @@ def _row(node: str, s: pb.StateSession) -> dict[str, Any]:
         "lanes": s.lanes,
         "last_epoch": s.last_ended if s.HasField("last_ended") else None,
         "run": s.run,
+        "planned_at": _when(s.run / RUNS_OF_A_PLAN / 1000) if s.run >= RUNS_OF_A_PLAN else None,
         "keys": s.keys,
         "bytes": s.bytes,
         "changed_at": _when(s.changed_at),

@@ -36,7 +36,7 @@ class OpenLaneRequest(_message.Message):
     def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ...) -> None: ...
 
 class OpenLaneReply(_message.Message):
-    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy", "backoff_ceiling_us")
+    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy", "timed", "backoff_ceiling_us")
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class OpenLaneReply(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    TIMED_FIELD_NUMBER: _ClassVar[int]
     BACKOFF_CEILING_US_FIELD_NUMBER: _ClassVar[int]
     operator: str
     version: str
@@ -70,8 +71,9 @@ class OpenLaneReply(_message.Message):
     run: int
     key: _containers.RepeatedScalarFieldContainer[str]
     policy: str
+    timed: bool
     backoff_ceiling_us: int
-    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., backoff_ceiling_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., timed: _Optional[bool] = ..., backoff_ceiling_us: _Optional[int] = ...) -> None: ...
 
 class SlotAddress(_message.Message):
     __slots__ = ("prefix", "queue_socket", "run_id", "user", "password")

@@ -1,7 +1,8 @@
-"""Who may do what on a queue or state server, as rules of Redis' access control: an instance, and a lane's two ends.
+"""Who may do what on a queue or state server, as rules of Redis' access control: an instance, and a slot's lanes.
 
-Only words, no I/O. A server function runs with its caller's rights, so the keys that udo.lua touches are listed too; what
-is not listed here is refused. `owner` and `route` are for reading only: who may change them decides who answers.
+Only words, no I/O. A server function runs with its caller's rights, so the keys that udo.lua touches are listed too. Every key is
+named, with `*` only behind the name of its kind: what is not listed is refused, also a key that is invented later. `owner` and
+`route` are for reading only: who may change them decides who answers.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from collections.abc import Iterable
 from udo_protocol.errors import Conflict
 from udo_protocol.queue import keys
 
-# Rules are tried one after the other for each key of each command, so the first one takes in all that is busy: what begins with
-# another letter than those that it may only read, or that are none of its business (`newest:*`, `used:*`).
-_INSTANCE_WRITES = ("[^orsfnu]*", "out:*", "sizes", "", "schema:*", "served:*", "servedbytes:*")
-_INSTANCE_READS = ("owner", "route", "status", "failed")
+# Rules are tried one after the other for each key of each command: they stand by how often a small frame needs them. `%R~`: to read
+# only. `` is the prefix itself, which a function is called with.
+_INSTANCE = ("%R~owner", "base", "emitted", "bell:*", "in", "", "lane:*", "out:*", "%R~mirrors", "pins", "sizes", "bytes", "parked")
+_INSTANCE_SELDOM = ("waiting", "turning", "behind", "ends", "served:*", "servedbytes:*", "schema:*", "%R~failed")
 _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
     hset hdel hgetall incrby decrby sadd smembers"""
-# `` is the prefix itself, which a function is called with.
 _COMPARING_WRITES = ("", "pins", "schema:*")
 _COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "mirrors", "failed")
 _COMPARING_COMMANDS = "info multi exec fcall get set mget exists del pexpire time lrange lindex lpop rpush blpop hset hdel decrby smembers"
@@ -45,14 +45,22 @@ _STATE_READS = ("owner", "cut")
 _STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lrange hget hset hdel
     hgetall hkeys hmget hexists hstrlen ltrim exists rename pttl time xadd xrange xtrim"""
 _LETTER_COMMANDS = "info multi exec watch unwatch waitaof mget hset hdel hkeys hstrlen"
-_LANE_WRITES = ("lane:*", "in", "bytes", "out:*", "sizes", "parked", "", "bell:*", "newest:*", "schema:*", "lanes")
-_LANE_READS = ("route", "status", "base", "emitted", "owner")
-_LANE_COMMANDS = """info client|id multi exec fcall get set mget exists del pexpire time llen lrange lpush rpush ltrim
-    blpop hget hset hsetnx hdel incrby sadd srem scard spop srandmember"""
+_LANE = ("lane:*", "bell:*", "out:*", "", "bytes", "in", "sizes", "parked", "%R~route", "newest:*", "lanes", "schema:*")
+_LANE_SELDOM = ("%R~status", "%R~emitted", "%R~base", "%R~owner")
+_LANE_COMMANDS = """info client|id multi exec fcall get set exists del pexpire lrange lpush rpush ltrim blpop
+    hget hset hsetnx incrby sadd srem scard spop srandmember"""
 
 
-def _rules(commands: str, writes: Iterable[str], reads: Iterable[str]) -> list[str]:
-    return ["resetkeys", "-@all", *(f"+{c}" for c in commands.split()), *(f"~{k}" for k in writes), *(f"%R~{k}" for k in reads)]
+def _rules(commands: str, writes: Iterable[str], reads: Iterable[str] = ()) -> list[str]:
+    """In this order; a write that says `%R~` is none."""
+    patterns = [k if k.startswith("%R~") else f"~{k}" for k in (*writes, *(f"%R~{k}" for k in reads))]
+    return ["resetkeys", "-@all", *(f"+{c}" for c in commands.split()), *patterns]
+
+
+def _in(prefix: str, names: Iterable[str]) -> list[str]:
+    """These keys of a slot."""
+    p = _literal(prefix)
+    return [f"%R~{p}{k.removeprefix('%R~')}" if k.startswith("%R~") else p + k for k in names]
 
 
 def warm(instance: str) -> list[str]:
@@ -62,9 +70,8 @@ def warm(instance: str) -> list[str]:
 
 def queue(prefix: str, instance: str) -> list[str]:
     """On the queue server, an instance attached to a slot."""
-    p = _literal(prefix)
-    writes = [*(p + k for k in _INSTANCE_WRITES), f"{p}stats:{instance}", f"{p}ready:{instance}", keys.warm(instance)]
-    return _rules(_INSTANCE_COMMANDS, writes, [*(p + k for k in _INSTANCE_READS), keys.HEARTBEAT])
+    own = (f"stats:{instance}", f"ready:{instance}")
+    return _rules(_INSTANCE_COMMANDS, [*_in(prefix, (*_INSTANCE, *_INSTANCE_SELDOM, *own)), keys.warm(instance)], [keys.HEARTBEAT])
 
 
 def comparing(prefix: str, instance: str) -> list[str]:
@@ -84,10 +91,11 @@ def state(prefix: str) -> list[str]:
 
 
 def reading(prefix: str) -> list[str]:
-    """On the state server, an instance that reads the owner's changelog and never becomes owner: it has a lease there, and changes
-    nothing else."""
+    """On the state server, an instance that reads the owner's changelog and never becomes owner: it has a lease there and may trim what
+    all have read, but appends nothing."""
     p = _literal(prefix)
-    return _rules(_STATE_COMMANDS, [p + k for k in _CHANGELOG_WRITES], [p + k for k in (*_STATE_READS, *_STATE_WRITES) if k])
+    commands = _STATE_COMMANDS.replace("xadd ", "")
+    return _rules(commands, [p + k for k in _CHANGELOG_WRITES], [p + k for k in (*_STATE_READS, *_STATE_WRITES) if k])
 
 
 def letters(prefix: str) -> list[str]:
@@ -96,9 +104,9 @@ def letters(prefix: str) -> list[str]:
     return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}reading"])
 
 
-def lane() -> list[str]:
-    """On the queue server, producers and collectors of every deployment."""
-    return _rules(_LANE_COMMANDS, [f"udo:*:{k}" for k in _LANE_WRITES], [f"udo:*:{k}" for k in _LANE_READS])
+def lanes(prefix: str) -> list[str]:
+    """On the queue server, producers and collectors of one slot."""
+    return _rules(_LANE_COMMANDS, _in(prefix, (*_LANE, *_LANE_SELDOM)))
 
 
 def _literal(prefix: str) -> str:

@@ -1,4 +1,4 @@
-"""One blocking connection to a queue or state server over a Unix socket: the hot path's own RESP codec.
+"""One blocking connection to a queue or state server (transport.py): the hot path's own RESP codec.
 
 It never reconnects and never retries: a lost connection is ServerLost, and whoever owns the attempt starts over. A server that
 does not answer in time counts as lost too: its replies would be taken for those to later commands. Bulk replies arrive in
@@ -8,7 +8,6 @@ buffers of their own and large arguments leave without being joined, so payload 
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from udo_protocol.errors import PeerError, ProtocolError, ServerLost, Unauthorized
 from udo_protocol.limits import SERVER_WAIT_S
+from udo_protocol.queue import transport
 from udo_protocol.queue.frame import Bytes
 
 Arg = bytes | bytearray | memoryview | str | int | Sequence[Bytes]
@@ -53,12 +53,21 @@ class Login:
 
 
 class Connection:
-    """A connection; `run_id` is the server's: another one after each start. Not safe for use by several threads at once."""
+    """A connection; `run_id` is the server's: another one after each start. Not safe for use by several threads at once.
+
+    `path`: of its Unix socket, or `rediss://host:port` with the certificates `tls`.
+    """
 
     def __init__(
-        self, socket_path: str, *, run_id: str | None = None, timeout_s: float = SERVER_WAIT_S, login: Login | None = None
+        self,
+        path: str,
+        *,
+        run_id: str | None = None,
+        timeout_s: float = SERVER_WAIT_S,
+        login: Login | None = None,
+        tls: transport.Tls | None = None,
     ) -> None:
-        self.path, self.login = socket_path, login
+        self.path, self.login = path, login
         self._timeout_s = 0.0
         self._held: list[Any] = []  # commands that wait for the next write
         self._buffer = bytearray(_RECEIVE_BYTES)
@@ -66,16 +75,12 @@ class Connection:
         self._start = self._end = 0
         self.bulk_bytes = _BULK_BYTES
         self._budget_bytes: int | None = None
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A server that hangs takes in neither connections nor commands once its buffers are full.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
         try:
-            self._socket.connect(socket_path)
+            self._socket = transport.connect(path, timeout_s, tls)
         except BlockingIOError:
-            self._silent(timeout_s)
+            raise self._gone(f"it did not answer within {timeout_s:g} s") from None
         except OSError as e:
-            self._socket.close()
-            raise ServerLost(f"no server answers on {socket_path}: {e}; is the node manager running? (udo status)") from e
+            raise ServerLost(f"no server answers on {path}: {e}; is the node manager running? (udo status)") from e
         self.default_timeout_s = timeout_s
         self._set_timeout(timeout_s)
         try:
@@ -86,7 +91,7 @@ class Connection:
         self.run_id = next(line[7:] for line in info.splitlines() if line.startswith("run_id:"))
         if run_id is not None and run_id != self.run_id:
             self.close()
-            raise ServerLost(f"the server on {socket_path} was restarted: expected run {run_id}, found {self.run_id}; what it held is gone")
+            raise ServerLost(f"the server on {path} was restarted: expected run {run_id}, found {self.run_id}; what it held is gone")
 
     def _greet(self) -> str:
         """Log in and ask who the server is, in one round trip; Unauthorized if it does not know the login."""
@@ -309,17 +314,14 @@ class Connection:
 
     def _lost(self, why: object) -> Any:
         self.close()
-        raise ServerLost(f"the server on {self.path} is gone: {why}; what was under way has to be retried") from None
+        raise self._gone(why) from None
+
+    def _gone(self, why: object) -> ServerLost:
+        return ServerLost(f"the server on {self.path} is gone: {why}; what was under way has to be retried")
 
     def _silent(self, waited_s: float) -> Any:
         self._lost(f"it did not answer within {waited_s:g} s")
 
     def _set_timeout(self, seconds: float) -> None:
-        # The kernel's own receive time-out keeps the socket blocking: no poll() before every read.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
+        self._socket.wait_at_most(seconds)
         self._timeout_s = seconds
-
-
-def _timeval(seconds: float) -> bytes:
-    whole = int(seconds)
-    return struct.pack("ll", whole, int((seconds - whole) * 1e6))

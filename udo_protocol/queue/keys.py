@@ -12,6 +12,8 @@
 | `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON              |
 | `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
 | `parked`         | queue        | set    | readers that wait on their doorbell                             |
+| `lanes`          | queue        | set    | the lanes that are open, and some that no longer are            |
+| `waiting`        | queue        | set    | standbys that wait for their promotion                          |
 | `bell:{reader}`  | queue        | list   | doorbell of one reader, length <= 1                             |
 | `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits;  |
 |                  |              |        | `client`: the id of the connection that it ends with            |
@@ -34,7 +36,7 @@
 | `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.state.durable)                     |
-| `runs:{session}` | state        | hash   | run id -> ordinal, in order of first sight                      |
+| `runs:{session}` | state        | hash   | run id -> `order planned_ms call`                               |
 | `homes`          | state        | hash   | session -> `version home|stored|former`: what it is to this node |
 | `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
 | `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate, keys, bytes      |

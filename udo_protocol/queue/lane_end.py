@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.clock import Clock
-from udo_protocol.errors import LaneExpired
+from udo_protocol.errors import LaneExpired, ProtocolError
 from udo_protocol.formats.schema import schema_id
 from udo_protocol.limits import DEFAULT, INLINE_BYTES, Limits
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Bytes, Frame, decode
+from udo_protocol.queue.route import Route
 from udo_protocol.queue.slot import slot_status, stored_schema
 
 # A parked collector gets `+OK` and `:0` at once and the rest, which is longer, when it is woken: it sleeps through these.
@@ -56,6 +57,7 @@ class LaneEnd:
 
     def __init__(self, conn: Connection, prefix: str, lane: str, limits: Limits = DEFAULT, clock: Clock | None = None) -> None:
         self.conn, self.prefix, self.lane, self.limits = conn, prefix, lane, limits
+        self.route = Route(0, (prefix,))
         self._out, self._bell = f"{prefix}out:{lane}", f"{prefix}bell:{lane}"
         conn.bulk_bytes = limits.answer_bytes
         self._collected = 0
@@ -72,20 +74,17 @@ class LaneEnd:
         """How many lanes are open in this slot."""
         return int(self.conn.call("SCARD", f"{self.prefix}lanes"))
 
-    def push(
-        self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = ""
-    ) -> PushReply:
+    def push(self, n: int, prev: int, frame: Sequence[Bytes], *, control: bool = False, part: str = "", label: str = "") -> PushReply:
         """Append frame `n`; `prev` is the number of the last frame this lane sent to this slot (0: none)."""
-        self.send_push(n, prev, frame, route=route, control=control, part=part, label=label)
+        self.send_push(n, prev, frame, control=control, part=part, label=label)
         return self.push_reply()
 
-    def send_push(
-        self, n: int, prev: int, frame: Sequence[Bytes], *, route: int = 0, control: bool = False, part: str = "", label: str = ""
-    ) -> None:
+    def send_push(self, n: int, prev: int, frame: Sequence[Bytes], *, control: bool = False, part: str = "", label: str = "") -> None:
         """Push without waiting, at any depth: a refused frame refuses those behind it as GAP. Pair with push_reply."""
         size = sum(map(len, frame))
         bound = self.limits.retained_bytes + (self.limits.reserve_bytes if control else 0)
-        decide = ("FCALL", "udo_accept", 1, self.prefix, self.lane, n, prev, route, size, bound, self.limits.lane_ttl_ms, part, label)
+        route, ttl_ms = self.route.version, self.limits.lane_ttl_ms
+        decide = ("FCALL", "udo_accept", 1, self.prefix, self.lane, n, prev, route, size, bound, ttl_ms, part, label)
         self._inline.append(size < INLINE_BYTES)
         if size < INLINE_BYTES:
             self.conn.send([(*decide, frame)])
@@ -96,6 +95,20 @@ class LaneEnd:
         """Outcome of the oldest push not yet replied to."""
         reply = self.conn.reply() if self._inline.popleft() else self.conn.receive_transaction(2)[1]
         return PushReply(Push(reply[0].decode()), reply[1] if len(reply) > 1 else None)
+
+    def follow(self, moved: PushReply) -> bool:
+        """Go by the newer route of a MOVED answer; False if it is not newer: the slot is still to be told of the one gone by here.
+
+        ProtocolError if it leads to other slots: what was sent here so far is answered, the rest has to be sent from a new lane.
+        """
+        route = Route.decode(moved.value)
+        if route.version <= self.route.version:
+            return False
+        if route.slots != self.route.slots:
+            there = ", ".join(route.slots)
+            raise ProtocolError(f"lane {self.lane} was opened to {', '.join(self.route.slots)}, and its events go to {there} by now")
+        self.route = route
+        return True
 
     def poll(self) -> list[Frame]:
         """Answers that are there now, in order."""

@@ -106,14 +106,14 @@ def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
     return Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), run_id, answers)
 
 
-def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: str = "", started_ms: int = 0) -> int:
-    """1, 2, 3 ...: the session's runs as they were first seen; TwoProducers for a second call in one.
+def run_order(state: Connection, prefix: str, session: str, run: str, call: str = "", planned_ms: int = 0) -> int:
+    """The place of a run among those of its session, above 0, the same on every slot: by when it was planned.
 
-    Stale for a run that started before the newest one and is only seen now: numbered by sight, a late task of a driver
-    that is gone would make the driver's successor stale for ever (tests/model, runs_in_start_order).
+    TwoProducers for a second call in one run. Stale for a run that was planned before the newest one and is only seen now: ordered
+    by sight, a late task of a driver that is gone would make the driver's successor stale for ever (tests/model, runs_in_start_order).
     """
-    ordinal, known = state.call("FCALL", "udo_run", 1, prefix, session, run, call, started_ms)
-    if ordinal < 0:
+    order, known = state.call("FCALL", "udo_run", 1, prefix, session, run, call, planned_ms)
+    if order < 0:
         raise Stale(
             f"session {session} of {prefix.split(':')[1]}: a run of the query that was planned later is known, this one's answers do not "
             "count. If it is the newest, build its DataFrame anew (call udo(...) again) before starting it"
@@ -122,7 +122,12 @@ def run_ordinal(state: Connection, prefix: str, session: str, run: str, call: st
         raise TwoProducers(
             f"session {session} of {prefix.split(':')[1]} is used by two calls in one query; give each a name: udo(..., uid='first')"
         )
-    return int(ordinal)
+    return int(order)
+
+
+def newest_run(state: Connection, prefix: str, session: str) -> int:
+    """The last of the session's known runs in their order; 0: none is known."""
+    return max((int(bytes(known).split(b" ", 1)[0]) for known in state.call("HVALS", f"{prefix}runs:{session}")), default=0)
 
 
 def cut(state: Connection, prefix: str) -> dict[str, tuple[int, str]]:

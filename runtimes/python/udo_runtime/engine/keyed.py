@@ -28,7 +28,7 @@ from udo_runtime.engine.letters import KeyedLetters, Sizes
 from udo_runtime.engine.replies import Replies, failure, require_bounded
 from udo_runtime.execution.bad_events import Bad, empty, joined
 from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.execution.keyed import KeyedProcessor, label_of
+from udo_runtime.execution.keyed import KeyedProcessor, Processed, label_of
 from udo_runtime.execution.keyed_bad_events import Again
 from udo_runtime.state import restoring
 from udo_runtime.state.missed import Missed
@@ -213,17 +213,17 @@ class Engine:
             rows = restoring.answer(session, frame, reply, self._limits.frame_bytes)
             return header.lane, encode(reply, rows)
         if header.kind == END:
-            answer = yield from self._end(session, header)
+            done = yield from self._end(session, header)
         elif header.kind == DATA:
-            answer = yield from self._events(session, frame)
+            done = yield from self._events(session, frame)
         else:
             raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
-        if answer is None:
+        if done is None:
             return None
-        require_bounded(answer, self._limits)
-        return self._replies.events(header, answer)
+        require_bounded(done.answer, self._limits)
+        return self._replies.events(header, done.answer, done.highest_us)
 
-    def _events(self, session: Session, frame: Frame) -> Steps[pa.RecordBatch | None]:
+    def _events(self, session: Session, frame: Frame) -> Steps[Processed | None]:
         header = frame.header
         # Text that is none is one event's fault: events are looked at one by one.
         batch = frame.batch((yield FindSchema(header.schema)), text=False)
@@ -234,16 +234,14 @@ class Engine:
         if self.groups is not None:
             batch = in_groups(batch, batch, self.groups)
             if not batch.num_rows:
-                return empty(self._output)
+                return Processed(empty(self._output), ())
         events, numbers = conform(batch, self._input), batch.column(GROUP_COLUMN)
-        done = yield Execute(batch.num_rows, lambda: self.processor.events(session, header, events, numbers))
-        if done is None:
-            return None
-        answer, bad = done
-        yield from self._keep(header, bad)
-        return answer
+        done: Processed | None = yield Execute(batch.num_rows, lambda: self.processor.events(session, header, events, numbers))
+        if done is not None:
+            yield from self._keep(header, done.bad)
+        return done
 
-    def _end(self, session: Session, header: Header) -> Steps[pa.RecordBatch | None]:
+    def _end(self, session: Session, header: Header) -> Steps[Processed | None]:
         """What it means for dead letters is noted for the checkpoint that follows."""
         if self.groups is not None:
             header, whole = Header(), header
@@ -253,11 +251,10 @@ class Engine:
         letters, settled = yield from self.letters.due(session, label, [] if header.void or header.job else header.groups)
         events, failed = self._sent_again(letters)
         again = Again(joined(events.values(), self._input), [name.group for name in events]) if events else None
-        done = yield Execute(len(events) or None, lambda: self.processor.end(session, header, again))
+        done: Processed | None = yield Execute(len(events) or None, lambda: self.processor.end(session, header, again))
         if done is None:
             return None
-        answer, bad = done
-        yield from self._keep(header, bad)
+        yield from self._keep(header, done.bad)
         self.processor.complete(session, header)
         names = list(events)
         for row, wrong in (again.failed if again else {}).items():
@@ -265,7 +262,7 @@ class Engine:
             failed[names[row]] = replace(old, code=new.code, reason=new.reason, traceback=new.traceback, replays=old.replays + 1)
         self.letters.end(session.name, label, header.groups, void=header.void)
         self.letters.replayed(session.name, label.epoch, events.keys() - failed.keys(), failed, settled)
-        return answer
+        return done
 
     def _sent_again(self, letters: Mapping[KeyedName, Letter]) -> tuple[dict[KeyedName, pa.RecordBatch], dict[KeyedName, Letter]]:
         """The events of dead letters that are sent again, and the letters whose events do not fit the operator any more."""

@@ -22,9 +22,11 @@ class Replies:
         """The header of an answer to a frame."""
         return Header(lane=to.lane, number=to.number, kind=kind, version=self._version, trace=to.trace)
 
-    def events(self, to: Header, answer: pa.RecordBatch) -> Answer:
-        """The operator's own answer."""
+    def events(self, to: Header, answer: pa.RecordBatch, highest_us: int | None = None) -> Answer:
+        """The operator's own answer; `highest_us`: the highest event time of what it answers, if it goes by event time."""
         reply = self.header(to, ANSWER)
+        if highest_us is not None:
+            reply.highest_us = highest_us
         reply.rows = answer.num_rows
         reply.schema = self._schema
         return to.lane, encode(reply, answer if answer.num_rows else None)

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,14 @@ class KeyedConfig:
         return self.commit == "frame"
 
 
+class Processed(NamedTuple):
+    """What a frame came to: its answer, its bad events, and of the others the highest event time, µs since the epoch."""
+
+    answer: pa.RecordBatch
+    bad: Sequence[Bad]
+    highest_us: int | None = None
+
+
 class KeyedProcessor:
     """Runs a per-event operator over keyed frames of any session."""
 
@@ -66,10 +74,8 @@ class KeyedProcessor:
         """Of the state that the operator reads and writes."""
         return self._keyed.state_version
 
-    def events(
-        self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array
-    ) -> tuple[pa.RecordBatch, Sequence[Bad]] | None:
-        """The answer to a DATA frame whose events lie in the key groups `numbers`, and its bad events; None: STALE, nothing has changed."""
+    def events(self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array) -> Processed | None:
+        """A DATA frame whose events lie in the key groups `numbers`; None: STALE, nothing has changed."""
         label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty):
             return None
@@ -87,20 +93,20 @@ class KeyedProcessor:
             answer = self._nothing if self.on_trial else rows_to_batch(answers, self._output)
         else:
             answer, bad = self._tolerant(session, batch, column, self.policy)
-        self._saw(session, batch, bad, partition)
-        return answer, bad
+        return Processed(answer, bad, self._saw(session, batch, bad, partition))
 
-    def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[Bad], partition: int) -> None:
-        """The highest event time of a frame, but for its bad events."""
+    def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[Bad], partition: int) -> int | None:
+        """Note the highest event time of a frame, but for its bad events."""
         if self._keyed.time_column is None or batch.num_rows <= len(bad):
-            return
+            return None
         times = batch.column(self._keyed.time_column)
         if bad:
             rows = {b.row for b in bad}
             times = times.take([i for i in range(batch.num_rows) if i not in rows])
-        highest = pc.max(times).as_py()
-        if highest is not None:
-            session.saw(to_us(highest), partition)
+        if (highest := pc.max(times).as_py()) is None:
+            return None
+        session.saw(highest_us := to_us(highest), partition)
+        return highest_us
 
     def _events_and_keys(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[Any]]:
         events = batch.to_pylist()
@@ -209,10 +215,11 @@ class KeyedProcessor:
                 raise not_answers(told, self._output.names, event) or self._wrong(answer, event)
         return answers
 
-    def end(self, session: Session, header: Header, again: Again | None = None) -> tuple[pa.RecordBatch, Sequence[Bad]] | None:
-        """The answer to an END frame: due timers of the lane's groups fire; `complete` follows. And the bad ones. None: STALE.
+    def end(self, session: Session, header: Header, again: Again | None = None) -> Processed | None:
+        """An END frame: due timers of the lane's groups fire; `complete` follows. None: STALE.
 
-        `again` are dead letters that take part in this epoch, before its timers; which of them failed is noted there.
+        It says the highest event time of its partition, of which other slots may have had the event. `again` are dead letters that take
+        part in this epoch, before its timers; which of them failed is noted there.
         """
         label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty):
@@ -221,6 +228,8 @@ class KeyedProcessor:
             return None
         answer, bad = self._nothing, list[Bad]()
         if not header.void:
+            if self._keyed.time_column is not None and header.HasField("highest_us"):
+                session.saw(header.highest_us, partition)
             watermark = session.watermark_us(label.epoch, self._keyed.delay_us)
             self._ctx._groups, self._ctx._watermark_us = session.groups, watermark
             replayed = self._sent_again(session, again, partition) if again else answer
@@ -228,7 +237,7 @@ class KeyedProcessor:
                 answer, bad = self._fire(session, header.groups, watermark)
             if replayed.num_rows:
                 answer = joined([replayed, answer], self._output)
-        return answer, bad
+        return Processed(answer, bad)
 
     def complete(self, session: Session, header: Header) -> None:
         """The groups of an END that `end` has answered are complete. ProcessingError if their state cannot be stored."""

@@ -1,6 +1,6 @@
 """One key group of one session: values, and what is needed to take an attempt back. No I/O.
 
-A label is (run ordinal, epoch, task attempt). A group holds the values of the newest attempt that touched it, `undo` to
+A label is (run, epoch, task attempt), runs as they were planned. A group holds the values of the newest attempt that touched it, `undo` to
 get from there to the values before the epoch (the base), whether that attempt was ENDed, and, when a newer attempt
 touched an ENDed group, the ENDed values as a `candidate`. Each rule closes a hole: tests/model shows the counterexample.
 """
