@@ -29,7 +29,7 @@ from udo_protocol.queue import access as rules
 from udo_protocol.queue import keys, lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection, Login, ReplyError
 from udo_protocol.queue.frame import ANSWER, DATA, Header, encode
-from udo_protocol.state import checkpoints
+from udo_protocol.state import changelog, checkpoints
 
 MINE, OTHER = "udo:mine:0:", "udo:other:0:"
 _attempts = itertools.count(10)
@@ -65,7 +65,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         servers.start()
         logins = {name: Login(name, servers.admit("queue", name, rules.warm(name))) for name in ("i1", "i2")}
         logins["c1"] = Login("c1", servers.admit("queue", "c1", rules.comparing(MINE, "c1")))
-        servers.widen("state", "c1", rules.following(MINE, "c1"))
+        servers.widen("state", "c1", rules.reading(MINE))
         servers.widen("state", "i1", rules.state(MINE))
         servers.widen("queue", "i1", rules.queue(MINE, "i1"))
         with contextlib.ExitStack() as opened:
@@ -146,11 +146,11 @@ def test_nobody_reaches_a_slot_of_a_neighbouring_name(node: Node, user: str, oth
 @pytest.mark.parametrize(
     ("user", "role", "names"),
     [
-        ("i1", "queue", ["stats:i2", "ready:i2", "compared:i1", "differ:i1", "newest:x", "used:s", "lanes", "diff", "ckpt", "invented"]),
+        ("i1", "queue", ["stats:i2", "ready:i2", "compared:i1", "differ:i1", "newest:x", "used:s", "lanes", "mirrors", "ckpt", "invented"]),
         ("c1", "queue", ["stats:i1", "bell:i1", "out:l1", "lane:l1", "compared:i1", "in", "emitted", "base", "parked", "invented"]),
-        ("c1", "state", ["journal:i1", "ckpt", "m:s", "g:s:1", "d:s:1", "dead", "sessions", "kept", "invented"]),
+        ("c1", "state", ["cut", "ckpt", "m:s", "g:s:1", "d:s:1", "dead", "sessions", "kept", "invented"]),
         ("i1", "state", ["runs:s", "homes", "cut", "tokens", "owner", "invented"]),
-        ("lane", "queue", ["owner", "emitted", "base", "pins", "diff", "stats:i1", "ready:i1", "used:s", "waiting", "invented"]),
+        ("lane", "queue", ["owner", "emitted", "base", "pins", "mirrors", "stats:i1", "ready:i1", "used:s", "waiting", "invented"]),
     ],
 )
 def test_a_neighbouring_key_of_its_own_slot_cannot_be_written(node: Node, user: str, role: str, names: list[str]) -> None:
@@ -161,12 +161,26 @@ def test_a_neighbouring_key_of_its_own_slot_cannot_be_written(node: Node, user: 
         assert manager.call("EXISTS", f"{MINE}{name}") == 0
 
 
+def test_who_only_reads_the_changelog_appends_nothing(node: Node) -> None:
+    conn = node.connect("c1", "state")
+    refused(conn, "XADD", f"{MINE}changelog", "9-0", "entry", "x")
+    assert changelog.join(conn, MINE, "c1") == 0
+    changelog.hold(conn, MINE, "c1", 0)
+    conn.call(*changelog.appending(MINE, b"x"))
+    assert changelog.read(conn, MINE, "c1", 0)[0] == []
+    conn.call(*changelog.leaving(MINE, "c1"))
+
+
 def test_every_rule_names_a_key_of_the_table() -> None:
     rows = re.findall(r"^\| (`.+?`) *\|", keys.__doc__ or "", re.MULTILINE)
     names = {re.sub(r"\{\w+\}", "*", name) for row in rows for name in re.findall(r"`([^`]+)`", row)}
     names |= {re.sub(r"(:\*)+", ":*", name) for name in names} | {re.sub(r"\*$", "i", name) for name in names} | {""}
-    granted = (rules.queue, rules.comparing, rules.following)
-    found = [rule for build in granted for rule in build(MINE, "i")] + [*rules.state(MINE), *rules.letters(MINE), *rules.lanes(MINE)]
+    found = [rule for build in granted for rule in build(MINE, "i")] + [
+        *rules.state(MINE),
+        *rules.reading(MINE),
+        *rules.letters(MINE),
+        *rules.lanes(MINE),
+    ]
 
     for pattern in (rule.removeprefix("%R").removeprefix("~") for rule in found if "~" in rule):
         assert pattern in (keys.HEARTBEAT, keys.warm("i")) or pattern.removeprefix(MINE) in names, pattern

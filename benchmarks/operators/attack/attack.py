@@ -93,7 +93,7 @@ def garbage_counters(a: Arguments) -> list[str]:
 
 def wrong_types(a: Arguments) -> list[str]:
     """Leave another type in every key of its own that others read."""
-    lists = ("stats:{name}", "ready:{name}", "base", "emitted", "bytes", "lanes", "parked", "pins", "diff", "diffbytes", "ends")
+    lists = ("stats:{name}", "ready:{name}", "base", "emitted", "bytes", "lanes", "parked", "pins", "mirrors", "served:{name}", "ends")
     return _to_its_own_keys(a, [c for key in lists for c in (("DEL", key), ("RPUSH", key, "x"))])
 
 
