@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -187,4 +188,11 @@ def test_a_trial_has_the_sandbox_and_the_limits_of_production(udo: Shell, operat
         ("x = [open('/dev/null') for _ in range(2000)]", "Too many open files"),
     ):
         assert said in udo("test", operator(body=body), code=6).err
+    with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel accepts
+        calls, named = "import socket; [socket.create_connection(('localhost', %d), 5) for _ in range(2)]", server.getsockname()[1]
+        allowed = operator(body=calls % named)
+        text = (allowed / "operator.toml").read_text()
+        (allowed / "operator.toml").write_text(text.replace("[input]", f'network = ["localhost:{named}"]\n[input]', 1))
+        assert udo("test", allowed, "--json").json["answers"] == [{"b": 2}, {"b": 3}]
+        assert "gives operators no network" in udo("test", operator(body=calls % named), code=6).err
     assert udo("test", operator(body="open('/tmp/scratch', 'w').write('x')"), "--json").json["answers"] == [{"b": 2}, {"b": 3}]

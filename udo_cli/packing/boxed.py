@@ -1,15 +1,25 @@
-"""The sandbox for an operator that is tried: the one its node would choose on this machine, and the files of the trial in it."""
+"""The sandbox for an operator that is tried: the one its node would choose on this machine, the files of the trial in it, its network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import os
+import select
+import subprocess
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from node_manager.drivers import sandbox
+from node_manager import proc
+from node_manager.drivers import network, sandbox
 from node_manager.drivers.sandbox import Bubblewrap, Landlock, Sandbox
 from udo_cli import output
+from udo_protocol.errors import OperatorError
+
+# bubblewrap says who leads the sandbox as soon as that is there.
+_TOLD_TIMEOUT_S = 10.0
 
 
 def find(work: Path, seen: Iterable[Any]) -> Sandbox | None:
@@ -23,3 +33,44 @@ def find(work: Path, seen: Iterable[Any]) -> Sandbox | None:
         return None
     paths = [Path(str(p)) for p in seen]
     return replace(box, shared=(*box.shared, work, Path(__file__).parent, *(p for p in paths if p.is_absolute() and p.exists())))
+
+
+class Gate:
+    """Holds a program back in bubblewrap until it has the network that its manifest names."""
+
+    def __init__(self) -> None:
+        told, tell = os.pipe()
+        held, go = os.pipe()
+        self._told, self._tell = FileIO(told), FileIO(tell, "w")
+        self._held, self._go = FileIO(held), FileIO(go, "w")
+        self._relay: subprocess.Popen[bytes] | None = None
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """What the program is to be started with."""
+        return self._tell.fileno(), self._held.fileno()
+
+    def command(self, box: Bubblewrap, directory: Path) -> list[str]:
+        """To be put in front of the program."""
+        return [*box.command(directory, self._tell.fileno())[:-1], "--block-fd", str(self._held.fileno()), "--"]
+
+    def open(self, directory: Path, endpoints: Sequence[str]) -> None:
+        """It has been started: let it go on, with these endpoints. OperatorError if it cannot have them."""
+        self._tell.close()
+        self._held.close()
+        text = b""
+        while not text.rstrip().endswith(b"}"):
+            part = self._told.read(4096) if select.select([self._told], [], [], _TOLD_TIMEOUT_S)[0] else b""
+            if not part:
+                raise OperatorError("its sandbox did not start")
+            text += part
+        if (leader := proc.identify(json.loads(text)["child-pid"])) is not None:
+            self._relay = network.start(leader, directory, endpoints)
+        self._go.close()
+
+    def close(self) -> None:
+        """The program has ended."""
+        for each in (self._told, self._tell, self._held, self._go):
+            each.close()
+        if self._relay is not None:
+            self._relay.wait()

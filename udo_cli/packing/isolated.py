@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from node_manager import proc
 from node_manager.drivers.base import Allowance
 from node_manager.drivers.process import BUSY_SAMPLE_S, excess
-from node_manager.drivers.sandbox import Sandbox
+from node_manager.drivers.sandbox import Bubblewrap, Sandbox
 from node_manager.instances import runtime_base
 from udo_cli.packing import boxed
 from udo_protocol.errors import OperatorError, SchemaError
@@ -163,8 +163,9 @@ def _run(
     """How the child ended."""
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TZ", "TERM")}
     command = [sys.executable, "-I", "-S", "-B", str(CHILD), str(trial.work)]
+    gate = boxed.Gate() if manifest.network and isinstance(box, Bubblewrap) else None
     if box is not None:
-        command = [*box.command(trial.private), *command]
+        command = [*(gate.command(box, trial.private) if gate else box.command(trial.private)), *command]  # type: ignore[arg-type]
         kept |= {"HOME": box.scratch(trial.private)[0], "TMPDIR": box.scratch(trial.private)[0]}
     # Not SIG_IGN, which the child would inherit.
     before = signal.signal(signal.SIGINT, lambda *_: None) if foreground else None
@@ -176,9 +177,11 @@ def _run(
             stdin=None if "replay" in trial.request else subprocess.DEVNULL,
             stdout=_stderr(),
             start_new_session=not foreground,
-            pass_fds=inherited,
+            pass_fds=(*inherited, *(gate.inherited if gate else ())),
         )
         try:
+            if gate is not None:
+                gate.open(trial.private, manifest.network)
             status = child.wait() if bound_s is None else _within(child, manifest, bound_s)
         finally:
             for pid in list(proc.tree(child.pid)):  # also what it may have started, and who leads it in its sandbox
@@ -186,6 +189,8 @@ def _run(
                     os.kill(pid, signal.SIGKILL)
             child.wait()
     finally:
+        if gate is not None:
+            gate.close()
         if before is not None:
             signal.signal(signal.SIGINT, before)
     if box is not None and status > _SIGNALLED:  # as a sandbox reports a signal
