@@ -18,7 +18,7 @@ from node_manager.drivers.sandbox import Bubblewrap, Landlock, Sandbox
 from udo_cli import output
 from udo_protocol.errors import OperatorError
 
-# bubblewrap says who leads the sandbox as soon as that is there.
+# bubblewrap says who leads the sandbox as soon as that is there; the relay ends as soon as that one has.
 _TOLD_TIMEOUT_S = 10.0
 
 
@@ -73,4 +73,4 @@ class Gate:
         for each in (self._told, self._tell, self._held, self._go):
             each.close()
         if self._relay is not None:
-            self._relay.wait()
+            self._relay.wait(_TOLD_TIMEOUT_S)
