@@ -60,6 +60,7 @@ def start(instance: proc.ProcessId, directory: Path, endpoints: Sequence[str]) -
             with (directory / "log").open("ab") as log:
                 child = subprocess.Popen(
                     (sys.executable, "-I", "-S", relay.__file__, str(pidfd), str(netns), places),
+                    cwd=directory,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=log,

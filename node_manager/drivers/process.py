@@ -85,7 +85,7 @@ class _Task:
         self.rss_bytes, self.cpu_s, self.sampled_at = rss, cpu_s, now
         if why := excess(self.allowance, rss, processes):
             self.kill(why)
-        if self.relay is not None and self.relay.poll() is not None:
+        if self.relay is not None and self.relay.poll() is not None and proc.alive(self.process):
             self.kill("killed: the relay to its network ended; another instance gets another one")
         logfile.bound(self.log)
         return busy

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import psutil
 import pytest
 
 from node_manager.drivers.network import addresses
@@ -84,6 +85,14 @@ def sandboxed(daemon: Daemon, *args: str) -> Daemon:
     return daemon
 
 
+def relays(daemon: Daemon) -> list[psutil.Process]:
+    found = []
+    for process in daemon.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if any(word.endswith("relay.py") for word in process.cmdline()) else []
+    return found
+
+
 def own_address() -> str:
     """An address of this host that is not the loopback's, as a service elsewhere has one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
@@ -121,9 +130,14 @@ def test_the_network_outlives_the_node_manager_and_ends_with_the_instance(home_d
     assert (lane.ask(5), daemon.slot().pid) == (10, pid)
     os.kill(pid, signal.SIGKILL)
     assert lane.ask(6) == 12, "the next instance has it, too"
+    wait_until(lambda: len(relays(daemon)) == 1, 20, "the relay of the first one to end")
+    pid = daemon.slot().pid
+    relays(daemon)[0].kill()
+    wait_until(lambda: daemon.slot().pid not in (0, pid), 30, "an instance without its relay to be replaced")
+    assert lane.ask(7) == 14
     lane.conn.close()
     daemon.api.undeploy("d")
-    wait_until(lambda: not any("relay.py" in " ".join(p.cmdline()) for p in daemon.processes()), 20, "the relays to end")
+    wait_until(lambda: not relays(daemon), 20, "the relays to end")
 
 
 def test_an_operator_that_asks_for_what_the_node_does_not_allow_is_refused_with_what_to_do(home_daemon: Daemon) -> None:
