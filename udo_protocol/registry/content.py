@@ -13,14 +13,14 @@ from urllib.parse import quote, quote_plus
 
 from udo_protocol import errors
 from udo_protocol.errors import ProtocolError, Unavailable
-from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Transport, retrying
+from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, HttpClient, Json, retrying
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _EMPTY_TYPE, _EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
 _CHUNK = 1 << 20
 
 
-class Content(Transport):
+class Content(HttpClient):
     """The content of one registry. A `repository` is an operator's name, or any other OCI repository."""
 
     def has_blob(self, repository: str, digest: str) -> bool:

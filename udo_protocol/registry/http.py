@@ -28,7 +28,7 @@ BRIEFLY_S = 1.0
 RESTART_S = 10.0
 
 
-class Transport:
+class HttpClient:
     """A peer at `url`: `http://host:port`, `https://...` or `unix:/path.sock`. Safe to share between threads and after a fork."""
 
     def __init__(self, url: str, token: str | None = None, user: str | None = None, timeout_s: float = 30.0) -> None:
