@@ -32,9 +32,9 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
-# Two parts of the suite run at once; the short ones begin and end it.
+# Two parts of the suite run at once; the short ones begin and end it. Other interpreters only where all parts are required.
 test: setup
-	$(MAKE) -j2 -k lint others journeys nodes spark interpreters
+	$(MAKE) -j2 -k lint others journeys nodes spark $(if $(filter all,$(UDO_REQUIRE)),interpreters)
 
 lint: setup
 	$(BIN)/ruff check

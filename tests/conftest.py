@@ -33,10 +33,13 @@ def require(name: str, why: str) -> NoReturn:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `long` run where UDO_REQUIRE asks for all parts: everything a newcomer runs is done in a quarter of an hour."""
+    """Tests marked `long`, but for those of a long file marked `short`, run where UDO_REQUIRE asks for all parts.
+
+    Everything a newcomer runs is to be done in a quarter of an hour.
+    """
     if os.environ.get("UDO_REQUIRE") != "all":
         for item in items:
-            if item.get_closest_marker("long"):
+            if item.get_closest_marker("long") and not item.get_closest_marker("short"):
                 item.add_marker(pytest.mark.skip(reason="long: runs with UDO_REQUIRE=all"))
 
 

@@ -21,6 +21,8 @@ from tests.support.docker_daemon import Daemon
 from udo_cli.commands.node import CAPABILITIES
 from udo_protocol.errors import Unavailable
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -36,6 +38,7 @@ def attack(*options: str, **environment: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.short
 def test_a_sandboxed_process_gets_nowhere() -> None:
     if shutil.which(PROGRAM) is None:
         require("bubblewrap", "apt-get install -y --no-install-recommends bubblewrap")
@@ -66,6 +69,7 @@ def test_a_container_gets_nowhere(docker: Daemon, runtime_image: str, monkeypatc
     assert (found["blocked"], found["achieved"]) == (list(attacks.NAMES), {})
 
 
+@pytest.mark.short
 def test_every_attack_is_about_a_capability_and_every_capability_has_words() -> None:
     known = set(Capabilities.__dataclass_fields__)
     assert set(attacks.ATTACKS.values()) - {attacks.CALLER} <= known

@@ -24,6 +24,8 @@ from udo_cli.main import cli
 from udo_protocol.node.api import connect_node
 from udo_protocol.registry.api import Registry
 
+pytestmark = pytest.mark.long
+
 Operators = Callable[..., Path]
 START_S = 60
 
@@ -82,6 +84,7 @@ def _pid(platform: Shell, part: str) -> int:
     return int(json.loads((platform.home / part / "process.json").read_text())["pid"])
 
 
+@pytest.mark.short
 def test_an_update_after_the_registry_was_killed_and_started_again_is_served(platform: Shell, operator: Operators) -> None:
     for version in ("1", "2"):
         udo(platform, "push", operator("back", version, plus=int(version)))
@@ -149,6 +152,7 @@ def test_a_node_that_is_away_is_named_wherever_it_counts(platform: Shell, second
     udo(platform, "undeploy", "two")
 
 
+@pytest.mark.short
 def test_status_ends_with_the_code_of_what_is_dead(platform: Shell, operator: Operators) -> None:
     raises = "import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('no luck')\n"
     udo(platform, "push", operator("dud", "1", source=raises + _RUN))

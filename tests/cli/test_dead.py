@@ -15,6 +15,8 @@ from tests.node_manager.conftest import Lane
 from tests.support.attempt import Attempt
 from udo_protocol.node.api import connect_node
 
+pytestmark = pytest.mark.long
+
 BODY = "if {13, 14} & set(batch.column('a').to_pylist()): raise ValueError('unlucky')"
 FIXED = "if 14 in batch.column('a').to_pylist(): raise ValueError('worse')"
 
@@ -45,6 +47,7 @@ def ids(platform: Shell) -> list[str]:
     return [d["id"] for d in platform("dead", "ls", "picky", "--json").json]
 
 
+@pytest.mark.short
 def test_letters_are_listed_shown_and_counted(platform: Shell, picky: str) -> None:
     shown = platform("dead", "ls")
     assert "picky@1" in shown.out
@@ -148,6 +151,7 @@ def test_bad_policies_are_refused_before_anything_is_asked(udo: Shell) -> None:
     assert "needs --on-error dead-letter" in udo("deploy", "x", "--dead-letters", "5", code=2).err
 
 
+@pytest.mark.short
 def test_every_sub_command_has_help_with_examples(udo: Shell) -> None:
     for name in ("ls", "show", "replay", "drop"):
         assert f"udo dead {name}" in udo("dead", name, "--help").out

@@ -83,7 +83,10 @@ def test_the_same_holds_in_containers(docker: Daemon, runtime_image: str, scratc
     assert left(scratch) == []
 
 
-@pytest.mark.parametrize("stage", ["starting the node manager", "pushed", "starting Spark", "computing", "streaming"])
+LATER = ("starting the node manager", "starting Spark", "computing", "streaming")
+
+
+@pytest.mark.parametrize("stage", ["pushed", *(pytest.param(stage, marks=pytest.mark.long) for stage in LATER)])
 def test_ctrl_c_leaves_nothing_running_and_no_file(scratch: Path, stage: str) -> None:
     demo = start(scratch, "--rows", "30000")
     watchdog = threading.Timer(DEMO_TIMEOUT_S, demo.kill)

@@ -20,6 +20,8 @@ from tests.conftest import require
 from tests.support.docker_daemon import Daemon
 from udo_protocol.registry.api import Registry
 
+pytestmark = pytest.mark.long
+
 Operators = Callable[..., Path]
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 BASE = f"udo/runtime-python:{TAG}-linux_x86_64"
@@ -61,6 +63,7 @@ def test_without_a_base_an_image_has_code_only_and_that_is_said(platform: Shell,
     assert [la["kind"] for la in api.version("early", "2")["layers"]] == ["code"]
 
 
+@pytest.mark.short
 def test_an_operator_stands_on_the_registrys_base_whose_layers_are_not_sent(
     platform: Shell, operator: Operators, api: Registry, base: str
 ) -> None:
@@ -114,6 +117,7 @@ def test_skopeo_reads_an_operator_on_a_base(platform: Shell, operator: Operators
     assert whole["version"] == "2" and len(whole["layers"]) == 3
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("form", ["docker_archive", "oci_archive", "oci_layout"])
 def test_a_whole_image_becomes_a_version_as_it_is(platform: Shell, operator: Operators, api: Registry, tmp_path: Path, form: str) -> None:
     path = getattr(images, form)(tmp_path / "image.tar", ROOT, images.tar(app="speaks the protocol"))
@@ -289,6 +293,7 @@ def test_a_registry_that_runs_already_is_not_believed_to_require_signatures(plat
     assert Path(made["public"]).exists()
 
 
+@pytest.mark.short
 def test_signing_and_a_registry_that_insists_on_it(operator: Operators, tmp_path: Path) -> None:
     home = Path(tempfile.mkdtemp(prefix="udo-sig-"))
     shell = Shell(home)

@@ -21,6 +21,8 @@ from tests.support.attempt import Attempt
 from udo_interface import connect
 from udo_protocol.node.api import connect_node
 
+pytestmark = pytest.mark.long
+
 Operators = Callable[..., Path]
 
 
@@ -66,6 +68,7 @@ def deployed(platform: Shell, operator: Operators, request: pytest.FixtureReques
     platform("undeploy", name)
 
 
+@pytest.mark.short
 def test_a_diff_says_what_differs_writes_it_and_changes_nothing(platform: Shell, deployed: str, tmp_path: Path) -> None:
     with traffic(platform, deployed) as told:
         found = platform("update", deployed, "2", "--diff", "--for", "2s", "-o", tmp_path / "d.jsonl", "--json", code=9).json
@@ -187,6 +190,7 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
     platform("undeploy", name, "--drop-state")
 
 
+@pytest.mark.short
 def test_what_makes_no_sense_is_told_before_anything_is_asked(platform: Shell) -> None:
     for words, why in (
         (("--diff", "--canary", "10%"), "choose one"),

@@ -26,6 +26,8 @@ from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection, ReplyError
 from udo_protocol.state.dead_letters import DEAD
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., Lane]
 MINE = keys.prefix("mine", 0)
 KEYED = """
@@ -228,6 +230,7 @@ def test_what_a_comparing_instance_claims_to_have_found_is_checked(text: str) ->
         _findings(text.encode(), "k")
 
 
+@pytest.mark.short
 def test_a_keyed_slot_goes_on_with_the_state_of_its_last_checkpoint(neighbours: Daemon) -> None:
     owner(neighbours)
     with servers(neighbours) as conns:
@@ -288,6 +291,7 @@ def test_an_operator_that_dies_of_every_event_says_so_until_it_answers_one(daemo
     wait_until(lambda: daemon.slot().state == "owner", 10, "that it is well")
 
 
+@pytest.mark.short
 def test_an_owner_that_broke_its_counters_and_dies_is_replaced(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1), name="mine")
     found = daemon.slot("mine")

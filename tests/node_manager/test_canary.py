@@ -20,6 +20,8 @@ from udo_interface import connect
 from udo_protocol.errors import Conflict
 from udo_protocol.queue.frame import ANSWER, ERROR
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def two(cluster: Cluster) -> Cluster:
@@ -85,6 +87,7 @@ def test_a_canary_whose_runtime_publishes_no_counters_is_rolled_back_for_that(tw
     assert "answered 1 frames, but its runtime publishes no counters" in last["detail"] and "docs/protocol.md" in last["detail"]
 
 
+@pytest.mark.short
 @pytest.mark.parametrize(
     ("event", "condition", "why"),
     [
@@ -154,6 +157,7 @@ def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(two: Cluster)
     assert [version(lane) for lane in lanes] == [2, 2]
 
 
+@pytest.mark.short
 def test_what_belongs_to_a_canary_is_refused_while_one_runs(two: Cluster) -> None:
     canary = Watched(two, 3600).sharing()
     with pytest.raises(Conflict, match="udo rollback d"):

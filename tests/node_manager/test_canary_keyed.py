@@ -31,6 +31,8 @@ from udo_protocol.queue.slot_reader import SlotReader
 from udo_protocol.registry.api import Registry
 from udo_protocol.state import changelog
 
+pytestmark = pytest.mark.long
+
 # The operator counts each key. Version 2: the same; it fails on key 13, sleeps on key 14, dies of key 15, hangs on key 16, and counts
 # key 3 twice; where it was processed stands in a file.
 ODD = """
@@ -111,6 +113,7 @@ def keyed(cluster: Cluster) -> Iterator[Keyed]:
     assert [s.slot for s in cluster.node.api.status().slots] == [0]
 
 
+@pytest.mark.short
 def test_a_canary_that_holds_serves_nobody_and_is_promoted_with_the_state_carried_over(keyed: Keyed) -> None:
     keyed.c.push("2", COUNT + "# 2\n", **KEYED)
     assert keyed.run(1, 2, 3) == [1, 1, 1]

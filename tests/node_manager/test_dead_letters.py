@@ -20,6 +20,8 @@ from tests.support.keyed_node import imported
 from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.queue import access as rules
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., Lane]
 PICKY = """
 from udo_runtime import operator
@@ -55,6 +57,7 @@ def ask(lane: Lane, values: list[int]) -> list[int]:
     return lane.values(lane.receive())
 
 
+@pytest.mark.short
 def test_dead_letters_are_listed_by_deployment_and_id_and_dropped(deployed: Daemon, lane: Open) -> None:
     assert ask(lane(), [1, 13, 2, 13]) == [1, 2]
     api = deployed.api
@@ -76,6 +79,7 @@ def test_dead_letters_are_listed_by_deployment_and_id_and_dropped(deployed: Daem
         list(api.dead_letters("nobody"))
 
 
+@pytest.mark.short
 def test_a_letter_sent_again_in_vain_keeps_the_new_reason(deployed: Daemon, lane: Open) -> None:
     ask(lane(), [13])
     [before] = deployed.api.dead_letters("d", whole=True)
@@ -106,6 +110,7 @@ def test_a_bad_policy_is_refused_at_deployment(daemon: Daemon, config: dict[str,
     assert list(daemon.api.status().slots) == []
 
 
+@pytest.mark.short
 def test_an_update_keeps_the_policy_and_the_letters(deployed: Daemon, lane: Open) -> None:
     caller = lane()
     ask(caller, [13])

@@ -16,6 +16,8 @@ from tests.support.diffs import Running
 from udo_protocol.errors import OperatorError, SchemaError, UdoError
 from udo_protocol.queue.connection import Connection
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., Lane]
 # b = a + 1, but not of every event: the new version of the tests below.
 ODD = """
@@ -49,6 +51,7 @@ def left(queue: Connection) -> set[str]:
     return names & {"mirrors", "served", "servedbytes", "compared", "differ", "pins"}
 
 
+@pytest.mark.short
 def test_a_diff_tells_what_differs_and_changes_no_answer(daemon: Daemon, lane: Open, queue: Connection) -> None:
     daemon.deploy(add(1))
     caller = lane()
@@ -140,6 +143,7 @@ def test_a_version_slower_than_the_bound_allows_loses_frames_and_holds_up_nobody
     assert report["different"] == 0
 
 
+@pytest.mark.short
 def test_what_cannot_be_compared_is_refused_before_anything_starts(daemon: Daemon, queue: Connection) -> None:
     daemon.deploy(add(1))
     other = put_image(daemon.home, add(2), version="2", output={"c": "int64"})

@@ -15,6 +15,8 @@ from tests.support.diffs import Running, traces
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
 
+pytestmark = pytest.mark.long
+
 # Counts as the first version does, but twice for key 3, and fails on key 13.
 ODD = COUNT.replace("+ 1\n", "+ 1 + (event['a'] == 3)\n        if event['a'] == 13: raise ValueError('unlucky')\n")
 
@@ -51,6 +53,7 @@ def test_equal_code_is_equal_over_epochs_also_in_the_middle_of_one(daemon: Daemo
     assert report["frames"] == 22  # 11 of events, 11 ENDs
 
 
+@pytest.mark.short
 def test_each_epoch_differs_by_what_the_new_version_makes_of_it_alone(daemon: Daemon) -> None:
     run(daemon, 0, [1, 3])
     diff = Running(daemon, put_image(daemon.home, ODD, version="2", **KEYED), for_s=4).begun()

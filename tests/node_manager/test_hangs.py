@@ -29,6 +29,8 @@ from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import SlotStats
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., Lane]
 SHORT = ("--heartbeat-grace-ms", "8000")
 HANG_S = 4.0
@@ -94,6 +96,7 @@ def test_servers_that_hang_are_seen_in_the_status_and_waited_for(hasty: Daemon, 
     assert dict(hasty.api.status().background_errors) == {}
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("role", ROLES)
 def test_a_server_that_hangs_for_too_long_is_replaced(hasty: Daemon, lane_of: Open, role: str) -> None:
     pid, run_id, _ = server(hasty, role)

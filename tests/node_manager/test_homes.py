@@ -26,6 +26,8 @@ from udo_protocol.errors import Conflict, NotFound, StateElsewhere, Unavailable
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.registry.api import Registry
 
+pytestmark = pytest.mark.long
+
 _sessions = itertools.count()
 
 
@@ -116,6 +118,7 @@ def session() -> str:
     return f"q{next(_sessions)}"
 
 
+@pytest.mark.short
 def test_a_session_that_began_on_one_node_is_refused_on_another_with_what_to_do(two: Two, session: str) -> None:
     """Today each node begins its own: the second one counts from 1 again."""
     assert two.counts(two.a, session, 0) == [1, 2]
@@ -199,6 +202,7 @@ def test_a_session_that_began_without_a_store_does_not_begin_empty_elsewhere_wit
     two.attempt(two.b, session, 1, stored=True).close()  # it finds out from the store whether that has the state
 
 
+@pytest.mark.short
 def test_a_batch_job_may_run_on_both_nodes_and_a_retry_on_either(two: Two, session: str) -> None:
     """Each group comes from one partition, whose retry is sent all of its events: wherever it runs it begins empty."""
     first = two.attempt(two.a, session, 0, run="")
@@ -210,6 +214,7 @@ def test_a_batch_job_may_run_on_both_nodes_and_a_retry_on_either(two: Two, sessi
     assert two.home(session) == ""
 
 
+@pytest.mark.short
 def test_a_session_moves_by_export_drop_and_import(two: Two, session: str) -> None:
     assert two.counts(two.a, session, 0) == [1, 2]
     parts = list(two.exported(two.a, session))

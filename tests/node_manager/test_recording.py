@@ -27,6 +27,8 @@ from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.formats.recording_file import Recording
 from udo_protocol.queue.frame import ERROR
 
+pytestmark = pytest.mark.long
+
 STATELESS: dict[str, Any] = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
 OP = """
 from udo_runtime import Operator
@@ -51,6 +53,7 @@ def pins(daemon: Daemon) -> list[int]:
         return [int(bytes(v).partition(b":")[0]) for v in conn.call("HVALS", f"{P}pins")]
 
 
+@pytest.mark.short
 def test_a_stateless_recording_replays_to_the_answers_that_were_served(
     daemon: Daemon, lane: Callable[..., Lane], udo: Shell, local: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -76,6 +79,7 @@ def test_a_stateless_recording_replays_to_the_answers_that_were_served(
     assert stats(daemon).base == stats(daemon).emitted + 1
 
 
+@pytest.mark.short
 def test_a_keyed_recording_in_the_middle_of_a_query_replays_to_the_answers_that_were_served(
     daemon: Daemon, udo: Shell, local: Callable[..., Path], tmp_path: Path
 ) -> None:

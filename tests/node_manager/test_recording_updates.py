@@ -18,6 +18,8 @@ from tests.support.recorded_query import KEYED, T0, Query, by_lane, stats
 from tests.support.recording import Recorder
 from udo_cli import recorder
 
+pytestmark = pytest.mark.long
+
 COUNT = TIMED.format(step=1)
 CENTS = (
     COUNT.replace('.get("n", 0) + 1', '.get("n", 0) + 100').replace("n == 1:", "n == 100:").replace('"n": n}', '"n": n // 100}')
@@ -71,6 +73,7 @@ def running(daemon: Daemon) -> Iterator[Running]:
     r.under_way.close()
 
 
+@pytest.mark.short
 def test_a_recording_that_begins_during_an_update_and_goes_on_over_it(
     running: Running,
     udo: Shell,

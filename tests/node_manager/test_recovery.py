@@ -32,6 +32,8 @@ from udo_protocol.queue import slot
 from udo_protocol.queue.keys import HEARTBEAT
 from udo_protocol.state.dead_letters import DEAD, count
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., Lane]
 HANGS = "import time\ntime.sleep(600)\n"
 
@@ -65,6 +67,7 @@ class Flow:
         assert self.error is None, self.error
 
 
+@pytest.mark.short
 def test_events_flow_on_while_the_manager_is_killed_and_the_next_one_adopts_all(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
     before, servers = daemon.slot(), [s.pid for s in daemon.api.status().servers]
@@ -119,6 +122,7 @@ def test_a_pinned_slot_is_adopted_too(daemon: Daemon, lane: Open) -> None:
     assert pinned.ask(1) == 2
 
 
+@pytest.mark.short
 def test_a_stopped_manager_leaves_no_process_and_no_socket_and_knows_its_deployments_when_it_returns(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
     lane().ask(1)
@@ -277,6 +281,7 @@ def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartb
         watching.join(30)
 
 
+@pytest.mark.short
 def test_a_second_manager_on_the_same_home_is_refused_by_name(daemon: Daemon) -> None:
     second = Daemon(daemon.home)
     second.start(wait=False)
@@ -288,6 +293,7 @@ def test_a_second_manager_on_the_same_home_is_refused_by_name(daemon: Daemon) ->
     assert daemon.api.healthy()
 
 
+@pytest.mark.short
 def test_a_lost_queue_server_is_started_again_and_new_lanes_are_served(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
     caller = lane()
@@ -304,6 +310,7 @@ def test_a_lost_queue_server_is_started_again_and_new_lanes_are_served(daemon: D
     assert lane().ask(1) == 2
 
 
+@pytest.mark.short
 def test_a_lost_state_server_comes_back_with_what_it_held(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
     caller = lane()

@@ -28,6 +28,8 @@ from udo_cli import remote
 from udo_protocol.errors import Refused, Unavailable
 from udo_protocol.formats.manifest import Manifest
 
+pytestmark = pytest.mark.long
+
 NEGATIVE = HOSTILE["negative_size"][1]()
 
 
@@ -175,6 +177,7 @@ def hostile_version(name: str, version: str, blob: bytes) -> Image:
     return Image(name, version, json.dumps(manifest).encode(), (made.blobs[0], blob))
 
 
+@pytest.mark.short
 def test_a_hostile_version_blocks_no_deploy_or_update_and_says_why_it_is_refused(cluster: Cluster) -> None:
     client = cluster.client
     cluster.deploy(add(1))

@@ -27,6 +27,8 @@ from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, add, put_image
 from udo_protocol import supervised
 
+pytestmark = pytest.mark.long
+
 
 class Unexpected(Exception):
     """Nobody catches this one by name."""
@@ -194,6 +196,7 @@ def test_an_instance_whose_watching_raises_is_still_reported_when_it_ends(
     assert [e.code for e in ended] == [-9]
 
 
+@pytest.mark.short
 def test_errors_of_background_threads_are_seen_in_status_and_metrics(daemon: Daemon) -> None:
     import urllib.request
 

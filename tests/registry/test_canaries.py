@@ -14,6 +14,8 @@ from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
 
+pytestmark = pytest.mark.long
+
 GOOD = {"events": 50.0, "frames": 10.0, "errors": 0.0, "p50_ms": 1.0, "p99_ms": 2.0}
 
 
@@ -48,6 +50,7 @@ def phases(events: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> list[str]
     return [e["phase"] for e in events]
 
 
+@pytest.mark.short
 def test_a_canary_that_holds_is_promoted_as_any_update(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     with CanaryNode(client, "a") as a, CanaryNode(client, "b"):
@@ -65,6 +68,7 @@ def test_a_canary_that_holds_is_promoted_as_any_update(deployed: tuple[Registry,
     assert client.deployment(name)["update"] is None
 
 
+@pytest.mark.short
 @pytest.mark.parametrize(
     ("counted", "condition", "why"),
     [
@@ -239,6 +243,7 @@ def test_a_node_whose_canary_cannot_go_on_rolls_back_with_its_reason(deployed: t
     assert last["phase"] == "rolled_back" and last["detail"] == "node a: migrate() failed: KeyError: 3. 1 goes on serving"
 
 
+@pytest.mark.short
 def test_what_cannot_be_tried_is_refused(registry: Running, deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     with pytest.raises(errors.Conflict, match="no node is live"):

@@ -24,12 +24,15 @@ from tests.conftest import require
 from tests.registry.conftest import INPUT, OUTPUT, Running, fresh, sha
 from tests.support.seeds import seeds
 
+pytestmark = pytest.mark.long
+
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 SMALL = st.binary(min_size=0, max_size=12)
 REPOSITORIES = st.sampled_from(["a", "team/b"])
 REFS = st.sampled_from(["1", "2", "latest"])
 
 
+@pytest.mark.short
 def test_every_route_is_described_and_every_description_has_a_route(registry: Running, tmp_path: Path) -> None:
     described = {
         (m, re.sub(r"{\w+}", "*", path))

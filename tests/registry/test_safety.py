@@ -30,6 +30,8 @@ from tests.conftest import wait_until
 from tests.registry.conftest import Image, Running, image, sha
 from udo_protocol import supervised
 
+pytestmark = pytest.mark.long
+
 Start = Callable[..., Running]
 
 
@@ -77,6 +79,7 @@ def _push(client: FlaskClient, one: Image) -> None:
     assert client.put(f"/v2/{one.name}/manifests/{one.version}", data=one.manifest).status_code == 201
 
 
+@pytest.mark.short
 def test_a_blob_that_a_push_was_told_is_there_stays_until_its_manifest_comes(app: Flask) -> None:
     client, parts = _client(app), app.extensions["registry"]
     now = time.time()
@@ -99,6 +102,7 @@ def test_a_blob_that_a_push_was_told_is_there_stays_until_its_manifest_comes(app
     assert client.get(f"/v2/op/blobs/{sha(old.blobs[1])}").data == old.blobs[1]
 
 
+@pytest.mark.short
 def test_a_push_that_comes_between_a_collections_commit_and_its_removal_of_files_keeps_its_blobs(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

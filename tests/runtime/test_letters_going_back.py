@@ -26,6 +26,8 @@ from udo_protocol.queue.frame import ERROR, SKIPPED
 from udo_protocol.state import rewinding
 from udo_protocol.state.dead_letters import DEAD, KEPT, PENDING, REPLAY
 
+pytestmark = pytest.mark.long
+
 Start = Callable[..., Process]
 
 
@@ -47,6 +49,7 @@ def replace(start: Start, servers: Servers) -> None:
         rollback(start, servers)
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("dies", [False, True])
 def test_each_event_is_in_the_state_or_a_dead_letter_of_the_version_that_came_back(start: Start, servers: Servers, dies: bool) -> None:
     former(start)
@@ -161,6 +164,7 @@ def test_a_letter_waiting_for_its_epoch_is_processed_once_by_the_version_that_co
     assert letters(servers) == {}
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("policy", ["fail", "dead-letter"])
 def test_a_version_that_fails_on_what_was_answered_and_cannot_put_it_aside_does_not_come_back(
     start: Start, servers: Servers, policy: str

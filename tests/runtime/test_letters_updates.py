@@ -17,6 +17,8 @@ from udo_protocol.queue import slot
 from udo_protocol.state import checkpoints
 from udo_protocol.state.dead_letters import PENDING
 
+pytestmark = pytest.mark.long
+
 Start = Callable[..., Process]
 # Fails on "odd" in the first process that sees one.
 ONCE = """
@@ -54,6 +56,7 @@ def test_what_a_follower_fails_on_in_epochs_that_the_owner_ends_is_no_letter(sta
     assert letters(servers, PENDING) == {}
 
 
+@pytest.mark.short
 def test_of_an_epoch_under_way_the_new_version_makes_the_letters_as_it_makes_the_state(start: Start, servers: Servers) -> None:
     former(start, bad="one")
     an_attempt(servers, 0, 0).run(["a"])

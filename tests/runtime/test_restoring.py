@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from udo_runtime.state.groups import Group
 from udo_runtime.state.restoring import answer
 from udo_runtime.state.session import Session
@@ -15,6 +16,8 @@ from tests.support.attempt import GROUPS, Attempt, group_of
 from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, attempted, counter
 from udo_protocol.queue.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label
 from udo_protocol.state.stored import ROWS, Row, rows
+
+pytestmark = pytest.mark.long
 
 Start = Callable[..., Process]
 ALL = GROUPS
@@ -60,6 +63,7 @@ def epoch(servers: Servers, number: int, keys: Sequence[str], attempt: int = 0, 
     return made.run(keys), made
 
 
+@pytest.mark.short
 def test_what_an_epoch_changed_and_all_there_is_are_taken_after_end(start: Start, servers: Servers) -> None:
     counter(start, TIMERS, "op:Quiet", time_column="t")
     _, first = epoch(servers, 0, ["a", "x"])
@@ -114,6 +118,7 @@ def test_state_of_an_attempt_that_a_newer_one_has_followed_is_stale(start: Start
     assert unfinished.state().header.kind == STALE  # it has not ENDed
 
 
+@pytest.mark.short
 def test_what_was_taken_can_be_brought_to_an_instance_that_has_nothing(start: Start, servers: Servers) -> None:
     """Another session stands for another node."""
     process = counter(start, TIMERS, "op:Quiet", time_column="t")

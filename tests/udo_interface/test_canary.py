@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
 from pyspark.sql import functions as F
 
 from tests.conftest import wait_until
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
+pytestmark = pytest.mark.long
+
 STAMP = """
 from udo_runtime import operator
 @operator
@@ -29,6 +32,7 @@ def run(batch):
 """
 
 
+@pytest.mark.short
 def test_each_fifth_task_is_the_canarys_and_no_row_is_lost_or_doubled(spark: SparkSession, platform: Platform) -> None:
     output = {"id": "int64", "version": "int64"}
     name = platform.operator(STAMP.format(version=1), output=output)

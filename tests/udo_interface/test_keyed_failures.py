@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 QUERY_TIMEOUT_S = 120
 # COUNT that halts at one event, in the middle of epoch 1, until the gate is open.
@@ -183,6 +185,7 @@ def rows(answers: Iterable[tuple[object, pa.RecordBatch]]) -> Rows:
     return [(r["id"], r["k"], r["n"]) for _, answer in answers for r in answer.to_pylist()]
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("older", [1, 3])
 @pytest.mark.parametrize("newer", [1, 3, 5])
 def test_of_two_attempts_alive_at_once_the_older_gives_up_and_the_newer_counts(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 CLUSTER_START_S = 60.0
 
@@ -63,6 +65,7 @@ def test_a_task_that_waited_in_vain_names_the_host_the_socket_and_how_spark_goes
         assert part in str(caught.value)
 
 
+@pytest.mark.short
 def test_where_no_node_manager_ever_was_a_task_fails_at_once(tmp_path: Path) -> None:
     missing = tmp_path / "typo" / "node.sock"
     with pytest.raises(Unavailable, match="there is no directory") as caught:
@@ -71,6 +74,7 @@ def test_where_no_node_manager_ever_was_a_task_fails_at_once(tmp_path: Path) -> 
         assert part in str(caught.value)
 
 
+@pytest.mark.short
 def test_the_wait_is_the_setting_then_the_variable_then_a_minute() -> None:
     assert node_wait_s("5", {"UDO_NODE_WAIT_S": "7"}) == 5
     assert node_wait_s(None, {"UDO_NODE_WAIT_S": "7"}) == 7

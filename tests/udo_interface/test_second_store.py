@@ -19,6 +19,8 @@ from udo_protocol.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def timed(lossy: Platform) -> str:
@@ -32,6 +34,7 @@ def stream(spark: SparkSession, timed: str, lossy: Platform, tmp_path: Path) -> 
         yield Timed(spark, tmp_path / "stream", timed, store=str(tmp_path / "stream" / "ckpt" / "udo"))
 
 
+@pytest.mark.short
 def test_after_both_servers_and_their_data_are_gone_the_query_goes_on_with_equal_answers(
     stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -173,6 +176,7 @@ def test_an_operator_called_inside_foreach_batch_has_a_store_too(
     assert stream.answers() == uninterrupted(stream, spark, tmp_path)
 
 
+@pytest.mark.short
 def test_a_store_is_refused_where_there_is_no_state_to_keep(stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path) -> None:
     df = spark.createDataFrame([(1, "a", BEGIN)], "id long, k string, t timestamp")
     keyed, place = udo(stream._operator, key="k"), str(tmp_path / "store")

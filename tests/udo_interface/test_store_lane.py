@@ -25,6 +25,8 @@ from udo_protocol.node.api import connect_node
 if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
 
+pytestmark = pytest.mark.long
+
 COUNT = """
 from udo_runtime import Operator
 class Count(Operator):
@@ -121,6 +123,7 @@ def query(lossy: Platform, count: str, tmp_path: Path, request: pytest.FixtureRe
     return Query(lossy, count, request.node.name, tmp_path)
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_node_lost_within_an_epoch_gets_back_what_its_ended_and_its_unended_lanes_had(query: Query, order: tuple[int, int]) -> None:
     """Spark runs the ended task no more: its part of the epoch is in the store alone, and with it the highest event time."""
@@ -278,6 +281,7 @@ def test_a_partition_without_a_file_of_the_last_epoch_is_lost_when_the_node_is(q
         lane.restore()
 
 
+@pytest.mark.short
 def test_an_attempt_that_a_newer_one_has_overtaken_writes_nothing(query: Query) -> None:
     query.epochs(0, 0)
     with query.lane(1, 0) as old:

@@ -30,6 +30,8 @@ from udo_protocol.limits import KEY_GROUPS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 BUCKET = "states"
 _numbers = itertools.count()
 ALL = range(KEY_GROUPS)
@@ -98,6 +100,7 @@ def test_an_epoch_of_more_files_than_one_listing_or_removal_takes(s3: S3Server, 
     assert s.values(s.files(), [5], 4)[0] == {5: {b"a": b"3"}}
 
 
+@pytest.mark.short
 def test_a_path_is_that_of_spark_whatever_is_in_it(s3: S3Server) -> None:
     for n, name in enumerate(("a b", "100%", "a%20b", "a+b", "é#1", "x=1/y=2", "//twice//")):
         path = f"{BUCKET}/paths{n}/{name}"
@@ -211,6 +214,7 @@ write(store(sys.argv[1]), 1, {5: {b"a": bytes(int(sys.argv[2]))}}, full=True)
 """
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("size", [1_000, BIG])
 def test_a_writer_killed_in_the_middle_leaves_no_file(s3: S3Server, directory: str, size: int) -> None:
     s = store(at(s3.port, directory))
