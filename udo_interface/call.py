@@ -89,9 +89,9 @@ class Operator:
                 progress.watch(df.sparkSession)
             elif inside := _query(df):
                 progress.require_synchronous_query(df.sparkSession, inside[0], deployed.what)
-            df, partitions = by_key_group(df, deployed.key, deployed.input)
+            df, partitions = by_key_group(df, deployed.key, deployed.input, key_groups=deployed.key_groups)
             stored = None if chosen.store is None else _stored(chosen.store, deployed, df)
-            keys = Keys(partitions, _call_id(df), chosen.start == "empty", _planned_ms(df), stored)
+            keys = Keys(partitions, _call_id(df), chosen.start == "empty", _planned_ms(df), stored, deployed.key_groups)
             wanted.append(GROUP_COLUMN)
         elif chosen.store is not None:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
@@ -199,7 +199,7 @@ def _stored(location: str | os.PathLike[str], deployed: Deployed, df: DataFrame)
         raise UsageError(
             f"{deployed.what}: store= keeps the state of a streaming query, and a batch job's ends with it: call it without store="
         )
-    stored = StoreLocation(located(location), deployed.key_columns)
+    stored = StoreLocation(located(location), deployed.key_columns, deployed.key_groups)
     require_writable(stored.location)
     return stored
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from udo_protocol.errors import UsageError
 from udo_protocol.formats.manifest import Manifest, parse
 from udo_protocol.formats.schema import type_text
+from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.registry.api import Registry
 
 
@@ -21,6 +22,7 @@ class Deployed:
     input: pa.Schema
     output: pa.Schema
     key: tuple[str, ...] = ()
+    key_groups: int = KEY_GROUPS
 
     @property
     def key_columns(self) -> tuple[tuple[str, str], ...]:
@@ -35,7 +37,8 @@ def fetch(reference: str, url: str) -> Deployed:
         found = registry.deployment(name)
         version = found if not pin else registry.version(found["operator"], pin)
     manifest: Manifest = parse(version["manifest"], f"the manifest of {reference} in {url}")
+    groups = int(found["limits"].get("key_groups", KEY_GROUPS))
     what = f"operator {manifest.reference} (deployment {reference})"
     if manifest.key and pin:
         raise UsageError(f"{what} keeps state, and a pinned version would have a state of its own; call it as udo({name!r})")
-    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key)
+    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key, groups)

@@ -17,7 +17,7 @@ from udo_interface.lane import Collector, Sender
 from udo_interface.place import Place, Stamp
 from udo_protocol.errors import NodeAway, PeerError, ProtocolError, ServerLost
 from udo_protocol.formats.schema import from_ipc, to_ipc
-from udo_protocol.limits import DEFAULT, Limits
+from udo_protocol.limits import DEFAULT, KEY_GROUPS, Limits
 from udo_protocol.node.api import connect_node
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
@@ -41,6 +41,7 @@ class KeyedCall:
     groups: tuple[int, ...]
     start_empty: bool = False
     started_ms: int = 0
+    key_groups: int = KEY_GROUPS  # that keys are spread over
     stored: bool = False  # its state is brought from a store and taken there, so any node may serve it
 
 
@@ -124,6 +125,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
         run=request.keyed.run if request.keyed else "",
         call=request.keyed.call if request.keyed else "",
         run_started_ms=request.keyed.started_ms if request.keyed else 0,
+        key_groups=request.keyed.key_groups if request.keyed else 0,
         stored=bool(request.keyed and request.keyed.stored),
         start_empty=bool(request.keyed and request.keyed.start_empty),
     )

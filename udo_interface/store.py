@@ -46,6 +46,7 @@ class StoreLocation:
 
     location: str
     key: tuple[tuple[str, str], ...]
+    key_groups: int = KEY_GROUPS
     full_every: int = FULL_EVERY
 
 
@@ -61,6 +62,7 @@ class File:
     state_version: int
     full: bool
     void: bool = False
+    key_groups: int = KEY_GROUPS  # its name does not say
 
     @property
     def name(self) -> str:
@@ -71,22 +73,22 @@ class File:
     @property
     def groups(self) -> frozenset[int]:
         """The key groups whose state it holds."""
-        return _groups(self.partition, self.partitions)
+        return _groups(self.partition, self.partitions, self.key_groups)
 
 
 @functools.lru_cache(maxsize=4096)
-def _groups(partition: int, partitions: int) -> frozenset[int]:
-    return frozenset(groups_of(partition, partitions))
+def _groups(partition: int, partitions: int, key_groups: int) -> frozenset[int]:
+    return frozenset(groups_of(partition, partitions, key_groups))
 
 
-def parsed(path: str) -> File | None:
+def parsed(path: str, key_groups: int = KEY_GROUPS) -> File | None:
     """The file of this path; None for anything else (a draft, somebody's note)."""
     directory, _, name = path.rpartition("/")
     epoch, found = directory.rpartition("/")[2], _NAME.fullmatch(name)
     if found is None or not epoch.isdigit():
         return None
     partition, partitions, run, attempt, state_version = map(int, found.groups()[:5])
-    return File(int(epoch), partition, partitions, run, attempt, state_version, found[7] == "full", found[6] is not None)
+    return File(int(epoch), partition, partitions, run, attempt, state_version, found[7] == "full", found[6] is not None, key_groups)
 
 
 def newest_at(files: Iterable[File], epoch: int) -> dict[int, File]:
@@ -120,8 +122,10 @@ def chains(files: Sequence[File], groups: Iterable[int], epoch: int, where: str)
 
 def superseded(files: Sequence[File], epoch: int) -> list[int]:
     """Epochs whose files the states before `epoch` and after it do without; none while a chain has a gap."""
+    if not files:
+        return []
     try:
-        kept = chains(files, range(KEY_GROUPS), epoch, "")
+        kept = chains(files, range(files[0].key_groups), epoch, "")
     except StateLost:
         return []
     oldest = min(chain[0].epoch for chain in kept.values())
@@ -165,7 +169,9 @@ class Store:
             raise self._away(f"{below} cannot be listed", e) from e
         # There an empty object was never written: its upload was refused, and closing the stream sent what it held.
         complete = 1 if self._files.type_name in OBJECT_STORES else 0
-        return [f for info in found if info.is_file and info.size >= complete and (f := parsed(info.path)) is not None]
+        return [
+            f for info in found if info.is_file and info.size >= complete and (f := parsed(info.path, self.stored.key_groups)) is not None
+        ]
 
     def write(self, file: File, batches: Sequence[pa.RecordBatch], about: dict[str, Any]) -> int:
         """Put a file in its place; its bytes. `about` goes into its metadata beside what the name says."""
@@ -174,6 +180,7 @@ class Store:
             "deployment": self.deployment,
             "session": self.session,
             "key": [list(column) for column in self.stored.key],
+            "key_groups": self.stored.key_groups,
             "groups": sorted(file.groups),
             "epoch": file.epoch,
             "partition": file.partition,
@@ -224,7 +231,7 @@ class Store:
                 newest = set(newest_at(files, at).values())
                 seen += pool.map(lambda f: self._highest_us(f, epoch), newest)
                 covered.update(*(f.groups for f in newest))
-                if len(covered) == KEY_GROUPS:
+                if len(covered) == self.stored.key_groups:
                     break
         return max((t for t in seen if t is not None), default=None)
 
@@ -265,6 +272,11 @@ class Store:
                     raise pa.ArrowInvalid(f"it has format {about['format']}, this version reads {FORMAT}")
                 if (key := tuple(map(tuple, about["key"]))) != self.stored.key:
                     raise pa.ArrowInvalid(f"its state is kept by {key}, the operator's by {self.stored.key}")
+                if (groups := about.get("key_groups", KEY_GROUPS)) != self.stored.key_groups:
+                    raise pa.ArrowInvalid(
+                        f"its state lies in {groups} key groups, the deployment has {self.stored.key_groups}: deploy the operator with "
+                        f"--key-groups {groups}"
+                    )
                 yield about, reader
         except (OSError, pa.ArrowException, ValueError, KeyError) as e:
             if isinstance(e, OSError):  # a file cut short, or a store that went away meanwhile

@@ -86,7 +86,9 @@ class StoreLane:
             "label": [stamp.run, epoch, stamp.attempt],
             "highest_us": header.highest_us if header.HasField("highest_us") else None,
         }
-        file = File(epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full, void)
+        file = File(
+            epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full, void, self.store.stored.key_groups
+        )
         self.store.write(file, batches, about)
         if 0 in groups and (epoch - 2) % self.store.stored.full_every == 0:  # the full files of the epoch before last have come
             self.store.prune(epoch)

@@ -29,6 +29,7 @@ from udo_interface.store import Store, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import OperatorError, SchemaError, UdoError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc
+from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.state.dead_letters import DEAD_LETTER
 
 # Rows gathered into one frame where Spark hands over single rows; Spark's own default for Arrow batches.
@@ -46,6 +47,7 @@ class Keys:
     start_empty: bool = False
     planned_ms: int = 0  # since 1970; runs of a query are ordered by it
     stored: StoreLocation | None = None  # a second store of its state
+    key_groups: int = KEY_GROUPS
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,15 @@ class Task:
             run = self._run(context) if query else ""
             # An RDD's partition is one group by itself: its keys come from nowhere else.
             here, count = context.partitionId(), self.keyed.partitions
-            groups = groups_of(here, count) if count else [here]
+            groups = groups_of(here, count, self.keyed.key_groups) if count else [here]
             keyed = KeyedCall(
-                run, self.keyed.call, tuple(groups), self.keyed.start_empty, self.keyed.planned_ms, self.keyed.stored is not None
+                run,
+                self.keyed.call,
+                tuple(groups),
+                self.keyed.start_empty,
+                self.keyed.planned_ms,
+                self.keyed.key_groups,
+                self.keyed.stored is not None,
             )
         return Request(
             self.deployment,

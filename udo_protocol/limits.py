@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Units of state, routing and migration of a keyed deployment: many more than slots ever will be, few enough that END can
-# name them. Fixed for ever, since keys would change their groups.
-KEY_GROUPS = 128
+# Units of state, routing and migration of a keyed deployment, unless it is deployed with another number: many more than slots as a rule,
+# few enough that END names them in passing. Balancing wants thousands; as many as END can name at most, 3 bytes each, in a header.
+KEY_GROUPS, MOST_KEY_GROUPS = 128, 1 << 15
 # A session's runs are ordered by when they were planned; so many places are there for runs that were planned in one ms, which is what a
 # query restarted from the same DataFrame is. With 2048 the order is exact in Lua and in JSON (below 2^53) until the year 2109.
 RUNS_OF_A_PLAN = 2048
@@ -67,6 +67,8 @@ class Limits:
     backoff_ceiling_us: int = 0
     # A parked reader looks up this often, to notice a vanished node manager and to renew its lease.
     park_ms: int = 2_000
+    # Chosen when the deployment is made, and stored with each session: another number would move every key to another group.
+    key_groups: int = KEY_GROUPS
     # Frames fetched by one range read; bounds the reader's memory.
     read_frames: int = 16
     # Without the node manager's heartbeat for this long, instances and embedded servers stop themselves. A node manager that

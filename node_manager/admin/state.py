@@ -148,7 +148,7 @@ class States:
                 raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
             # A query that continues it is a newer run than all before.
             newest = checkpoints.newest_run(state, p, session)
-            kept = {"last_ended": record["last_ended"], "run": newest, "keys": record["keys"], "bytes": record["bytes"], "at": time.time()}
+            kept = {**record, "run": newest, "at": time.time()}
             writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
             for number, group in groups.items():
                 writes.append(["HSET", f"{p}m:{session}", number, group.meta])
@@ -224,8 +224,8 @@ class States:
             self._manager.comparisons.end(slot.deployment)  # it knows the state from before; a canary begins anew
 
 
-def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int) -> None:
-    """SchemaError unless state kept by these key columns and in that version is what the operator reads."""
+def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int, wanted_groups: int) -> None:
+    """SchemaError unless state kept by these key columns, in that version and in so many groups is what the deployment reads."""
     wanted = [(name, manifest.input[name]) for name in manifest.key]
     came = list(key)
     if came != wanted:
@@ -233,8 +233,11 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
         raise SchemaError(f"{manifest.reference} keeps state by {show[0]}; the file's state is kept by {show[1]}")
     if state_version != manifest.state_version:
         raise SchemaError(f"{manifest.reference} reads state of version {manifest.state_version}; the file's is of version {state_version}")
-    if key_groups != KEY_GROUPS:
-        raise SchemaError(f"the file's state lies in {key_groups} key groups; this platform has {KEY_GROUPS}")
+    if key_groups != wanted_groups:
+        raise SchemaError(
+            f"the file's state lies in {key_groups} key groups; the deployment has {wanted_groups}: undeploy it and deploy it with "
+            f"--key-groups {key_groups}"
+        )
 
 
 def _records(state: Connection, prefix: str) -> dict[str, Mapping[str, Any]]:
@@ -253,6 +256,7 @@ def _parsed(flat: Sequence[bytes], key: str) -> dict[str, Mapping[str, Any]]:
                 "last_ended": None if last is None else untrusted.number(last, key, least=-1),
                 "run": untrusted.number(record["run"], key),
                 "keys": untrusted.number(record.get("keys"), key),
+                "key_groups": untrusted.number(record.get("key_groups"), key, KEY_GROUPS, 1),
                 "bytes": untrusted.number(record["bytes"], key),
                 "at": untrusted.moment(record["at"], key),
             }

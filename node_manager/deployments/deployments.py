@@ -140,8 +140,14 @@ class Deployments:
         return self._images.get(deployment.operator, version, digest)
 
     def wanted(self, deployment: Deployment, version: str, digest: str, config: Mapping[str, Any] | None = None) -> Wanted:
-        """A version of its operator, with its configuration or another one."""
-        return Wanted(self.image(deployment, version, digest), Config.parse(deployment.config if config is None else config))
+        """A version of its operator, with its configuration or another one. Conflict if that would move keys to other groups."""
+        image, parsed = self.image(deployment, version, digest), Config.parse(deployment.config if config is None else config)
+        if image.manifest.key and parsed.key_groups != (there := Config.parse(deployment.config).key_groups):
+            raise Conflict(
+                f"deployment {deployment.name!r} has {there} key groups on node {self._settings.node}, chosen at its first start; expected "
+                f"the same, got {parsed.key_groups}, where its sessions' keys would lie in other groups. Undeploy it first"
+            )
+        return Wanted(image, parsed)
 
     def serving(self, deployment: Deployment) -> Wanted:
         """What it is to serve now."""

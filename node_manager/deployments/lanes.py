@@ -14,7 +14,7 @@ from node_manager.images.images import Image, Images, Source
 from node_manager.instances.instances import Config
 from node_manager.slots.loading import Node, Wanted
 from node_manager.slots.slot import Slot
-from udo_protocol.errors import NotFound, UdoError, Unavailable, UsageError
+from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError
 from udo_protocol.formats.schema import from_ipc, require_fit
 from udo_protocol.queue import keys, route
 from udo_protocol.queue import slot as log
@@ -38,6 +38,16 @@ class Lane:
     image: Image
     slot: Slot
     run_id: str
+
+
+def require_groups(name: str, came: int, wanted: Wanted | None) -> None:
+    """Conflict if a producer spreads keys over another number of groups than the deployment has."""
+    there = wanted.config.key_groups if wanted else came
+    if came != there:
+        raise Conflict(
+            f"deployment {name!r} has {there} key groups, and the query was planned with {came}: it was deployed anew since. Build the "
+            "query's DataFrame again (call udo(...)), and start it with the state that fits"
+        )
 
 
 class Lanes:

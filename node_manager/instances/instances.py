@@ -30,7 +30,7 @@ from node_manager.settings import Settings
 from udo_protocol.errors import UsageError
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
-from udo_protocol.limits import MOST_RETRIES
+from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS, MOST_RETRIES
 from udo_protocol.queue import access, keys
 from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL, POLICIES
 
@@ -67,7 +67,14 @@ class Config:
             raise UsageError(f"policy: expected {' or '.join(map(repr, POLICIES))}, got {policy!r}")
         if not 0 <= (retries := int(limits.get("retries", 0))) <= MOST_RETRIES:
             raise UsageError(f"limit retries: expected 0 to {MOST_RETRIES}, got {retries}")
+        if not 1 <= (groups := int(limits.get("key_groups", KEY_GROUPS))) <= MOST_KEY_GROUPS:
+            raise UsageError(f"limit key_groups: expected 1 to {MOST_KEY_GROUPS}, got {groups}")
         return cls(env, secret, files, {k: int(v) for k, v in limits.items()}, policy)
+
+    @property
+    def key_groups(self) -> int:
+        """Of a keyed operator's state."""
+        return int(self.limits.get("key_groups", KEY_GROUPS))
 
     def bad_events(self) -> str:
         """What becomes of events that the operator fails on, as people read it."""

@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
+from node_manager.deployments.lanes import require_groups
 from node_manager.homes import Asked
 from node_manager.manager import Manager
 from node_manager.rpc import dead_service, record_service, state_service
@@ -27,7 +28,7 @@ from node_manager.slots.watching import COUNTED
 from udo_protocol import supervised
 from udo_protocol.errors import ServerLost, SlotBroken, Unavailable, UsageError
 from udo_protocol.formats.schema import to_ipc
-from udo_protocol.limits import DEFAULT
+from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
 from udo_protocol.queue import slot
@@ -67,6 +68,8 @@ class NodeService(rpc.NodeManagerServicer):
             asked = Asked(base, request.session, request.epoch, request.stored, request.start_empty)
             run = self._manager.lanes.run_order(lane, asked, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
+        if manifest.key:
+            require_groups(request.deployment, request.key_groups or KEY_GROUPS, wanted)
         route = self._manager.lanes.begun(lane, request.session, request.lane)
         limits = wanted.config.limits if wanted else {}
         servers = self._manager.servers

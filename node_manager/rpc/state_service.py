@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from node_manager.admin.state import GroupPieces, Info, States, keyed, require_fit
 from node_manager.manager import Manager
 from udo_protocol.errors import ProtocolError, UsageError
-from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.proto import node_manager_pb2 as pb
 
 # gRPC's own bound is 4 MiB a message.
@@ -48,7 +47,7 @@ def exported(states: States, deployment: str, session: str) -> Iterator[pb.State
         version=manifest.version,
         state_version=manifest.state_version,
         key=[pb.KeyColumn(name=n, type=manifest.input[n]) for n in manifest.key],
-        key_groups=KEY_GROUPS,
+        key_groups=info.record["key_groups"],
         last_ended=info.record["last_ended"],
         keys=info.record.get("keys", 0),
         bytes=info.record["bytes"],
@@ -76,8 +75,10 @@ def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) ->
     if first is None or not first.HasField("header"):
         raise UsageError("an import begins with a header")
     header = first.header
-    _, manifest = keyed(manager.deployments.find(header.deployment))
-    require_fit(manifest, [(c.name, c.type) for c in header.key], header.state_version, header.key_groups)
+    slot, manifest = keyed(manager.deployments.find(header.deployment))
+    assert slot.wanted is not None
+    key, wanted_groups = [(c.name, c.type) for c in header.key], slot.wanted.config.key_groups
+    require_fit(manifest, key, header.state_version, header.key_groups, wanted_groups)
     bound = _OVERHEAD * (manifest.limits.state_mb << 20)
     groups: dict[int, GroupPieces] = {}
     total = 0
@@ -92,7 +93,8 @@ def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) ->
             group.base = data
         else:
             group.deltas.append(data)
-    record = {"last_ended": header.last_ended if header.HasField("last_ended") else None, "keys": header.keys, "bytes": header.bytes}
+    last_ended = header.last_ended if header.HasField("last_ended") else None
+    record = {"last_ended": last_ended, "keys": header.keys, "bytes": header.bytes, "key_groups": header.key_groups}
     states.put(header.deployment, header.session, record, groups, replace=header.replace)
     return pb.StateImportReply(groups=len(groups), bytes=total)
 

@@ -26,7 +26,7 @@ from node_manager.slots.watching import LOOK_MOST_S
 from udo_protocol.clock import Laps
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.formats.manifest import Manifest, update_refusals
-from udo_protocol.limits import DEFAULT, KEY_GROUPS
+from udo_protocol.limits import DEFAULT
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import changelog, untrusted
@@ -130,7 +130,7 @@ class Comparisons:
         it does not load, Conflict if it could not keep up through no fault of the version.
         """
         self._require_comparable(slot, wanted)
-        groups = None if canary is None or len(canary) == KEY_GROUPS else list(canary)
+        groups = None if canary is None or len(canary) == wanted.config.key_groups else list(canary)
         asked = {"examples": examples, "nice": _NICE, "groups": groups}
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
         load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)

@@ -18,7 +18,6 @@ from node_manager.slots.slot import Slot
 from node_manager.trials.comparing import Comparisons
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, Unavailable
-from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.registry.canary import Measured, share_of_groups
 
 _log = structlog.get_logger()
@@ -40,7 +39,7 @@ class KeyedCanary:
         self.failure: UdoError | None = None
         # The first error of the new version, for people.
         self.first_error = ""
-        self._comparisons, self._wanted, self._groups = comparisons, wanted, share_of_groups(percent)
+        self._comparisons, self._wanted, self._groups = comparisons, wanted, share_of_groups(percent, wanted.config.key_groups)
         # Whether it has begun.
         self.running = False
         self._decided, self._over, self._stop = Event(), Event(), Event()
@@ -71,7 +70,7 @@ class KeyedCanary:
 
     def describe(self) -> str:
         """What it does, and has counted, in a few words."""
-        tried = f"{len(self._groups)} of {KEY_GROUPS} key groups tried by {self.version}, which serves nobody"
+        tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tried by {self.version}, which serves nobody"
         return f"{tried}: {Measured(**self.measured())}"
 
     def measured(self) -> dict[str, float]:

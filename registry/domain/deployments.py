@@ -21,7 +21,7 @@ from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound
 from udo_protocol.formats.manifest import Name, OperatorLimits
 from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
-from udo_protocol.limits import MOST_BACKOFF_US, MOST_RETRIES, Limits
+from udo_protocol.limits import MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_RETRIES, Limits
 from udo_protocol.state.dead_letters import DEAD_LETTER
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
@@ -74,6 +74,8 @@ class NewDeployment(BaseModel):
                 raise ValueError(f"limit {name!r}: expected more than 0")
             if name == "retries" and value not in range(1, MOST_RETRIES + 1):
                 raise ValueError(f"limit 'retries': expected a whole number from 1 to {MOST_RETRIES}, got {value:g}")
+            if name == "key_groups" and value not in range(1, MOST_KEY_GROUPS + 1):
+                raise ValueError(f"limit 'key_groups': expected a whole number from 1 to {MOST_KEY_GROUPS}, got {value:g}")
             if name == "backoff_ceiling_us" and value > MOST_BACKOFF_US:
                 raise ValueError(f"limit 'backoff_ceiling_us': expected at most {MOST_BACKOFF_US}, got {value:g}")
         return limits

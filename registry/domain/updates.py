@@ -231,7 +231,8 @@ def _tries(deployment: Deployment, canary: dict[str, Any]) -> str:
     """What a canary is given."""
     if not _keyed(deployment):
         return f"{canary['percent']:g} % of the new lanes"
-    return f"{len(share_of_groups(canary['percent']))} of {KEY_GROUPS} key groups, tried beside {deployment.version.version}"
+    groups = int(deployment.limits.get("key_groups", KEY_GROUPS))
+    return f"{len(share_of_groups(canary['percent'], groups))} of {groups} key groups, tried beside {deployment.version.version}"
 
 
 def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any], *, moves: bool) -> None:

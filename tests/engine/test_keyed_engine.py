@@ -263,6 +263,25 @@ def test_an_older_attempt_that_still_sends_is_stale_also_for_the_next_process() 
     assert new.answers() == [(0, 1), (0, 2)]
 
 
+def test_state_in_another_number_of_key_groups_is_told_from_what_the_deployment_has() -> None:
+    s = slot()
+    play(s, SCRIPT[:1])
+    assert s.durable.records["q"]["key_groups"] == 128
+    s.die()
+    s.durable.records["q"]["key_groups"] = 64
+    attempt = an_attempt(s, 1, 0, 0)
+    attempt.send([0], 1)
+    s.serve()
+    [frame] = attempt.frames()
+    assert "keeps its state in 64 key groups, and the deployment has 128" in frame.header.failure.message
+    s.die()
+    del s.durable.records["q"]["key_groups"]  # as a release wrote it that had no other number
+    attempt = an_attempt(s, 1, 1, 0)
+    attempt.send([0], 1)
+    s.serve()
+    assert attempt.kinds() == [ANSWER]
+
+
 def test_the_state_that_is_durable_is_that_of_the_answers() -> None:
     s = slot()
     play(s, SCRIPT, broken_off=[2])

@@ -73,6 +73,8 @@ def test_deploying_the_same_again_is_fine_and_something_else_conflicts(deployed:
         ("limits", {"windows": 3}, "no limit 'windows'"),
         ("limits", {"memory_mb": -1}, "more than 0"),
         ("policy", "shrug", "policy"),
+        ("limits", {"key_groups": 32769}, "a whole number from 1 to 32768, got 32769"),
+        ("limits", {"key_groups": 12.5}, "a whole number from 1 to 32768, got 12.5"),
         ("limits", {"retries": 11}, "a whole number from 1 to 10, got 11"),
         ("limits", {"retries": 1.5}, "a whole number from 1 to 10, got 1.5"),
         ("surprise", 1, "surprise"),

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from udo_runtime.engine.content import changed
+from udo_runtime.engine.content import stored as are_stored
 from udo_runtime.state.codec import TIMERS, pack, unpack
 from udo_runtime.state.groups import Group, Label
 from udo_runtime.state.session import Session, time_group
@@ -278,3 +280,23 @@ def test_a_key_with_a_timer_and_no_state_counts_wherever_the_group_comes_from() 
     g.open(TIMERS).clear()
     g.settle(close=True)
     assert g.keys == 1
+
+
+def test_a_checkpoint_of_few_touched_groups_does_not_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, key_groups = Session("s"), 1 << 15
+    session.touch(range(key_groups), Label(1, 0, 0), 0)
+    session.end(range(key_groups), Label(1, 0, 0))
+    pieces, _ = changed([session])
+    assert len(pieces) == key_groups
+    are_stored([session], pieces)
+
+    session.touch([3, 7], Label(1, 1, 0), 0)
+    session.open(["x"], [7])
+    session.states["x"]["n"] = 1
+    looked: list[Group] = []
+    settle = Group.settle
+    monkeypatch.setattr(Group, "settle", lambda self, **more: (looked.append(self), settle(self, **more)))
+    pieces, _ = changed([session])
+
+    assert [p.number for p in pieces] == [3, 7] and pieces[1].delta is not None
+    assert len(looked) == 2

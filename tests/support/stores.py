@@ -30,7 +30,7 @@ def write(
     full: bool = False,
     **about: Any,
 ) -> Path:
-    file = File(epoch, partition, partitions, run, attempt, version, full)
+    file = File(epoch, partition, partitions, run, attempt, version, full, key_groups=s.stored.key_groups)
     of_file: list[Row] = [(n, k, v) for n in sorted(file.groups) for k, v in changes.get(n, {}).items()]
     s.write(file, [rows(of_file)], {**ABOUT, **about})
     return Path(s.directory) / file.name

@@ -43,10 +43,10 @@ def stream(spark: SparkSession, count: str, tmp_path: Path) -> Iterator[Stream]:
 
 
 def test_the_groups_a_partition_answers_for_are_those_spark_sends_it(spark: SparkSession) -> None:
-    for partitions in (1, 3, 8):
-        df = spark.range(KEY_GROUPS).select(F.col("id").cast("int").alias("g")).repartition(partitions, "g")
+    for partitions, key_groups in ((1, KEY_GROUPS), (3, KEY_GROUPS), (8, 1000)):
+        df = spark.range(key_groups).select(F.col("id").cast("int").alias("g")).repartition(partitions, "g")
         sent = {r.g: r.p for r in df.select("g", F.spark_partition_id().alias("p")).collect()}
-        assert {g: p for p in range(partitions) for g in groups_of(p, partitions)} == sent
+        assert {g: p for p in range(partitions) for g in groups_of(p, partitions, key_groups)} == sent
 
 
 def test_counts_go_on_over_epochs_and_over_a_restart_of_the_query(stream: Stream) -> None:

@@ -107,6 +107,16 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         other.values(other.files(), [5], 1)
 
 
+def test_state_of_another_number_of_key_groups_is_refused_and_any_number_can_be_chosen(tmp_path: Path) -> None:
+    many = store(tmp_path, key_groups=1000)
+    write(many, 0, {999: {b"a": b"1"}}, full=True)
+    files = many.files()
+    assert many.values(files, range(1000), 1)[0][999] == {b"a": b"1"}
+    assert many.highest_us(files, 1) is None
+    with pytest.raises(StateLost, match="its state lies in 1000 key groups, the deployment has 128: .* --key-groups 1000"):
+        store(tmp_path).values(store(tmp_path).files(), [5], 1)
+
+
 def test_a_file_can_be_read_without_this_project(tmp_path: Path) -> None:
     path = write(store(tmp_path), 4, {5: {b"a": b"1"}}, run=3, attempt=9)
     with pa.ipc.open_file(path) as reader:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from udo_cli import base, completing, given
+from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS
 
 EXAMPLES = """
 udo deploy fraud                                   the latest version, under the operator's name
@@ -23,6 +24,11 @@ udo deploy fraud --on-error dead-letter --retries 2
 @given.options
 @given.policy_options
 @given.polling_option
+@click.option(
+    "--key-groups",
+    type=click.IntRange(1, MOST_KEY_GROUPS),
+    help=f"In how many groups a keyed operator's state is kept and moved, for as long as it is deployed; {KEY_GROUPS} by default.",
+)
 @click.option(
     "--wait-s",
     type=click.FloatRange(0),
@@ -42,6 +48,7 @@ def command(
     dead_letters: int | None,
     dead_letter_mb: int | None,
     poll_us: int,
+    key_groups: int | None,
     wait_s: float,
     as_json: bool,
 ) -> None:
@@ -55,6 +62,8 @@ def command(
     limits = given.policy_limits(on_error, retries, dead_letters, dead_letter_mb)
     if poll_us:
         limits["backoff_ceiling_us"] = poll_us
+    if key_groups:
+        limits["key_groups"] = key_groups
     given.require_once(variables, hidden)
     with remote.registry() as api:
         found = api.deploy(

@@ -132,6 +132,7 @@ class Node:
         run: str = "",
         call: str = "",
         run_started_ms: int = 0,
+        key_groups: int = 0,
         stored: bool = False,
         start_empty: bool = False,
     ) -> pb.OpenLaneReply:
@@ -147,6 +148,7 @@ class Node:
             run=run,
             call=call,
             run_started_ms=run_started_ms,
+            key_groups=key_groups,
             stored=stored,
             start_empty=start_empty,
         )

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenLaneRequest(_message.Message):
-    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run", "call", "run_started_ms", "stored", "start_empty")
+    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run", "call", "run_started_ms", "stored", "start_empty", "key_groups")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class OpenLaneRequest(_message.Message):
     RUN_STARTED_MS_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     START_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    KEY_GROUPS_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     lane: str
     session: str
@@ -33,7 +34,8 @@ class OpenLaneRequest(_message.Message):
     run_started_ms: int
     stored: bool
     start_empty: bool
-    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ...) -> None: ...
+    key_groups: int
+    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., key_groups: _Optional[int] = ...) -> None: ...
 
 class OpenLaneReply(_message.Message):
     __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy", "timed", "backoff_ceiling_us")

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TlsStream:
-    """What the codec calls; see transport.Transport."""
+    """What the codec calls; see transport.ByteStream."""
 
     def __init__(self, stream: ssl.SSLSocket, address: str) -> None:
         self._stream, self._address = stream, address

@@ -26,7 +26,7 @@ class Tls:
     key: Path
 
 
-class Transport(Protocol):
+class ByteStream(Protocol):
     """A connected stream. BlockingIOError where the other side takes or gives nothing for as long as `wait_at_most` said."""
 
     def sendall(self, data: bytearray, /) -> None:
@@ -52,7 +52,7 @@ class _UnixSocket(socket.socket):
         self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
 
-def connect(address: str, timeout_s: float, tls: Tls | None = None) -> Transport:
+def connect(address: str, timeout_s: float, tls: Tls | None = None) -> ByteStream:
     """A stream to the server there.
 
     OSError if nobody listens (BlockingIOError: within the time), Untrusted if one side does not accept the other's certificate,

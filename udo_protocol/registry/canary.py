@@ -112,7 +112,7 @@ def verdict(rollback_if: Iterable[str], min_events: int, m: Measured, *, at_end:
     return ""
 
 
-def share_of_groups(percent: float) -> list[int]:
+def share_of_groups(percent: float, key_groups: int = KEY_GROUPS) -> list[int]:
     """The key groups whose events a keyed canary tries: so many percent of all, at least one, spread, the same on every node."""
-    count = max(1, round(KEY_GROUPS * percent / 100))
-    return [i * KEY_GROUPS // count for i in range(count)]
+    count = max(1, round(key_groups * percent / 100))
+    return [i * key_groups // count for i in range(count)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from udo_protocol.formats.recording_file import Recording
-from udo_protocol.limits import DEFAULT
+from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Checkpoint, LoadSession, Trim
 from udo_runtime.engine.keyed import Engine, Start
@@ -33,12 +34,13 @@ def engine(
     """As it was in front of the first frame. It keeps no dead letters: a bad event fails its frame, where it can be looked at."""
     how = KeyedConfig(**{**keyed, "columns": tuple(keyed["columns"])})
     target = processor.per_event
+    groups = {record.get("key_groups", KEY_GROUPS) for record, _ in recording.sessions().values()}
     running = Engine(
         KeyedProcessor(target, how, schemas[1], ctx),
         schemas,
         replies,
         KeyedLetters("replay", DEFAULT),
-        DEFAULT,
+        replace(DEFAULT, key_groups=max(groups, default=KEY_GROUPS)),
         Counters(),
         clock=lambda: 0.0,
     )

@@ -59,7 +59,8 @@ def changed(sessions: Iterable[Session]) -> tuple[list[Piece], dict[str, dict[st
     whole, changes = 0, 0  # bytes
     for session in sessions:
         session.settle()
-        for number, group in session.groups.items():
+        numbers = session.groups if session.former else session.unsaved
+        for number, group in [(n, session.groups[n]) for n in numbers if n in session.groups]:
             room = whole < _WHOLE_BYTES + _WHOLE_SHARE * changes
             renew = room and group.former
             if renew:
@@ -96,11 +97,14 @@ def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:
         group.touched = False
     for session in by_name.values():
         session.changed = False
+        session.unsaved.clear()
+        session.former = session.former and any(group.former for group in session.groups.values())
 
 
 def record(session: Session) -> dict[str, Any]:
     """What a checkpoint says of a session beside its groups."""
     known: dict[str, Any] = {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size}
+    known["key_groups"] = session.key_groups
     if session.restoring is not None:
         known["restoring"] = [(n, *label) for n, label in session.restoring.items()]
     return {**known, "failed": sorted(session.failed)}

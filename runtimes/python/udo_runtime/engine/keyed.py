@@ -207,6 +207,7 @@ class Engine:
     def _answer(self, session: Session, frame: Frame) -> Steps[Answer | None]:
         """None: STALE."""
         header = frame.header
+        session.require_groups(self._limits.key_groups)
         if header.kind in (RESTORE, STATE):
             reply = self._replies.header(header, ANSWER)
             reply.state_version = self.processor.state_version

@@ -46,7 +46,7 @@ def _whole(session: Session, epoch: int) -> bool:
 
     Where groups are of several runs, a time group that a newer run's partition has taken over knew of more partitions than that one.
     """
-    groups = [session.groups.get(n) for n in range(KEY_GROUPS)]
+    groups = [session.groups.get(n) for n in range(session.key_groups or KEY_GROUPS)]
     before = [g for g in groups if g is not None and g.label is not None and g.label.epoch < epoch]
     return all(_current(g, epoch) for g in groups) and len({g.label.run for g in before if g.label}) <= 1
 
@@ -85,6 +85,7 @@ def _restore(session: Session, frame: Frame, label: Label) -> None:
     under_way = session.restoring
     assert under_way is not None
     lacking = [n for n in parts if not _current(session.groups.get(n), label.epoch)]
+    session.unsaved.update(lacking)
     if any(n in under_way and _order(under_way[n]) > _order(label) for n in lacking):
         raise Stale(f"a newer attempt restores the same key groups of session {session.name}")
     complete = set(header.groups)
@@ -111,6 +112,7 @@ def _begin(session: Session, label: Label) -> None:
     if not follows or any(came.epoch >= label.epoch for came in came_later):
         for group in session.groups.values():
             group.clear()
+        session.unsaved.update(session.groups)
         session.last_ended, session.epoch, session.restoring = label.epoch - 1, label.epoch, {}
     session.epoch = max(session.epoch, label.epoch)
     if session.restoring is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
+from udo_protocol.limits import KEY_GROUPS
 from udo_runtime.state.codec import pack, unpack
 from udo_runtime.state.groups import RESTORED, Group, Label
 from udo_runtime.state.versions import Versions
@@ -32,6 +33,9 @@ class Session:
         # Highest epoch that touched a group: whoever comes with an older one has been left behind by its query.
         self.epoch = self._epoch()
         self.changed = groups is None  # its record is to be written with the next checkpoint
+        self.unsaved: set[int] = set()  # groups that may have changed since the last checkpoint
+        self.former = any(group.former for group in self.groups.values())  # some groups may be of another state version
+        self.key_groups: int | None = None  # how many it has been spread over; None: it is new
         # Attempts that met an error, as (partition, *label). Durable: a frame behind the error must not complete the epoch,
         # also not for the next instance.
         self.failed: set[tuple[int, ...]] = set()
@@ -50,13 +54,25 @@ class Session:
         run: int,
         failed: Iterable[Iterable[int]] = (),
         restoring: Iterable[Sequence[int]] | None = None,
+        key_groups: int = KEY_GROUPS,
         **_: Any,
     ) -> None:
         """Be what a checkpoint's record and the groups say: a follower's, whatever it did on trial."""
         self.last_ended, self.run, self.failed = last_ended, run, {tuple(f) for f in failed}
         self.restoring = None if restoring is None else {n: Label(*label) for n, *label in restoring}
+        self.key_groups = key_groups
         self.epoch, self._watermark, self.changed = self._epoch(), (-1, None), False
         self.states.clear()
+
+    def require_groups(self, key_groups: int) -> None:
+        """StateLost if its keys have been spread over another number of groups."""
+        if self.key_groups is None:
+            self.key_groups = key_groups
+        elif self.key_groups != key_groups:
+            raise StateLost(
+                f"session {self.name} keeps its state in {self.key_groups} key groups, and the deployment has {key_groups}, where its keys "
+                f"would lie in other ones. Deploy the operator with --key-groups {self.key_groups}, or drop the session: udo state drop"
+            )
 
     def fail(self, label: Label, partition: int) -> None:
         """What this attempt still sends is to be skipped."""
@@ -96,6 +112,8 @@ class Session:
         groups = self.groups
         if self.restoring is not None:
             self._require(numbers, label)
+        numbers = list(numbers)
+        self.unsaved.update(numbers)
         wanted = [groups.get(n) or groups.setdefault(n, self.group(n)) for n in numbers]
         if any(g.label != label and _stale(g.label, label) for g in wanted):
             return False
@@ -141,13 +159,19 @@ class Session:
             self.states.update(zip(of_group, map(group.live.__getitem__, of_group), strict=True))
 
     def settle(self) -> None:
-        """Pack what is open in all groups. State that cannot be stored fails its attempt: it is not to END, now or after a restart."""
-        for group in self.groups.values():
+        """Pack what is open and may have changed.
+
+        State that cannot be stored fails its attempt: it is not to END, now or after a restart.
+        """
+        for group in self._there(self.unsaved):
             try:
                 group.settle()
             except TypeError:
                 assert group.label is not None, "only an attempt opens keys"
                 self.fail(group.label, group.partition)
+
+    def _there(self, numbers: Iterable[int]) -> list[Group]:
+        return [group for n in numbers if (group := self.groups.get(n)) is not None]
 
     def close(self, numbers: Iterable[int]) -> None:
         """Pack what is open in these groups."""
@@ -175,8 +199,7 @@ class Session:
 
     def has_ended(self, numbers: Iterable[int], epoch: int) -> bool:
         """Whether an attempt at this epoch has ENDed for one of these groups."""
-        there = (g for n in numbers if (g := self.groups.get(n)) is not None)
-        return any(g.label is not None and g.label.epoch == epoch and (g.ended or g.candidate is not None) for g in there)
+        return any(g.label is not None and g.label.epoch == epoch and (g.ended or g.candidate is not None) for g in self._there(numbers))
 
     # -- event time --------------------------------------------------------------------------------------------------
 
@@ -206,6 +229,7 @@ class Session:
         self._watermark = (-1, None)
         number = time_group(partition)
         group = self.groups.setdefault(number, self.group(number))
+        self.unsaved.add(number)
         if group.label is not None and group.label.epoch >= epoch:  # an earlier attempt has brought it
             return
         here = _before(group, epoch)

@@ -126,6 +126,7 @@ class StandbyState:
             group = session.groups[number] = session.group(number)
             group.follow()
         group.adopt(meta, delta, stored)
+        session.former |= group.former
         self._metas.setdefault(name, {})[number] = meta
 
     def _close(self, records: Mapping[str, str], dropped: Mapping[str, Sequence[int]]) -> None:
