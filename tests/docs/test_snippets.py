@@ -96,6 +96,7 @@ def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) ->
     text = script(document, docker=docker)
     if "udo up" not in text:
         text = text.replace("set -euo pipefail", f"set -euo pipefail\nudo up\n{SERVER}", 1)
+    work.mkdir(exist_ok=True)
     (work / "examples").symlink_to(ROOT / "examples")
     done = subprocess.run(
         ["bash", "-c", text], cwd=work, env=platform, capture_output=True, text=True, timeout=RUN_S * patience(), check=False
@@ -110,7 +111,7 @@ FIRST = ("README.md", "docs/first_steps.md", "docs/operators.md")
 @pytest.mark.timeout(MOST_S)
 @pytest.mark.parametrize("document", [d if d in FIRST else pytest.param(d, marks=pytest.mark.long) for d in DOCUMENTS if blocks(d)])
 def test_the_snippets_run(document: str, platform: dict[str, str], tmp_path: Path) -> None:
-    run(document, platform, tmp_path, docker=False)
+    run(document, platform, tmp_path / "work", docker=False)
 
 
 @pytest.mark.timeout(MOST_S)
@@ -120,11 +121,12 @@ def test_the_snippets_run_with_docker(document: str, docker: Daemon, runtime_ima
         require("Python 3.11", f"the documents name it, and Debian's made {runtime_image}")
     if not docker("images", "--quiet", "python:3.11-slim").strip():  # a machine that cannot reach Docker Hub
         docker("tag", DEBIAN, "python:3.11-slim")
-    (tmp_path / "docker").mkdir()
-    (tmp_path / "docker" / "runtime.sh").write_text(f'#!/bin/sh\nexec {ROOT}/docker/runtime.sh "$@"\n')
-    (tmp_path / "docker" / "runtime.sh").chmod(0o755)
+    command = tmp_path / "work" / "docker" / "runtime.sh"
+    command.parent.mkdir(parents=True)
+    command.write_text(f'#!/bin/sh\nexec {ROOT}/docker/runtime.sh "$@"\n')
+    command.chmod(0o755)
     platform |= {**docker.environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{PATH}", "PYTHON": sys.executable}
-    run(document, platform, tmp_path, docker=True)
+    run(document, platform, tmp_path / "work", docker=True)
 
 
 def test_a_block_that_does_not_run_is_shown_by_a_test_instead() -> None:
