@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def test_the_operators_in_the_guide_answer_under_the_manifest_in_the_guide(udo: 
     (tmp_path / "events.json").write_text('[{"id": 1, "value": 250.0}, {"id": 2, "value": null}]')
     answers = udo("test", tmp_path, "--json").json["answers"]
     assert answers == [{"id": 1, "flagged": True}, {"id": 2, "flagged": False}]
+
+
+def test_the_keyed_operator_in_the_guide_answers_as_the_example_does(udo: Shell, tmp_path: Path) -> None:
+    example, mine = DOCS.parent / "examples" / "operators" / "card_testing", tmp_path / "card_testing"
+    shutil.copytree(example, mine)
+    (mine / "card_testing.py").write_text(snippets((DOCS / "state.md").read_text("utf-8"), "python")[0])
+    answers = [udo("test", folder, "--json").json["answers"] for folder in (example, mine)]
+    assert answers[0] and answers[0] == answers[1]
 
 
 def test_every_field_of_the_manifest_is_explained() -> None:

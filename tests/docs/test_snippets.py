@@ -1,6 +1,7 @@
 """Runs what the documentation shows: every `sh` and `python` block of a document, in order, in one fresh platform.
 
-A block is left out only if the line before it says why: `<!-- not run: reason -->`.
+Blocks behind a line `<!-- with Docker -->` run with a daemon only. A block behind `<!-- not run: reason -->` never does, and stands in
+NOT_RUN with the test that shows it instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import patience, require
+from tests.support.docker_daemon import DEBIAN, PATH, Daemon
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
 # How a snippet of a bare Redis client gets in: as the node manager.
@@ -21,19 +25,43 @@ SERVER = """export UDO_QUEUE_SOCKET="$UDO_HOME/node/run/queue.sock"
 export UDO_QUEUE_PASSWORD="$(python -c "import json; print(json.load(open('$UDO_HOME/node/servers/access.json'))['manager'])")"
 """
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What cannot run as it stands: (document, reason) -> the test that does the same.
+NOT_RUN = {
+    ("docs/docker.md", "takes an image of your own"): "cli/test_containers.py::"
+    "test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other",
+    ("docs/docker.md", "takes the ports of a whole cluster"): "cli/test_compose.py::"
+    "test_a_job_on_the_standalone_cluster_calls_an_operator_in_a_container",
+    ("docs/first_steps.md", "the tests run inside such an environment"): "packaging/test_wheel.py::"
+    "test_the_wheel_installed_into_a_fresh_environment_runs_the_demo",
+    ("docs/record.md", "typed by a person"): "node_manager/test_recording.py::"
+    "test_a_breakpoint_in_the_operator_opens_the_debugger_in_this_terminal",
+    ("docs/state.md", "takes two nodes"): "node_manager/test_homes.py::test_a_session_moves_by_export_drop_and_import",
+    ("docs/state.md", "takes a bucket, and Spark's own libraries for it"): "udo_interface/test_store_s3.py::"
+    "test_after_both_servers_lost_their_data_and_then_elsewhere_the_query_goes_on_from_the_bucket",
+}
+# All blocks of one document; with other work on the machine up to four times as long, and below what pytest is told.
+RUN_S = 240
+MOST_S = 1000
+WITH_DOCKER = "<!-- with Docker -->"
 
 
-def blocks(text: str) -> list[tuple[str, str]]:
-    """(language, body) of the blocks that are to run."""
+def marked(text: str) -> list[tuple[str, str, str]]:
+    """(language, body, the line before it if it is a mark) of all blocks that could run."""
     found = []
     for m in _FENCE.finditer(text):
-        before = text[: m.start()].rstrip().splitlines()
-        if m[1] in ("sh", "python") and not (before and before[-1].startswith("<!-- not run:")):
-            found.append((m[1], m[2]))
+        before = (text[: m.start()].rstrip().splitlines() or [""])[-1]
+        if m[1] in ("sh", "python"):
+            found.append((m[1], m[2], before if before.startswith("<!--") else ""))
     return found
 
 
-def script(document: str) -> str:
+def blocks(document: str, *, docker: bool = False) -> list[tuple[str, str]]:
+    """(language, body) of the blocks that are to run."""
+    wanted = ("", WITH_DOCKER) if docker else ("",)
+    return [(language, body) for language, body, mark in marked((ROOT / document).read_text("utf-8")) if mark in wanted]
+
+
+def script(document: str, *, docker: bool) -> str:
     """One bash script of all blocks: consecutive python blocks share a process, since they share names."""
     lines: list[str] = ["set -euo pipefail"]
     python: list[str] = []
@@ -43,7 +71,7 @@ def script(document: str) -> str:
             lines.append("python - <<'END_OF_SNIPPET'\n" + "\n".join(python) + "\nEND_OF_SNIPPET")
             python.clear()
 
-    for language, body in blocks((ROOT / document).read_text("utf-8")):
+    for language, body in blocks(document, docker=docker):
         if language == "python":
             python.append(body)
         else:
@@ -63,13 +91,47 @@ def platform(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([f"{binaries}/udo", "down"], env=env, timeout=60, check=False, capture_output=True)
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks((ROOT / d).read_text("utf-8"))])
-def test_the_snippets_run(document: str, platform: dict[str, str], tmp_path: Path) -> None:
-    text = script(document)
+def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) -> None:
+    """All blocks of this document that are to run, in the folder `work`."""
+    text = script(document, docker=docker)
     if "udo up" not in text:
         text = text.replace("set -euo pipefail", f"set -euo pipefail\nudo up\n{SERVER}", 1)
-    work = tmp_path / "work"
-    work.mkdir()
+    work.mkdir(exist_ok=True)
     (work / "examples").symlink_to(ROOT / "examples")
-    done = subprocess.run(["bash", "-c", text], cwd=work, env=platform, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=work, env=platform, capture_output=True, text=True, timeout=RUN_S * patience(), check=False
+    )
     assert done.returncode == 0, f"{document}:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+
+
+# A newcomer's first ones; the others run where all parts are required.
+FIRST = ("README.md", "docs/first_steps.md", "docs/operators.md")
+
+
+@pytest.mark.timeout(MOST_S)
+@pytest.mark.parametrize("document", [d if d in FIRST else pytest.param(d, marks=pytest.mark.long) for d in DOCUMENTS if blocks(d)])
+def test_the_snippets_run(document: str, platform: dict[str, str], tmp_path: Path) -> None:
+    run(document, platform, tmp_path / "work", docker=False)
+
+
+@pytest.mark.timeout(MOST_S)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d) != blocks(d, docker=True)])
+def test_the_snippets_run_with_docker(document: str, docker: Daemon, runtime_image: str, platform: dict[str, str], tmp_path: Path) -> None:
+    if runtime_image != "udo-runtime-python:cp311":
+        require("Python 3.11", f"the documents name it, and Debian's made {runtime_image}")
+    if not docker("images", "--quiet", "python:3.11-slim").strip():  # a machine that cannot reach Docker Hub
+        docker("tag", DEBIAN, "python:3.11-slim")
+    command = tmp_path / "work" / "docker" / "runtime.sh"
+    command.parent.mkdir(parents=True)
+    command.write_text(f'#!/bin/sh\nexec {ROOT}/docker/runtime.sh "$@"\n')
+    command.chmod(0o755)
+    platform |= {**docker.environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{PATH}", "PYTHON": sys.executable}
+    run(document, platform, tmp_path / "work", docker=True)
+
+
+def test_a_block_that_does_not_run_is_shown_by_a_test_instead() -> None:
+    marks = {(d, mark) for d in DOCUMENTS for _, _, mark in marked((ROOT / d).read_text("utf-8"))} - {(d, "") for d in DOCUMENTS}
+    assert {(d, m) for d, m in marks if m != WITH_DOCKER} == {(d, f"<!-- not run: {why} -->") for d, why in NOT_RUN}
+    for test in NOT_RUN.values():
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text("utf-8")
