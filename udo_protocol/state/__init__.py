@@ -1,1 +1,1 @@
-"""The state server: checkpoints, followers, dead letters, and reads of what nobody vouches for."""
+"""The state server: checkpoints and their changelog, dead letters, and reads of what nobody vouches for."""

@@ -14,7 +14,7 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.state import untrusted
 
 # An epoch that ends stops the slot's answers until it is on disk, and the next one begins a little later. A promotion waits for
-# that, so long at most: the two together would make one long gap. A follower is behind for less.
+# that, so long at most: the two together would make one long gap. A standby is behind for less.
 ON_DISK_MS, NEXT_MS, BEHIND_MS, _LOOK_MS = 500, 50, 500, 2
 # Epochs often end in a rhythm. An end that is expected so soon, or so recently, as a share of an epoch, is awaited too.
 _EXPECTED_SHARE, _EXPECTED_S = 0.03, 0.1

@@ -86,7 +86,7 @@ class Group:
         self.touched = False  # label, flag or undo changed since the last checkpoint
         self.size = 0  # bytes of keys and values
         self.stored = [0, 0]  # bytes of the durable base and of the deltas behind it
-        self.originals: Delta | None = None  # a follower's: the values before what it did on trial
+        self.originals: Delta | None = None  # a standby's: the values before what it did on trial
 
     # -- rules -------------------------------------------------------------------------------------------------------
 

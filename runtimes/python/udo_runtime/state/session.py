@@ -57,7 +57,7 @@ class Session:
         key_groups: int = KEY_GROUPS,
         **_: Any,
     ) -> None:
-        """Be what a checkpoint's record and the groups say: a follower's, whatever it did on trial."""
+        """Be what a checkpoint's record and the groups say: a standby's, whatever it did on trial."""
         self.last_ended, self.run, self.failed = last_ended, run, {tuple(f) for f in failed}
         self.restoring = None if restoring is None else {n: Label(*label) for n, *label in restoring}
         self.key_groups = key_groups
