@@ -66,7 +66,8 @@ class Attempt:
         if late:  # as if its frames had been under way for long: the early refusal is a service, not the rule
             sender._part = sender._label = ""
         sender.open()
-        self._answers = exchange(sender, Collector(self._end, sender, answers), batches(frames), window)
+        self._collector = Collector(self._end, sender, answers)
+        self._answers = exchange(sender, self._collector, batches(frames), window)
         self.steps, self.complete = 0, False
 
     def step(self) -> bool:
@@ -78,6 +79,11 @@ class Attempt:
         if not got:
             self.complete = True
         return self.complete
+
+    @property
+    def repeated(self) -> int:
+        """Frames that were answered again. A caller drops those; with one slot there are none."""
+        return self._collector._answers.dropped
 
     def cut_short(self) -> None:
         """A limit downstream wants no more: the lane ends void."""

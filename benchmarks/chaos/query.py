@@ -207,7 +207,7 @@ class Query:
                     live[partition] = attempt = self._start(epoch, partition, cut=cut)
                 elif not cut and self._chance(0.04):
                     live[partition] = self._lose(attempt, epoch, partition)
-                elif attempt.step():
+                elif _step(attempt):
                     if self._chance(0.05):
                         self._did("task failed after END")
                         raise UdoError("a step downstream failed after the last answer")
@@ -257,7 +257,7 @@ class Query:
     def _step_zombie(self) -> None:
         zombie = self.rng.choice(self._lingering)
         try:
-            over = zombie.step()
+            over = _step(zombie)
             self._log(f"zombie {zombie.who} step {zombie.steps}{' complete' if over else ''}")
         except (UdoError, ReplyError) as e:
             if not isinstance(e, StateLost):  # whoever comes after the next epoch's END has lost its state, rightly
@@ -302,3 +302,11 @@ class Query:
         epochs = self._epochs
         skipped = {epoch for epoch, mode in enumerate(self._modes) if mode == CUT}
         judge(self._kind, epochs, self._answers, self._node.home, self._deployment, self.session, skipped)
+
+
+def _step(attempt: Attempt) -> bool:
+    """One step of it; Mismatch if a frame was answered again."""
+    over = attempt.step()
+    if attempt.repeated:
+        raise Mismatch(f"{attempt.who}: expected one answer to each frame, {attempt.repeated} came again")
+    return over

@@ -225,8 +225,6 @@ def test_an_update_goes_on_when_its_watcher_goes_away(deployed: tuple[Registry, 
     wait_until(lambda: client.health()["waiting_requests"] == 0, 10, "the end of the stream nobody reads")
 
 
-# The collector may come by the stream's socket before the stream that would close it.
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 def test_a_watcher_that_was_given_up_is_collected_in_the_middle_of_a_request_and_nothing_hangs(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     with FakeNode(client, "slow", lambda _: None):

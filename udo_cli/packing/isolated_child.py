@@ -32,15 +32,10 @@ def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batch
     session = Session("udo test")
     first, second = (Header(label=Label(run=1, epoch=epoch, attempt=1), groups=[0]) for epoch in (0, 1))
     for batch in batches:
-        yield _answer(keyed.events(session, first, batch, pa.array([0] * batch.num_rows, pa.int32())))
+        yield keyed.events(session, first, batch, pa.array([0] * batch.num_rows, pa.int32())).answer
     for header in (first, second):
-        yield _answer(keyed.end(session, header))
+        yield keyed.end(session, header).answer
         keyed.complete(session, header)
-
-
-def _answer(done: Any) -> Any:
-    answer, _ = done
-    return answer
 
 
 def _migrate(processor: Any, request: dict[str, Any]) -> None:

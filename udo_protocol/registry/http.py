@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 from udo_protocol import errors
@@ -179,19 +179,24 @@ class Streamed:
     """A response that is read as it comes and closed in the end.
 
     It has a client of its own: a stream that nobody reads to its end is closed by the garbage collector, which may run while
-    the same thread holds the lock of a shared client's connections, and that lock is not reentrant (encode/httpcore#990).
+    the same thread holds the lock of a shared client's connections, and that lock is not reentrant (encode/httpcore#990). While it
+    is read it is held here, so that its socket is not collected before it is closed.
     """
+
+    _open: ClassVar[set[Streamed]] = set()
 
     def __init__(self, client: httpx.Client, response: httpx.Response) -> None:
         self._client = client
         self._response = response
 
     def __enter__(self) -> httpx.Response:
+        self._open.add(self)
         return self._response
 
     def __exit__(self, *_: object) -> None:
         self._response.close()
         self._client.close()
+        self._open.discard(self)
 
 
 def retrying(step: Callable[[], T], timeout_s: float = BRIEFLY_S) -> T:
