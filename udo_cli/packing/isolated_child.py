@@ -26,7 +26,7 @@ def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batch
     from udo_protocol.proto.frame_pb2 import Label
     from udo_protocol.queue.frame import Header
 
-    keyed = KeyedProcessor(
+    keyed: Any = KeyedProcessor(
         processor.per_event, KeyedConfig(**{**request["keyed"], "columns": tuple(request["keyed"]["columns"])}), output, ctx
     )
     session = Session("udo test")
