@@ -171,7 +171,7 @@ class Compared:
 def test_a_keyed_canary_goes_on_when_it_raises(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     once = Once(monkeypatch, KeyedCanary, "_until_over")
     image = SimpleNamespace(manifest=SimpleNamespace(version="2"), digest="sha256:2")
-    wanted: Any = SimpleNamespace(image=image, ready_timeout_s=20, reference="t@2")
+    wanted: Any = SimpleNamespace(image=image, ready_timeout_s=20, reference="t@2", config=SimpleNamespace(key_groups=4))
     slot: Any = SimpleNamespace(deployment="d", node=SimpleNamespace(settings=SimpleNamespace(stop_grace_s=1)))
     canary = KeyedCanary(Compared(), slot, wanted, "u", 10)  # type: ignore[arg-type]
     canary.start()

@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -251,6 +252,17 @@ def test_a_watcher_that_was_given_up_is_collected_in_the_middle_of_a_request_and
         finally:
             gc.enable()
         assert collected.is_set() and not asking.is_alive(), "a request hangs behind the stream that it collected"
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_a_watcher_that_goes_away_closes_its_connection(deployed: tuple[Registry, str], read: int) -> None:
+    client, name = deployed
+    with FakeNode(client, "slow", lambda _: None):
+        events = client.update(name, "2")
+        assert len(list(islice(events, read))) == read
+        del events  # a socket that is collected before it is closed is a ResourceWarning, and that an error here
+        gc.collect()
+        wait_until(lambda: client.health()["waiting_requests"] <= 1, 10, "the end of the stream nobody reads, the node's poll apart")
 
 
 def test_unknown_steps_and_updates_are_refused_or_ignored(deployed: tuple[Registry, str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
 from urllib.parse import quote
@@ -202,7 +203,9 @@ class Registry(Content):
 
     def _follow(self, path: str, body: Json) -> Iterator[Json]:
         first = self._stream("POST", path, body, {"Accept": "text/event-stream"})
-        return self._events(first)
+        events = self._events(first)
+        weakref.finalize(events, first.close)  # closing a generator that nobody began runs nothing of it
+        return events
 
     def _events(self, streamed: Streamed) -> Iterator[Json]:
         """Events to the last one; a stream that breaks is taken up again where it broke, for the registry may just be restarting."""

@@ -179,8 +179,8 @@ class Streamed:
     """A response that is read as it comes and closed in the end.
 
     It has a client of its own: a stream that nobody reads to its end is closed by the garbage collector, which may run while
-    the same thread holds the lock of a shared client's connections, and that lock is not reentrant (encode/httpcore#990). While it
-    is read it is held here, so that its socket is not collected before it is closed.
+    the same thread holds the lock of a shared client's connections, and that lock is not reentrant (encode/httpcore#990). Until it
+    is closed it is held here, so that its socket is not collected before.
     """
 
     _open: ClassVar[set[Streamed]] = set()
@@ -188,12 +188,16 @@ class Streamed:
     def __init__(self, client: httpx.Client, response: httpx.Response) -> None:
         self._client = client
         self._response = response
+        self._open.add(self)
 
     def __enter__(self) -> httpx.Response:
-        self._open.add(self)
         return self._response
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it and its connection; again is harmless."""
         self._response.close()
         self._client.close()
         self._open.discard(self)
