@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 
-from udo_cli import local
+from udo_cli import local, throwaway
 from udo_cli.demo import history, platform, source, spark
 from udo_cli.demo.plan import Plan
 from udo_cli.demo.probe import Probe
@@ -25,33 +22,14 @@ from udo_protocol.node.api import connect_node
 from udo_protocol.registry.api import Registry
 
 
-@contextlib.contextmanager
-def _workspace() -> Iterator[Path]:
-    """A folder of the demo's own, removed in the end; short, since sockets lie in it."""
-    path = Path(tempfile.mkdtemp(prefix="udo-demo-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _platform(home: Home, driver: str, say: Callable[[str], None]) -> Iterator[local.Started]:
-    try:
-        yield local.start(home, local.Options(node="demo", driver=driver), say)
-    finally:
-        with local.unhurried():
-            local.stop(home, say)
-
-
 def run(plan: Plan, driver: str, say: Callable[[str], None], screen: Screen) -> Report:
     """Run `plan` on a node with this driver; the report. Whatever happens, nothing is left running and no file is left behind."""
     began = time.monotonic()
-    with _workspace() as work, contextlib.ExitStack() as parts:
+    with throwaway.workspace("udo-demo-") as work, contextlib.ExitStack() as parts:
         chunks = source.split(plan.table, work / "chunks", plan.batch_rows)
         say(f"{plan.table.num_rows:,} card payments ({plan.origin}) in {chunks.batches} micro-batches")
         home = Home(work / "udo")
-        started = parts.enter_context(_platform(home, driver, say))
+        started = parts.enter_context(throwaway.platform(home, local.Options(node="demo", driver=driver), say))
         api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").strip(), "demo"))
         platform.prepare(api, home.dependencies, say)
         say("starting Spark")

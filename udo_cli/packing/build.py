@@ -79,9 +79,8 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
         data |= {"python_tag": target.python_tag, "platform": target.platform}
     if not manifest.entry:
         raise ManifestError(
-            f"{directory / manifests.FILE_NAME}: entry is missing: module:attribute of the operator's code. Only a whole image needs none, "
-            "which udo test cannot run. Try it on its own platform: udo up --driver docker, udo push DIR --image REF, udo deploy NAME, "
-            "then send it events (docs/docker.md, Whole images)"
+            f"{directory / manifests.FILE_NAME}: entry is missing: module:attribute of the operator's code. Only a whole image needs none: "
+            "udo test DIR --image REF, udo push DIR --image REF (docs/docker.md, Whole images)"
         )
     module = manifest.entry.partition(":")[0].replace(".", "/")
     if not (directory / f"{module}.py").is_file() and not (directory / module / "__init__.py").is_file():
