@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,7 +99,8 @@ class Run(Operator):
             raise ValueError("unlucky")
         if event["a"] == 99:
             time.sleep(60)
-        reached = attempt(lambda: open("/etc/x", "w")) + attempt(lambda: socket.create_connection(("1.1.1.1", 53), 1))
+        host = ("127.0.0.1", int(os.environ["PORT"]))
+        reached = attempt(lambda: open("/etc/x", "w")) + attempt(lambda: socket.create_connection(host, 1))
         yield {"b": event["a"] + int(os.environ["PLUS"]) + 1_000_000 * reached}
 """
 
@@ -136,10 +138,12 @@ def test_a_whole_image_is_tried_with_the_answers_errors_and_limits_of_production
     def tried(*events: int, code: int = 0) -> Done:
         (tmp_path / "e.json").write_text(json.dumps([{"a": a} for a in events]))
         options = ("--image", reference, "--events", tmp_path / "e.json", "--env", "PLUS=100", "--batch-rows", "2")
-        return udo("test", folder, *options, code=code, **docker.environment)
+        with socket.create_server(("127.0.0.1", 0)) as host:
+            port = f"PORT={host.getsockname()[1]}"
+            return udo("test", folder, *options, "--env", port, code=code, **docker.environment)
 
     good = tried(1, 2, 3)
-    assert [json.loads(line)["b"] for line in good.out.splitlines()] == [101, 102, 103], "no file was written, no host reached"
+    assert [json.loads(line)["b"] for line in good.out.splitlines()] == [101, 102, 103], "no file was written, nothing on the host reached"
     assert "3 events, 3 answers" in good.err and "seen 3" in good.err
 
     failed = tried(1, 13, code=6).err
@@ -147,6 +151,7 @@ def test_a_whole_image_is_tried_with_the_answers_errors_and_limits_of_production
         assert part in failed
     assert "did not answer a frame within 2 s" in tried(99, code=6).err
     assert docker.left() == []
+    assert "belong to --replay" in udo("test", folder, "--image", reference, "--pdb", code=2).err
 
 
 def test_a_keyed_whole_image_gets_its_events_as_one_micro_batch_and_its_timers_fire(

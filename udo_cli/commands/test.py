@@ -74,6 +74,8 @@ def command(
 
     variables, hidden = given.environment(env), given.secret_values(secrets)
     contents = given.file_contents(files)
+    if replay is None and (epoch is not None or post_mortem or answers):
+        raise UsageError("--epoch, --pdb and -o belong to --replay FILE")
     if source is not None:
         if replay is not None:
             raise UsageError("--image and --replay exclude each other: a recording is replayed on the folder's code")
@@ -81,8 +83,6 @@ def command(
         return
     values, target = variables | hidden, build.Target.of(None, None)
     manifest = build.load_manifest(directory, None, target)
-    if replay is None and (epoch is not None or post_mortem or answers):
-        raise UsageError("--epoch, --pdb and -o belong to --replay FILE")
     if replay is not None:
         if events is not None:
             raise UsageError("--events and --replay exclude each other: a recording has its own events")
