@@ -24,13 +24,13 @@ from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.rpc import metrics
 from node_manager.rpc.service import CLOSE_GRACE_S, RpcServer
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol.errors import UdoError
 
 EXIT_FAILED = 1
 
 
-def parse_args(argv: list[str] | None = None) -> Settings:
+def parse_args(argv: list[str] | None = None) -> NodeSettings:
     """The settings these arguments ask for."""
     p = argparse.ArgumentParser("python -m node_manager", description="Runs operators beside Spark's executors on one node.")
     p.add_argument("--home", type=Path, required=True, help="directory of this node manager: sockets, instances, images")
@@ -44,10 +44,10 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     p.add_argument("--warm", type=int, default=1, help="warm instances kept ready (default: 1)")
     p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint (default: any)")
     p.add_argument("--cut-state", action="store_true", help="give up state written behind unreadable bytes, of which a copy is kept")
-    host = Settings.metrics_host
+    host = NodeSettings.metrics_host
     p.add_argument("--metrics-host", default=host, help=f"address it listens on; 0.0.0.0: all of the host's (default: {host})")
     p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
-    default = Settings(Path(), "")
+    default = NodeSettings(Path(), "")
     grace, idle = default.heartbeat_grace_ms, default.pinned_idle_s
     p.add_argument("--heartbeat-grace-ms", type=int, default=grace, help=f"all stops without a manager for this long (default: {grace})")
     p.add_argument("--pinned-idle-s", type=float, default=idle, help=f"a pinned version nobody calls is retired after (default: {idle:g})")
@@ -71,7 +71,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     )
     a = p.parse_args(argv)
     token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
-    return Settings(
+    return NodeSettings(
         a.home.absolute(),
         a.node,
         a.registry,
@@ -92,7 +92,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     )
 
 
-def _registry(settings: Settings) -> Any:
+def _registry(settings: NodeSettings) -> Any:
     if not settings.registry:
         return None
     from udo_protocol.registry.api import Registry
@@ -120,7 +120,7 @@ def _wait(stopping: Event) -> None:
         os.close(writing)
 
 
-def run(settings: Settings, stopping: Event) -> None:
+def run(settings: NodeSettings, stopping: Event) -> None:
     """Until `stopping` is set; then everything is stopped."""
     log = structlog.get_logger()
     settings.prepare()

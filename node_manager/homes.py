@@ -33,7 +33,7 @@ class GroupMaps(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class SessionRequest:
     """A session that a task wants served, or an import wants to write."""
 
     deployment: str
@@ -53,7 +53,7 @@ class Homes:
     def __init__(self, node: str, maps: GroupMaps | None, connect: Callable[[], Connection]) -> None:
         self._node, self._maps, self._connect = node, maps, connect
 
-    def require(self, state: Connection, prefix: str, asked: Asked) -> None:
+    def require(self, state: Connection, prefix: str, asked: SessionRequest) -> None:
         """StateElsewhere unless this node may serve the session; Unavailable if it is new here and the registry is away."""
         wanted = STORED if asked.stored else HOME
         version, kind = _mark(state, prefix, asked.session)
@@ -67,7 +67,7 @@ class Homes:
             )
         state.call(*_noted(prefix, asked.session, found, wanted))
 
-    def taken(self, prefix: str, asked: Asked) -> list[Arg]:
+    def taken(self, prefix: str, asked: SessionRequest) -> list[Arg]:
         """An import makes this node the home: the command that notes it, to be written together with the state."""
         with contextlib.closing(self._connect()) as state:
             return _noted(prefix, asked.session, self._claim(state, asked), HOME)
@@ -89,7 +89,7 @@ class Homes:
                 if version is not None and version < newest and kind != FORMER:
                     state.call(*_noted(p, session, version, FORMER))
 
-    def _claim(self, state: Connection, asked: Asked) -> int:
+    def _claim(self, state: Connection, asked: SessionRequest) -> int:
         """The version of the session's map, by which this node may serve it."""
         me = _incarnation(state)
         if self._maps is None:
@@ -104,7 +104,7 @@ class Homes:
             raise StateElsewhere(self._refusal(asked, found))
         return int(found["version"])
 
-    def _refusal(self, asked: Asked, found: Mapping[str, Any]) -> str:
+    def _refusal(self, asked: SessionRequest, found: Mapping[str, Any]) -> str:
         home = found["node"]
         if found["spread"]:
             return (

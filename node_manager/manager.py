@@ -16,7 +16,7 @@ from typing import Any
 
 from node_manager.deployments import adoption
 from node_manager.deployments.canaries import Canaries
-from node_manager.deployments.deployments import Deployment, Deployments
+from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.lanes import Catalogue, Lanes
 from node_manager.deployments.updates import Updates
 from node_manager.drivers import available
@@ -24,12 +24,12 @@ from node_manager.drivers.base import Driver
 from node_manager.files import lock
 from node_manager.homes import Homes
 from node_manager.images.images import Images
-from node_manager.instances.instances import Config, Instances
+from node_manager.instances.instances import InstanceConfig, Instances
 from node_manager.instances.pool import Pool
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
-from node_manager.slots.loading import Node
+from node_manager.settings import NodeSettings
+from node_manager.slots.loading import NodeParts
 from node_manager.trials.comparing import Comparisons, Found
 from udo_protocol.errors import Conflict, SlotBroken
 from udo_protocol.state import dead_letters, untrusted
@@ -38,7 +38,7 @@ from udo_protocol.state import dead_letters, untrusted
 class Manager:
     """See the module. Methods may be called from any thread."""
 
-    def __init__(self, settings: Settings, catalogue: Catalogue | None = None, driver: Driver | None = None) -> None:
+    def __init__(self, settings: NodeSettings, catalogue: Catalogue | None = None, driver: Driver | None = None) -> None:
         self.driver = driver or available.make(settings)
         self.settings, self.catalogue = settings, catalogue
         self.started_at = datetime.now(UTC)
@@ -47,7 +47,7 @@ class Manager:
         self.images = Images(settings.images, catalogue, whole=self.driver.capabilities().runs_images, python_tag=self.driver.python_tag)
         self.instances = Instances(settings, self.driver, self.servers)
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
-        self._node = Node(settings, self.servers, self.instances, self.pool)
+        self._node = NodeParts(settings, self.servers, self.instances, self.pool)
         self.deployments = Deployments(self._node, self.images)
         self.comparisons = Comparisons(self._node)
         self.canaries = Canaries(self._node, self.deployments, self.comparisons)
@@ -96,7 +96,7 @@ class Manager:
     ) -> str:
         """Make it callable and wait for it; the same again changes nothing. Answers the instance."""
         image = self.images.get(operator, version, digest)
-        Config.parse(config)
+        InstanceConfig.parse(config)
         with self.deployments.lock:
             deployment = self.deployments.get(name)
             if deployment is None:
@@ -125,7 +125,7 @@ class Manager:
         for done in [slot.stop(drop=True) for slot in deployment.slots]:
             done.result(self.settings.stop_grace_s + 15)
 
-    def _require_empty(self, deployment: Deployment) -> None:
+    def _require_empty(self, deployment: NodeDeployment) -> None:
         name, where = deployment.name, f"on node {self.settings.node}"
         try:
             with contextlib.closing(self.servers.connect("state")) as state:

@@ -44,7 +44,7 @@ _OBSERVE_S = 1.0
 _LEAVE_S = 2.0
 
 
-class Registry(Catalogue, Protocol):
+class RegistryCalls(Catalogue, Protocol):
     """The part of udo_protocol.registry.api.Registry that a node uses."""
 
     def wanted(self, node: str, after: int, wait_s: float) -> Mapping[str, Any]:
@@ -63,7 +63,7 @@ class Registry(Catalogue, Protocol):
 class Reconciler:
     """See the module."""
 
-    def __init__(self, manager: Manager, registry: Registry) -> None:
+    def __init__(self, manager: Manager, registry: RegistryCalls) -> None:
         self._manager, self._registry = manager, registry
         self._node = manager.settings.node
         self._stopping = Event()

@@ -15,11 +15,11 @@ _TIMEOUT_S = 2.0
 
 
 def _asked(ask: Callable[[Registry], list[str]], incomplete: str) -> list[str]:
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.registry.api import Registry
 
     try:
-        with Registry(Settings().registry_url(), timeout_s=_TIMEOUT_S) as api:
+        with Registry(CliSettings().registry_url(), timeout_s=_TIMEOUT_S) as api:
             return [name for name in ask(api) if name.startswith(incomplete)]
     except Exception:  # a traceback in the middle of a command line helps nobody
         return []

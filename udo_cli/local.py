@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Options:
+class UpOptions:
     """How `udo up` starts the two. `listen`, `trusted_keys`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any;
     `runtime_image`: what Python operators run in with the Docker driver; `sandbox`: auto or
     none, of the process driver; `allow_network`: endpoints that operators may ask for.
@@ -68,7 +68,7 @@ class Started:
     remarks: tuple[str, ...]
 
 
-def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
+def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> Started:
     """Start what does not run yet and wait until both answer. On failure or Ctrl-C, what this call started is stopped."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(home), contextlib.ExitStack() as undo:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import click
 
 from udo_cli.base import ReportingGroup
-from udo_cli.exits import MEANING, Exit
+from udo_cli.exits import MEANING, ExitCode
 
 # name -> (module, what the list of commands says)
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -87,4 +87,4 @@ def main() -> None:
     try:
         cli.main(prog_name="udo")
     except KeyboardInterrupt:
-        raise SystemExit(Exit.INTERRUPTED) from None
+        raise SystemExit(ExitCode.INTERRUPTED) from None

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from udo_cli.settings import Settings
+from udo_cli.settings import CliSettings
 from udo_protocol.errors import Conflict, OperatorError, UsageError, WaitTimeout, by_code
 from udo_protocol.lifecycle import REFUSED
-from udo_protocol.node.api import Node, connect_node
+from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
 
 Json = dict[str, Any]
@@ -18,16 +18,16 @@ _LOOK_S = 0.1
 
 
 @contextmanager
-def registry(settings: Settings | None = None) -> Iterator[Registry]:
+def registry(settings: CliSettings | None = None) -> Iterator[Registry]:
     """The registry in use, with the write token if one is known."""
-    settings = settings or Settings()
+    settings = settings or CliSettings()
     with Registry(settings.registry_url(), settings.write_token(), settings.user) as found:
         yield found
 
 
-def node(address: str | None = None) -> Node:
+def node(address: str | None = None) -> NodeClient:
     """The node manager at `address`, else the one in use."""
-    return connect_node(address or Settings().node_address())
+    return connect_node(address or CliSettings().node_address())
 
 
 def reference(text: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from udo_interface.lane import Collector, Sender
 from udo_interface.place import Place, Stamp
 from udo_protocol.errors import NodeAway, PeerError, ProtocolError, ServerLost
 from udo_protocol.formats.schema import from_ipc, to_ipc
-from udo_protocol.limits import DEFAULT, KEY_GROUPS, Limits
+from udo_protocol.limits import DEFAULT, KEY_GROUPS, SlotLimits
 from udo_protocol.node.api import connect_node
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
@@ -71,7 +71,7 @@ class Opened:
 
     lane: str
     place: Place
-    limits: Limits
+    limits: SlotLimits
     input: pa.Schema
     output: pa.Schema
     prefix: str

@@ -146,7 +146,7 @@ def _checksum(batches: Iterable[pa.RecordBatch]) -> int:
 
 
 @dataclass
-class Store:
+class SessionStore:
     """One session's files."""
 
     stored: StoreLocation

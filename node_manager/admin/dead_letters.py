@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from node_manager.deployments.deployments import Deployment
+from node_manager.deployments.deployments import NodeDeployment
 from node_manager.manager import Manager
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
 from udo_protocol.queue.connection import Connection
@@ -154,5 +154,5 @@ class DeadLetters:
                     yield FoundLetter(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, letter)
 
 
-def _slots(deployment: Deployment) -> list[int]:
+def _slots(deployment: NodeDeployment) -> list[int]:
     return [s.number for s in (deployment.slot, *deployment.pinned.values()) if s is not None]

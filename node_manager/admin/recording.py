@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from node_manager.admin.state import GroupPieces, Sessions, snapshot
-from node_manager.instances.instances import Config
+from node_manager.instances.instances import InstanceConfig
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError
@@ -45,14 +45,14 @@ class Begin:
     slot: Slot
     manifest: Manifest
     digest: str
-    config: Config
+    config: InstanceConfig
     first_seq: int
     failed: Sequence[str] = ()
     cuts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Session:
+class RecordedSession:
     """A session as the state server holds it at the start; its groups follow."""
 
     session: str
@@ -103,7 +103,7 @@ class End:
     reason: str
 
 
-Part = Begin | Session | RecordedGroup | Schema | Frames | Gap | Tick | End
+Part = Begin | RecordedSession | RecordedGroup | Schema | Frames | Gap | Tick | End
 
 
 def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
@@ -146,7 +146,7 @@ class _Recorder:
         yield Begin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
         while sessions:  # given away one by one: they may be large
             name, (record, groups) = sessions.popitem()
-            yield Session(name, record)
+            yield RecordedSession(name, record)
             while groups:
                 yield RecordedGroup(*groups.popitem())
                 self._pin(first)

@@ -15,8 +15,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
 
-from node_manager.deployments.deployments import Deployment
-from node_manager.homes import Asked
+from node_manager.deployments.deployments import NodeDeployment
+from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, UsageError, WaitTimeout
@@ -61,7 +61,7 @@ class Info:
     in_use: bool
 
 
-def keyed(deployment: Deployment) -> tuple[Slot, Manifest]:
+def keyed(deployment: NodeDeployment) -> tuple[Slot, Manifest]:
     """Its slot and manifest; UsageError for an operator that keeps no state, NotFound while it has never been loaded."""
     slot = deployment.slot
     if slot.wanted is None:
@@ -139,7 +139,7 @@ class States:
 
         def claim() -> None:
             if self._registered(name):
-                home.append(self._manager.homes.taken(slot.prefix, Asked(name, session)))
+                home.append(self._manager.homes.taken(slot.prefix, SessionRequest(name, session)))
 
         def put(state: Connection, queue: Connection) -> Writes:
             p = slot.prefix

@@ -11,8 +11,8 @@ from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments
 from node_manager.deployments.lanes import Lanes
 from node_manager.images.images import Images
-from node_manager.instances.instances import Config, Instance
-from node_manager.slots.loading import Node, Wanted
+from node_manager.instances.instances import Instance, InstanceConfig
+from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.comparing import Comparisons
 from udo_protocol.errors import UdoError
@@ -21,7 +21,7 @@ from udo_protocol.queue import slot as log
 _log = structlog.get_logger()
 
 
-def adopt(node: Node, images: Images, deployments: Deployments, canaries: Canaries, lanes: Lanes, comparisons: Comparisons) -> None:
+def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: Canaries, lanes: Lanes, comparisons: Comparisons) -> None:
     """Find the instances that run, and bring each deployment of the node's file about with those of its slots; others are stopped."""
     running = node.instances.recover()
     node.pool.start([i for i in running if not i.record and i.life.state == "warm"])
@@ -32,7 +32,7 @@ def adopt(node: Node, images: Images, deployments: Deployments, canaries: Canari
         elif instance.life.state != "warm":
             node.instances.stop(instance, 0)
 
-    def take(slot: Slot, config: Config) -> bool:
+    def take(slot: Slot, config: InstanceConfig) -> bool:
         """Of what was left of a slot the owner goes on; standbys of an update that nobody follows any more go. Whether there was any."""
         left = assigned.pop((slot.deployment, slot.number), [])
         with contextlib.closing(node.servers.connect("queue")) as queue:
@@ -52,7 +52,7 @@ def adopt(node: Node, images: Images, deployments: Deployments, canaries: Canari
         return bool(left)
 
     for deployment, beside in deployments.load():
-        config = Config.parse(deployment.config)
+        config = InstanceConfig.parse(deployment.config)
         take(deployment.slot, config)
         for digest, number in list(deployment.numbers.items()):
             if (deployment.name, number) in assigned:

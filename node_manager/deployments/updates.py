@@ -12,7 +12,7 @@ from typing import Any
 
 from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments
-from node_manager.images.images import Image
+from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance
 from node_manager.trials.comparing import Comparisons
 from udo_protocol.errors import UdoError, WaitTimeout
@@ -39,7 +39,9 @@ class Updates:
     ) -> None:
         self._node, self._deployments, self._comparisons, self._canaries, self._prune = node, deployments, comparisons, canaries, prune
 
-    def prepare(self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True) -> Image:
+    def prepare(
+        self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True
+    ) -> OperatorImage:
         """Pull and load a version as a standby; returns once it is ready. The old version serves whatever happens."""
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)

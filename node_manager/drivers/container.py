@@ -29,7 +29,7 @@ _SIGNALS = {int(s) for s in signal.Signals}
 LOST = (requests.exceptions.RequestException, OSError)
 
 
-class Watched:
+class WatchedContainer:
     """One watched container: one thread copies what it writes and waits for its end, another follows what it uses."""
 
     def __init__(self, container: Container, log: Path, allowance: Allowance, on_exit: OnExit) -> None:

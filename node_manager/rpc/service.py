@@ -18,12 +18,12 @@ from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
 from node_manager.deployments.lanes import require_groups
-from node_manager.homes import Asked
+from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.rpc import dead_service, record_service, state_service
 from node_manager.rpc.wire import stream, unary
 from node_manager.servers.binaries import Role
-from node_manager.slots.slot import View
+from node_manager.slots.slot import SlotView
 from node_manager.slots.watching import COUNTED
 from udo_protocol import supervised
 from udo_protocol.errors import ServerLost, SlotBroken, Unavailable, UsageError
@@ -65,7 +65,7 @@ class NodeService(rpc.NodeManagerServicer):
         run = 0
         if request.run:
             base = request.deployment.partition("@")[0]
-            asked = Asked(base, request.session, request.epoch, request.stored, request.start_empty)
+            asked = SessionRequest(base, request.session, request.epoch, request.stored, request.start_empty)
             run = self._manager.lanes.run_order(lane, asked, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
         if manifest.key:
@@ -255,7 +255,7 @@ class Looked:
     broken: str
 
 
-def _look(queue: Connection | None, state: Connection | None, v: View) -> Looked:
+def _look(queue: Connection | None, state: Connection | None, v: SlotView) -> Looked:
     """What an operator may have broken concerns its own slot only."""
     prefix = f"udo:{v.deployment}:{v.number}:"
     broken: list[str] = []
@@ -273,7 +273,7 @@ def _look(queue: Connection | None, state: Connection | None, v: View) -> Looked
     return Looked(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
 
 
-def _slot_status(m: Manager, v: View, looked: Looked) -> pb.SlotStatus:
+def _slot_status(m: Manager, v: SlotView, looked: Looked) -> pb.SlotStatus:
     log = looked.log
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     image = v.wanted.image if v.wanted else None
@@ -301,7 +301,7 @@ def _slot_status(m: Manager, v: View, looked: Looked) -> pb.SlotStatus:
     )
 
 
-def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
+def slot_stats(m: Manager, queue: Connection | None, v: SlotView) -> pb.SlotStats:
     """Counters of a slot since this manager knows it: those of former instances included."""
     looked = _look(queue, None, v)
     status, now = _slot_status(m, v, looked), looked.counted

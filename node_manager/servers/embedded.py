@@ -28,7 +28,7 @@ from node_manager.servers import append_only, warden
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, ServerBinary, find_server, server_args
 from node_manager.servers.client import administered
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol import supervised
 from udo_protocol.clock import Laps
 from udo_protocol.errors import ServerLost, Unavailable
@@ -70,7 +70,7 @@ def _end(log: Path) -> str:
 class Servers:
     """Both servers. `on_restart(role)` is called, from a thread of its own, after a server died and a new one runs."""
 
-    def __init__(self, settings: Settings, on_restart: Callable[[Role], None]) -> None:
+    def __init__(self, settings: NodeSettings, on_restart: Callable[[Role], None]) -> None:
         self._settings, self._on_restart = settings, on_restart
         self.users = Users(settings.home)
         self._binary: ServerBinary | None = None

@@ -10,13 +10,13 @@ from threading import Event
 from typing import Any
 
 from node_manager.drivers import logfile
-from node_manager.images.images import Image
-from node_manager.instances.instances import Config, Instance, Instances
+from node_manager.images.images import OperatorImage
+from node_manager.instances.instances import Instance, InstanceConfig, Instances
 from node_manager.instances.opting import require_allowed
 from node_manager.instances.pool import Pool
 from node_manager.instances.runtime_base import contradicts
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from node_manager.slots.watching import LOOK_MOST_S
 from udo_protocol.clock import Laps
 from udo_protocol.cut import cut
@@ -37,8 +37,8 @@ LOAD_STATE_S = 600.0
 class Wanted:
     """An operator version with its deployment's configuration."""
 
-    image: Image
-    config: Config
+    image: OperatorImage
+    config: InstanceConfig
 
     @property
     def reference(self) -> str:
@@ -59,10 +59,10 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeParts:
     """What all slots of a node share."""
 
-    settings: Settings
+    settings: NodeSettings
     servers: Servers
     instances: Instances
     pool: Pool
@@ -97,7 +97,7 @@ def log_end(instance: Instance) -> str:
     return "\nlast lines of its log:\n" + cut("\n".join(lines), LOG_END_CHARS) if lines else ""
 
 
-def run(load: Load, node: Node, deployment: str, number: int) -> None:
+def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     """Returns when the instance is ready as a standby; raises why it is not. `load.instance` is set as soon as there is one."""
     image, manifest = load.wanted.image, load.wanted.image.manifest
     require_allowed(manifest, node.settings.node, node.settings.allow_network, node.instances.driver.capabilities())

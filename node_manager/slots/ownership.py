@@ -11,7 +11,7 @@ from node_manager.slots import going_back
 from node_manager.slots.lifecycle import SLOT
 from node_manager.slots.loading import Wanted
 from node_manager.slots.thread import SlotThread
-from node_manager.slots.watching import Watch
+from node_manager.slots.watching import SlotWatch
 from udo_protocol.errors import PeerError, UdoError, Unavailable, by_code
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
 from udo_protocol.queue import slot
@@ -33,7 +33,7 @@ class Ownership:
         self.error: UdoError | None = None  # why it failed
         self.load_failures = 0  # in a row, of owners
         self.last_error = ""  # whatever went wrong last, for people
-        self.watch = Watch(thread.prefix)
+        self.watch = SlotWatch(thread.prefix)
         self.waiting = 0  # callers
         self._changed = Condition()
         self._status_stored = True  # unknown at first: the first promotion removes one that a former manager left

@@ -19,7 +19,7 @@ LOOK_MOST_S = 10.0
 COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries")
 
 
-class Watch:
+class SlotWatch:
     """Of one slot. `totals`: what instances that are gone have counted."""
 
     def __init__(self, prefix: str) -> None:

@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 Step = Callable[[], None]
 
 
-class Worker:
+class SlotWorker:
     """See the module. The thread runs from `start` until a step calls `end`."""
 
     kind = "worker"

@@ -20,7 +20,7 @@ import structlog
 from node_manager.instances.instances import Instance
 from node_manager.servers.embedded import ROLES
 from node_manager.slots import loading
-from node_manager.slots.loading import Load, Node, Wanted, log_end
+from node_manager.slots.loading import Load, NodeParts, Wanted, log_end
 from node_manager.slots.slot import Slot
 from node_manager.slots.watching import LOOK_MOST_S
 from udo_protocol.clock import Laps
@@ -59,7 +59,7 @@ class Found:
 
 
 @dataclass(eq=False)
-class Comparison:
+class MirrorTrial:
     """One diff of one slot, or one try of a `canary`."""
 
     slot: Slot
@@ -93,9 +93,9 @@ def _findings(text: bytes, key: str) -> dict[str, Any]:
 class Comparisons:
     """Those of a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
-        self._running: list[Comparison] = []
+        self._running: list[MirrorTrial] = []
         self._stopping = False
         self._lock = Lock()
 
@@ -134,7 +134,7 @@ class Comparisons:
         asked = {"examples": examples, "nice": _NICE, "groups": groups}
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
         load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)
-        comparison = Comparison(slot, wanted, load, Event(), {}, canary is not None)
+        comparison = MirrorTrial(slot, wanted, load, Event(), {}, canary is not None)
         with self._lock:
             if self._stopping:
                 raise Unavailable(f"node {self._node.settings.node} is stopping")
@@ -151,7 +151,7 @@ class Comparisons:
         if old and (why := update_refusals(old, new)):
             raise SchemaError(f"{new.reference} cannot answer in the place of {old.reference}: {'; '.join(why)}")
 
-    def _steps(self, c: Comparison, for_s: float) -> Iterator[Found]:
+    def _steps(self, c: MirrorTrial, for_s: float) -> Iterator[Found]:
         try:
             loading.run(c.load, self._node, c.slot.deployment, c.slot.number)
             assert c.load.instance is not None
@@ -161,7 +161,7 @@ class Comparisons:
         finally:
             self._remove(c)
 
-    def _compare(self, c: Comparison, queue: Connection, for_s: float) -> Iterator[Found]:
+    def _compare(self, c: MirrorTrial, queue: Connection, for_s: float) -> Iterator[Found]:
         instance, p = c.load.instance, c.slot.prefix
         assert instance is not None
         limits = c.wanted.config.limits
@@ -205,7 +205,7 @@ class Comparisons:
             yield Found(report, more)
         yield Found({**report, "final": True}, [])
 
-    def _death(self, c: Comparison, report: dict[str, Any]) -> str:
+    def _death(self, c: MirrorTrial, report: dict[str, Any]) -> str:
         """Why the comparison ended too early; '' if it did not."""
         instance = c.load.instance
         assert instance is not None
@@ -223,13 +223,13 @@ class Comparisons:
                 found.append(conn.run_id)
         return found
 
-    def _require_own_fault(self, c: Comparison, report: dict[str, Any], runs: list[str]) -> None:
+    def _require_own_fault(self, c: MirrorTrial, report: dict[str, Any], runs: list[str]) -> None:
         if left := report.get("left"):
             raise Conflict(f"{c.wanted.reference} could not be compared any longer: {left}")
         if self._runs() != runs:
             raise ServerLost(f"a server of node {self._node.settings.node} was lost while {c.wanted.reference} was compared")
 
-    def _report(self, c: Comparison, queue: Connection) -> dict[str, Any]:
+    def _report(self, c: MirrorTrial, queue: Connection) -> dict[str, Any]:
         assert c.load.instance is not None
         key = f"{c.slot.prefix}compared:{c.load.instance.name}"
         (text,) = untrusted.read(queue, ("GET", key))
@@ -246,14 +246,14 @@ class Comparisons:
         }
         return dict(c.report)
 
-    def _examples(self, c: Comparison, queue: Connection) -> list[str]:
+    def _examples(self, c: MirrorTrial, queue: Connection) -> list[str]:
         assert c.load.instance is not None
         key = f"{c.slot.prefix}differ:{c.load.instance.name}"
         (found,) = untrusted.read(queue, ("LPOP", key, _FETCHED))
         with untrusted.reading(key, "a list of JSON"):
             return [bytes(e).decode() for e in found or ()]
 
-    def _remove(self, c: Comparison) -> None:
+    def _remove(self, c: MirrorTrial) -> None:
         if c.load.instance is not None:
             self.remove(c.load.instance, c.slot.prefix)
 

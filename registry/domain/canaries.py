@@ -36,7 +36,7 @@ class CanaryBody(BaseModel):
             raise ValueError(str(e)) from None
 
 
-class Measured(BaseModel):
+class MeasuredBody(BaseModel):
     """Counters of a node's canary since it began (udo_protocol.registry.canary.Measured)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -222,7 +222,7 @@ def wanted(node: str) -> Response:
 
 @routes.post("/nodes/<node>/report")
 def report(node: str) -> Response:
-    said = body(nodes.Report)
+    said = body(nodes.ReportBody)
     with services().store.write() as session:
         nodes.report(session, _checked(node), said, services().clock())
     return reply({})

@@ -82,7 +82,7 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("delete", _NODE, "A node leaves", (200,), (), None),
     ("post", _NODE + "/heartbeat", "A node lives", (200,), (), nodes.Heartbeat),
     ("get", _NODE + "/wanted", "What a node shall do", (200,), ("after", "wait_s"), None),
-    ("post", _NODE + "/report", "What a node did", (200,), (), nodes.Report),
+    ("post", _NODE + "/report", "What a node did", (200,), (), nodes.ReportBody),
 ]
 
 

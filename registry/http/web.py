@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from registry.config import Config
+from registry.config import RegistrySettings
 from registry.content import repositories
 from registry.content.blobs import Blobs
 from registry.content.uploads import Uploads
@@ -50,7 +50,7 @@ STATUS: dict[type[UdoError], int] = {
 class Services:
     """What the routes work with; one per application."""
 
-    config: Config
+    config: RegistrySettings
     store: Store
     hub: Hub
     blobs: Blobs

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node_manager.servers import append_only
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol.errors import Unavailable
 
 GARBAGE = b"\x00\xff garbage *3\r\n$3\r\nS"
@@ -21,7 +21,7 @@ GARBAGE = b"\x00\xff garbage *3\r\n$3\r\nS"
 @contextlib.contextmanager
 def servers(home: Path, *, cut_state: bool = False) -> Iterator[Servers]:
     """Both servers of a node, which end with the block."""
-    wanted = Settings(home, "n1", cut_state=cut_state)
+    wanted = NodeSettings(home, "n1", cut_state=cut_state)
     wanted.prepare()
     running = Servers(wanted, lambda _: None)
     try:

@@ -19,8 +19,8 @@ import pytest
 
 from node_manager.servers import warden
 from node_manager.servers.embedded import ROLES, Servers
-from node_manager.settings import Settings
-from node_manager.slots.watching import LOOK_MOST_S, Watch
+from node_manager.settings import NodeSettings
+from node_manager.slots.watching import LOOK_MOST_S, SlotWatch
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from udo_cli.commands import status
@@ -141,7 +141,7 @@ def test_a_manager_that_meets_a_hanging_server_waits_for_it(hasty: Daemon, lane_
 
 
 def test_a_manager_that_meets_a_server_it_cannot_reach_ends_it_before_it_starts_another(home: Path) -> None:
-    settings = Settings(home, "n", heartbeat_grace_ms=2000)
+    settings = NodeSettings(home, "n", heartbeat_grace_ms=2000)
     settings.prepare()
     first, second = Servers(settings, lambda role: None), Servers(settings, lambda role: None)
     try:
@@ -160,7 +160,7 @@ def test_no_two_servers_run_on_one_directory(home: Path, monkeypatch: pytest.Mon
     from node_manager.servers import embedded
 
     monkeypatch.setattr(embedded, "_FREE_S", 0.1)
-    settings = Settings(home, "n")
+    settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     try:
@@ -175,7 +175,7 @@ def test_the_watchdog_ends_a_server_that_hangs(home: Path, monkeypatch: pytest.M
     monkeypatch.setattr(warden, "INTERVAL_S", 0.02)
     monkeypatch.setattr(warden, "REPLY_S", 0.2)
     monkeypatch.setattr(warden, "TERM_S", 0.2)
-    settings = Settings(home, "n")
+    settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     servers.start()
@@ -193,7 +193,7 @@ def test_the_watchdog_ends_a_server_that_hangs(home: Path, monkeypatch: pytest.M
 def test_an_operator_is_not_blamed_for_time_in_which_nobody_could_answer_or_look(monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.FakeClock()
     monkeypatch.setattr(clock, "SystemClock", lambda: now)
-    watch, waiting = Watch("p"), SlotStats(base=1, emitted=7, owner=1, depth_frames=1, retained_bytes=1, lanes=1)
+    watch, waiting = SlotWatch("p"), SlotStats(base=1, emitted=7, owner=1, depth_frames=1, retained_bytes=1, lanes=1)
 
     def after(seconds: float, *, able: bool = True, owner_since: float = 1.0) -> float:
         now.sleep(seconds)

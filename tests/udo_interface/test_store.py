@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from tests.support.stores import KEY, History, write
 from udo_interface.key_groups import groups_of
-from udo_interface.store import File, Store, StoreLocation, chains, newest_at, parsed, superseded
+from udo_interface.store import File, SessionStore, StoreLocation, chains, newest_at, parsed, superseded
 from udo_interface.store_place import located, require_writable
 from udo_protocol.errors import StateLost, UsageError
 from udo_protocol.limits import KEY_GROUPS
 
 
-def store(tmp_path: Path, **more: Any) -> Store:
-    return Store(StoreLocation(str(tmp_path / "udo"), KEY, **more), "count", "query/1")
+def store(tmp_path: Path, **more: Any) -> SessionStore:
+    return SessionStore(StoreLocation(str(tmp_path / "udo"), KEY, **more), "count", "query/1")
 
 
 def test_a_files_name_says_which_attempt_it_is_of_and_drafts_are_no_files() -> None:
@@ -102,7 +102,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     refused("checksum is wrong")
     path.write_bytes(whole)
     assert s.values(s.files(), [5], 1)[0] == {5: {b"a": b"treasure"}}
-    other = Store(StoreLocation(s.stored.location, (("id", "int64"),)), "count", "query/1")
+    other = SessionStore(StoreLocation(s.stored.location, (("id", "int64"),)), "count", "query/1")
     with pytest.raises(StateLost, match="its state is kept by"):
         other.values(other.files(), [5], 1)
 

@@ -16,7 +16,7 @@ from udo_cli import base, completing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from udo_protocol.node.api import Node
+    from udo_protocol.node.api import NodeClient
     from udo_protocol.proto import node_manager_pb2 as pb
 
 EXAMPLES = """
@@ -107,8 +107,8 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
     come with its own.
     """
     from udo_cli import output, remote
-    from udo_cli.exits import Exit
-    from udo_cli.replay import Replay
+    from udo_cli.exits import ExitCode
+    from udo_cli.replay import ReplayLane
     from udo_protocol.errors import UsageError
 
     if everything == bool(ids):
@@ -130,7 +130,7 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
         return
     answered: list[tuple[pb.DeadLetter, pa.RecordBatch]] = []
     failed: list[pb.DeadLetter] = []
-    with Replay(node, deployment) as again:
+    with ReplayLane(node, deployment) as again:
         for letter in letters:
             outcome = again.send(letter)
             if outcome.failure is None:
@@ -146,7 +146,7 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
         node.drop_dead_letters(deployment, [letter.id for letter, _ in answered])
     output.say(f"{deployment}: {len(answered)} answered, {len(failed)} failed again")
     if failed:
-        raise SystemExit(Exit.OPERATOR)
+        raise SystemExit(ExitCode.OPERATOR)
 
 
 @command.command("drop", examples="udo dead drop fraud 3f0c 81aa\nudo dead drop fraud --all --yes")
@@ -177,7 +177,7 @@ def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bo
         click.echo(f"{deployment}: {dropped} dead letters dropped")
 
 
-def _chosen(node: Node, deployment: str, ids: tuple[str, ...]) -> list[pb.DeadLetter]:
+def _chosen(node: NodeClient, deployment: str, ids: tuple[str, ...]) -> list[pb.DeadLetter]:
     """Those whose ids begin so, each exactly one; all without ids; oldest first."""
     from udo_protocol.errors import NotFound, UsageError
 

@@ -75,9 +75,9 @@ def command(
     if ctx.invoked_subcommand:
         return
     from udo_cli import foreground
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
 
-    settings = Settings()
+    settings = CliSettings()
     arguments = ["--home", str(home or settings.local.node), "--driver", driver, "--warm", str(warm), "--metrics-port", str(metrics_port)]
     arguments += ["--metrics-host", metrics_host, "--sandbox", sandbox, "--registry", url or settings.registry_url()]
     token = token_file or settings.token_file or settings.local.token_file

@@ -12,7 +12,7 @@ import click
 from udo_cli import base
 
 if TYPE_CHECKING:
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.registry.api import Registry
 
 EXAMPLES = """
@@ -60,13 +60,13 @@ def command(
     from udo_cli import output, remote
     from udo_cli.packing import archive, bases, build, image, layers, migration, provenance
     from udo_cli.packing.upload import upload
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
     from udo_protocol.registry import signing
 
     if source and (python or platform or wish or deployment):
         raise UsageError("--image is pushed as it is: --python, --platform, --base and --check have no meaning for it")
-    settings, target = Settings(), build.Target.of(python, platform)
+    settings, target = CliSettings(), build.Target.of(python, platform)
     key = signing.load_private(sign) if sign else None
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-push-")))
@@ -96,7 +96,7 @@ def command(
         output.say(f"next: udo deploy {manifest.reference}, or udo update {manifest.name} {manifest.version}")
 
 
-def _registry(settings: Settings, stack: ExitStack, *, needed: bool) -> Registry | None:
+def _registry(settings: CliSettings, stack: ExitStack, *, needed: bool) -> Registry | None:
     """The registry; None if there is none and it is not needed."""
     from udo_cli import remote
     from udo_protocol.errors import Unavailable

@@ -52,9 +52,9 @@ def command(
     if ctx.invoked_subcommand:
         return
     from udo_cli import foreground
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
 
-    folder = data or Settings().local.registry
+    folder = data or CliSettings().local.registry
     arguments = ["--data", str(folder), "--listen", listen, "--token-file", str(token_file or folder / "token")]
     arguments += ["--database", database] if database else []
     arguments += ["--trusted-keys", str(trusted_keys.absolute())] if trusted_keys else []

@@ -15,7 +15,7 @@ from udo_protocol.errors import NotFound, Unavailable
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
 if TYPE_CHECKING:
-    from udo_protocol.node.api import Node
+    from udo_protocol.node.api import NodeClient
     from udo_protocol.proto import node_manager_pb2 as pb
 
 EXAMPLES = """
@@ -228,7 +228,7 @@ def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
         click.echo(f"{deployment}: session {found} released from node {former}")
 
 
-def _session(node: Node, deployment: str, text: str) -> pb.StateSession:
+def _session(node: NodeClient, deployment: str, text: str) -> pb.StateSession:
     """The session of that name, or the only one that begins so."""
     there = {s.session: s for s in node.sessions(deployment).sessions}
     return there[_one(deployment, text, list(there), "on this node")]

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from udo_cli import base, given
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
 
 # The last epochs that are shown; all with --json.
 _EPOCHS = 20
@@ -60,7 +60,7 @@ def command(
     from udo_cli import events as samples
     from udo_cli import output
     from udo_cli.packing import build, isolated, replayed
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
 
     values = given.environment(env) | given.secret_values(secrets)
@@ -72,13 +72,13 @@ def command(
     if replay is not None:
         if events is not None:
             raise UsageError("--events and --replay exclude each other: a recording has its own events")
-        _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
+        _, dependencies = build.unpacked_dependencies(manifest, target, directory, CliSettings().local.dependencies, output.say)
         options: dict[str, Any] = {"epoch": epoch, "post_mortem": post_mortem, "answers": answers}
         said = replayed.run(manifest, directory.absolute(), dependencies, replay, values, contents, **options)
         _tell(manifest.reference, said, as_json)
         return
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
-    _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
+    _, dependencies = build.unpacked_dependencies(manifest, target, directory, CliSettings().local.dependencies, output.say)
     trial = isolated.answer(manifest, directory.absolute(), dependencies, batches, values, contents)
     rows = trial.answers.to_pylist()
     count = sum(b.num_rows for b in batches)
@@ -104,4 +104,4 @@ def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
         counts = ", ".join(f"{said[n]} {n}" for n in ("frames", "events", "answers", "errors", "skipped", "stale"))
         click.echo(f"{reference}: {counts}, {said['took_ms']:.1f} ms{ended}")
     if said["errors"]:
-        raise click.exceptions.Exit(Exit.OPERATOR)
+        raise click.exceptions.Exit(ExitCode.OPERATOR)

@@ -62,14 +62,14 @@ def command(
     What already runs is left alone. Stop both with `udo down`.
     """
     from udo_cli import local, output
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
 
     trusted = keys.absolute() if keys else None
-    options = local.Options(
+    options = local.UpOptions(
         listen, node, driver, warm, metrics_port, wait_s, trusted, runtime_image, sandbox, metrics_host, cut_state, allow_network
     )
     with local.interruptible():
-        started = local.start(Settings().local, options, output.say)
+        started = local.start(CliSettings().local, options, output.say)
     if as_json:
         told = {"registry": started.registry, "node": started.node, "started": list(started.fresh), "remarks": list(started.remarks)}
         output.emit(told)

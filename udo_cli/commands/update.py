@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from udo_cli import base, completing, given, trial
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
 
 EXAMPLES = """
 udo update fraud 2
@@ -124,7 +124,7 @@ def command(
     else:
         click.echo(f"{name}: {found['operator']}@{found['version']} answers after {done['at_ms']:.0f} ms{remote.where(on, missed)}")
     if rolled_back:
-        click.get_current_context().exit(Exit.ROLLED_BACK)
+        click.get_current_context().exit(ExitCode.ROLLED_BACK)
 
 
 def _remove(change: dict[str, dict[str, Any]], serving: dict[str, Any], unset: tuple[str, ...]) -> None:
@@ -190,4 +190,4 @@ def _compare(name: str, version: str, for_s: float, out: Path | None, as_json: b
         output.emit({"name": name, **report, "differences": examples})
     elif report.get("version"):
         trial.show(name, report, examples)
-    click.get_current_context().exit(Exit.INTERRUPTED if interrupted else trial.EXITS[report["outcome"]])
+    click.get_current_context().exit(ExitCode.INTERRUPTED if interrupted else trial.EXITS[report["outcome"]])

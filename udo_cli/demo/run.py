@@ -13,11 +13,11 @@ import numpy as np
 
 from udo_cli import local
 from udo_cli.demo import history, platform, source, spark
-from udo_cli.demo.plan import Plan
+from udo_cli.demo.plan import DemoPlan
 from udo_cli.demo.probe import Probe
-from udo_cli.demo.report import Report, Update
+from udo_cli.demo.report import DemoReport, DemoUpdate
 from udo_cli.demo.show import Screen
-from udo_cli.demo.stream import Stream, Watched, stopping
+from udo_cli.demo.stream import LiveFigures, Stream, stopping
 from udo_cli.demo.verify import verify
 from udo_cli.home import Home
 from udo_interface import udo
@@ -38,13 +38,13 @@ def _workspace() -> Iterator[Path]:
 @contextlib.contextmanager
 def _platform(home: Home, driver: str, say: Callable[[str], None]) -> Iterator[local.Started]:
     try:
-        yield local.start(home, local.Options(node="demo", driver=driver), say)
+        yield local.start(home, local.UpOptions(node="demo", driver=driver), say)
     finally:
         with local.unhurried():
             local.stop(home, say)
 
 
-def run(plan: Plan, driver: str, say: Callable[[str], None], screen: Screen) -> Report:
+def run(plan: DemoPlan, driver: str, say: Callable[[str], None], screen: Screen) -> DemoReport:
     """Run `plan` on a node with this driver; the report. Whatever happens, nothing is left running and no file is left behind."""
     began = time.monotonic()
     with _workspace() as work, contextlib.ExitStack() as parts:
@@ -68,13 +68,13 @@ def run(plan: Plan, driver: str, say: Callable[[str], None], screen: Screen) -> 
         parts.callback(probe.close)
         say(f"streaming; fraud@1 is replaced by fraud@2 at row {plan.update_at:,}")
         query = parts.enter_context(stopping(spark.query(session, scored, work)))
-        stream = Stream(query, feeder, connect_node(started.node), api, Watched(plan.table.num_rows, plan.update_at), probe)
+        stream = Stream(query, feeder, connect_node(started.node), api, LiveFigures(plan.table.num_rows, plan.update_at), probe)
         watched = stream.run(screen)
         query.stop()
         verdict = verify(work / "sink", plan.table.column("is_fraud").to_numpy())
         trips = probe.trips_ms()
         during = probe.trips_ms(watched.update_began - 0.1, watched.update_ended + 0.1)
-    return Report(
+    return DemoReport(
         origin=plan.origin,
         events_in=plan.table.num_rows,
         micro_batches=watched.batches,
@@ -83,7 +83,7 @@ def run(plan: Plan, driver: str, say: Callable[[str], None], screen: Screen) -> 
         round_trip_p50_ms=float(np.percentile(trips, 50)) if len(trips) else None,
         round_trip_p99_ms=float(np.percentile(trips, 99)) if len(trips) else None,
         round_trips=len(trips),
-        update=Update(
+        update=DemoUpdate(
             asked_row=plan.update_at,
             requested_row=watched.requested_row,
             first_row=verdict.first_row.get("2"),

@@ -102,8 +102,14 @@ def load_image_manifest(directory: Path, version: str | None, whole: Archive) ->
 
 
 def build(
-    directory: Path, manifest: Manifest, target: Target, work: Path, cache: Path, say: Callable[[str], None], base: image.Base | None = None
-) -> image.Image:
+    directory: Path,
+    manifest: Manifest,
+    target: Target,
+    work: Path,
+    cache: Path,
+    say: Callable[[str], None],
+    base: image.BaseImage | None = None,
+) -> image.BuiltImage:
     """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported, Refused when no
     node would unpack it."""
     dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)

@@ -41,9 +41,9 @@ _channels: dict[tuple[int, str], grpc.Channel] = {}
 _lock = Lock()
 
 
-def connect_node(address: str | Path) -> Node:
+def connect_node(address: str | Path) -> NodeClient:
     """The node manager on this Unix socket (a path, or `unix:` and a path). Connects at the first call."""
-    return Node(str(address).removeprefix("unix://").removeprefix("unix:"))
+    return NodeClient(str(address).removeprefix("unix://").removeprefix("unix:"))
 
 
 def _why(details: str) -> str:
@@ -55,7 +55,7 @@ def _why(details: str) -> str:
     return "it ended the connection, as when it is stopped or killed"
 
 
-class Node:
+class NodeClient:
     """One node manager. Every call raises udo_protocol.errors; NodeAway when nobody listens on the socket, Unavailable when not
     even its directory is there."""
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from udo_protocol.clock import Clock
 from udo_protocol.errors import LaneExpired, ProtocolError
 from udo_protocol.formats.schema import schema_id
-from udo_protocol.limits import DEFAULT, INLINE_BYTES, Limits
+from udo_protocol.limits import DEFAULT, INLINE_BYTES, SlotLimits
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Bytes, Frame, decode
@@ -44,7 +44,7 @@ class PushReply:
     value: Any = None
 
 
-def gone(lane: str, limits: Limits) -> str:
+def gone(lane: str, limits: SlotLimits) -> str:
     """Why a lane is not there."""
     return (
         f"lane {lane} was removed: it was idle for more than {limits.lane_ttl_ms / 1000:g} s, or its operator broke the slot's log, which "
@@ -55,7 +55,7 @@ def gone(lane: str, limits: Limits) -> str:
 class LaneEnd:
     """The producer's and collector's side of one lane in one slot. One thread at a time."""
 
-    def __init__(self, conn: Connection, prefix: str, lane: str, limits: Limits = DEFAULT, clock: Clock | None = None) -> None:
+    def __init__(self, conn: Connection, prefix: str, lane: str, limits: SlotLimits = DEFAULT, clock: Clock | None = None) -> None:
         self.conn, self.prefix, self.lane, self.limits = conn, prefix, lane, limits
         self.route = Route(0, (prefix,))
         self._out, self._bell = f"{prefix}out:{lane}", f"{prefix}bell:{lane}"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from udo_protocol.errors import Unavailable
 from udo_protocol.lifecycle import UPDATE_FINAL
-from udo_protocol.registry.content import OCI_MANIFEST, Content
+from udo_protocol.registry.content import OCI_MANIFEST, ContentClient
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
 
 __all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
@@ -23,7 +23,7 @@ __all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
 FINAL = UPDATE_FINAL
 
 
-class Registry(Content):
+class Registry(ContentClient):
     """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`, with the write token if writes are meant."""
 
     # Catalogue

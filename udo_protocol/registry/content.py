@@ -20,7 +20,7 @@ _EMPTY_TYPE, _EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
 _CHUNK = 1 << 20
 
 
-class Content(HttpClient):
+class ContentClient(HttpClient):
     """The content of one registry. A `repository` is an operator's name, or any other OCI repository."""
 
     def has_blob(self, repository: str, digest: str) -> bool:

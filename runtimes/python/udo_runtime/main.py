@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
 from udo_protocol.formats.schema import from_ipc
-from udo_protocol.limits import DEFAULT, Limits
+from udo_protocol.limits import DEFAULT, SlotLimits
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import HEARTBEAT, warm
 from udo_protocol.queue.slot import report_ready
@@ -65,8 +65,8 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _limits(overrides: dict[str, Any]) -> Limits:
-    known = {f.name for f in fields(Limits)}
+def _limits(overrides: dict[str, Any]) -> SlotLimits:
+    known = {f.name for f in fields(SlotLimits)}
     return replace(DEFAULT, **{k: v for k, v in overrides.items() if k in known})
 
 
@@ -87,7 +87,7 @@ class Assigned(Protocol):
         """Until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
 
 
-def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: Limits) -> Assigned:
+def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: SlotLimits) -> Assigned:
     link = Link(conn, SlotReader(conn, a["prefix"], a["instance"], a["token"], limits), limits)
     if comparing := a.get("comparing"):
         _yield_to_others(comparing["nice"])

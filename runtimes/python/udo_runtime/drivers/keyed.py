@@ -12,7 +12,7 @@ from udo_protocol.queue.slot_reader import Emit, Read
 from udo_protocol.state import turns
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
-from udo_runtime.engine.effects import Checkpoint, LetterSizes, LoadSession, ReadLetters, ReadReplays, Send, Trim, run
+from udo_runtime.engine.effects import LetterSizes, LoadSession, ReadLetters, ReadReplays, Send, Trim, WriteCheckpoint, run
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.state.durable import Durable
 from udo_runtime.state.ledger import Ledger
@@ -35,7 +35,7 @@ class KeyedOwner:
         perform.on(ReadLetters, lambda e: ledger.bodies(e.names))
         perform.on(LetterSizes, lambda _: ledger.sizes())
         perform.on(Send, self.send)
-        perform.on(Checkpoint, self.store)
+        perform.on(WriteCheckpoint, self.store)
         perform.on(Trim, lambda e: link.reader.trim(e.seq))
 
     def begin(self, read: Read) -> int:
@@ -79,7 +79,7 @@ class KeyedOwner:
             turns.turning(self._link.conn, self._link.prefix, turns.NEXT_MS if effect.ends else 0)
             self._ending = effect.ends
 
-    def store(self, effect: Checkpoint) -> None:
+    def store(self, effect: WriteCheckpoint) -> None:
         """A checkpoint becomes durable."""
         if effect.ends:
             turns.turning(self._link.conn, self._link.prefix, turns.ON_DISK_MS, None if self._ending else time.time())

@@ -25,7 +25,7 @@ from udo_runtime.engine.effects import LoadSession, run
 from udo_runtime.engine.keyed import in_groups
 from udo_runtime.execution.bad_events import empty
 from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.state.standby import Entry, StandbyState
+from udo_runtime.state.standby import ChangelogEntry, StandbyState
 
 
 class KeyedJudge:
@@ -43,7 +43,7 @@ class KeyedJudge:
         self._link, self._owner, self._perform, self._state, self._comparison = link, owner, perform, state, comparison
         self._engine = owner.engine
         self._input, self._output = schemas
-        self._checkpoints: deque[Entry] = deque()  # read, and not adopted yet
+        self._checkpoints: deque[ChangelogEntry] = deque()  # read, and not adopted yet
         self.renew: Callable[[int], None] = lambda cursor: None
 
     def load(self, report: Report) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
 from udo_protocol.errors import Fenced, UdoError, Unavailable
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import HEARTBEAT
 from udo_protocol.queue.slot_reader import Read, SlotReader
@@ -28,7 +28,7 @@ class Stopped(BaseException):
 class Link:
     """One per instance."""
 
-    def __init__(self, conn: Connection, reader: SlotReader, limits: Limits) -> None:
+    def __init__(self, conn: Connection, reader: SlotReader, limits: SlotLimits) -> None:
         self.conn, self.reader, self.limits = conn, reader, limits
         self.prefix, self.name = reader.prefix, reader.name
         self.counters = Counters()

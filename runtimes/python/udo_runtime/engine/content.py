@@ -43,7 +43,7 @@ class LetterChanges:
 
 
 @dataclass(frozen=True)
-class Content:
+class CheckpointContent:
     """One checkpoint. `records`: what is known of the sessions that changed; `dropped`: sessions that end, with their groups."""
 
     pieces: Sequence[Piece]

@@ -15,7 +15,7 @@ from udo_protocol.state.dead_letters import KeyedName
 from udo_runtime.execution.bad_events import Bad
 
 if TYPE_CHECKING:  # a stateless operator may bring a msgpack of its own, which keyed state is kept by
-    from udo_runtime.engine.content import Content
+    from udo_runtime.engine.content import CheckpointContent
 
 # A lane and the pieces of the frame it is answered with.
 Answer: TypeAlias = tuple[str, list[Bytes]]
@@ -68,7 +68,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class WriteCheckpoint:
     """Make `content`, and that it covers the log up to `seq`, durable in one step; return when it is.
 
     `riding`: the answers to the last frames of the range, which leave behind this; the next owner sends them if this one cannot.
@@ -77,7 +77,7 @@ class Checkpoint:
 
     seq: int
     emitted: int
-    content: Content
+    content: CheckpointContent
     riding: Sequence[tuple[str, bytes]] = ()
     ends: bool = False
 
@@ -127,7 +127,7 @@ Effect: TypeAlias = (
     | LaneOpen
     | LoadSession
     | Send
-    | Checkpoint
+    | WriteCheckpoint
     | Trim
     | ReadReplays
     | ReadLetters

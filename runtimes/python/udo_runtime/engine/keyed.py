@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from udo_protocol.errors import ProtocolError, Stale, StateLost, TwoProducers, UdoError
 from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import GROUP_COLUMN, conform, misfits
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import ANSWER, DATA, END, RESTORE, STATE, Frame, Header, decode, encode
 from udo_protocol.state.dead_letters import KeyedName, Letter
-from udo_runtime.engine.content import Content, changed, stored
+from udo_runtime.engine.content import CheckpointContent, changed, stored
 from udo_runtime.engine.counters import Counters
-from udo_runtime.engine.effects import Answer, Checkpoint, Execute, FindSchema, FindSender, LaneOpen, LoadSession, Send, Steps, Trim
+from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, LaneOpen, LoadSession, Send, Steps, Trim, WriteCheckpoint
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import KeyedLetters, Sizes
@@ -61,7 +61,7 @@ class Engine:
         schemas: tuple[pa.Schema, pa.Schema],
         replies: Replies,
         letters: KeyedLetters,
-        limits: Limits,
+        limits: SlotLimits,
         counters: Counters,
         clock: Callable[[], float],
         groups: Collection[int] | None = None,
@@ -145,9 +145,9 @@ class Engine:
             yield from self._see_one()
         sessions = list(self.sessions.values())
         pieces, records = changed(sessions)
-        content = Content(pieces, records, self._dropped, self.letters.changes())
+        content = CheckpointContent(pieces, records, self._dropped, self.letters.changes())
         frames = [(lane, b"".join(map(bytes, answer))) for lane, answer in riding]
-        yield Checkpoint(seq, self.emitted, content, frames, ends)
+        yield WriteCheckpoint(seq, self.emitted, content, frames, ends)
         stored(sessions, pieces)
         self.letters.saved()
         self._dropped, self._uncovered = {}, 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.state.dead_letters import DEAD, PENDING, KeyedName, Letter, parse_name
 from udo_runtime.engine.content import LetterChanges
 from udo_runtime.engine.effects import LetterSizes, ReadLetters, ReadReplays, Steps
@@ -40,7 +40,7 @@ class KeyedLetters:
     `mirror`: another version's answers are compared, so each epoch processes again the letters that the serving one has.
     """
 
-    def __init__(self, deployment: str, limits: Limits, *, mirror: bool = False) -> None:
+    def __init__(self, deployment: str, limits: SlotLimits, *, mirror: bool = False) -> None:
         self._deployment, self._limits, self._mirror = deployment, limits, mirror
         self._sessions: dict[str, dict[KeyedName, _Entry]] = {}
         self._gone: dict[KeyedName, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from udo_protocol.errors import UdoError
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
 from udo_runtime.engine.effects import Answer
 from udo_runtime.execution.failure import ProcessingError
@@ -51,7 +51,7 @@ class Replies:
         return to.lane, encode(reply)
 
 
-def require_bounded(answer: pa.RecordBatch, limits: Limits) -> None:
+def require_bounded(answer: pa.RecordBatch, limits: SlotLimits) -> None:
     """ProcessingError for an answer that nobody would take."""
     if answer.nbytes > limits.answer_bytes:
         raise ProcessingError(

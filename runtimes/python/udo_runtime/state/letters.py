@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Header
 from udo_protocol.state.checkpoints import amend
@@ -22,7 +22,7 @@ from udo_runtime.execution.failure import ProcessingError
 class Room:
     """How many dead letters a slot may still keep: known here, and looked up anew before one is refused."""
 
-    def __init__(self, state: Connection, prefix: str, limits: Limits) -> None:
+    def __init__(self, state: Connection, prefix: str, limits: SlotLimits) -> None:
         self._state, self._prefix, self._limits = state, prefix, limits
         self.sizes: dict[str, int] | None = None  # by name
 
@@ -58,7 +58,7 @@ def sizes(state: Connection, key: str) -> dict[str, int]:
 class StatelessLetters:
     """Those of the slot that `token` owns; `run_id` is the queue server's."""
 
-    def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: Limits) -> None:
+    def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: SlotLimits) -> None:
         self._state, self._prefix, self._token, self._run_id, self._limits = state, prefix, token, run_id, limits
         self.room = Room(state, prefix, limits)
 
