@@ -115,7 +115,7 @@ class Platform:
             elif "bootstrap.py" in command:
                 part = "warm"
             else:
-                part = next((n for n in ("warden", "node_manager", "registry") if n in command), "registry")
+                part = next((n for n in ("watchdog", "node_manager", "registry") if n in command), "registry")
             found.setdefault(part, []).append(p)
         for pid in self._containers():
             found.setdefault("instance" if pid in instances else "warm", []).append(psutil.Process(pid))

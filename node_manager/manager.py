@@ -30,7 +30,7 @@ from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
 from node_manager.slots.loading import NodeParts
-from node_manager.trials.comparing import Comparisons, Found
+from node_manager.trials.mirrors import MirrorFindings, Mirrors
 from udo_protocol.errors import Conflict, SlotBroken
 from udo_protocol.state import dead_letters, untrusted
 
@@ -49,9 +49,9 @@ class Manager:
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
         self._node = NodeParts(settings, self.servers, self.instances, self.pool)
         self.deployments = Deployments(self._node, self.images)
-        self.comparisons = Comparisons(self._node)
-        self.canaries = Canaries(self._node, self.deployments, self.comparisons)
-        self.updates = Updates(settings.node, self.deployments, self.comparisons, self.canaries, self._prune)
+        self.mirrors = Mirrors(self._node)
+        self.canaries = Canaries(self._node, self.deployments, self.mirrors)
+        self.updates = Updates(settings.node, self.deployments, self.mirrors, self.canaries, self._prune)
         self.homes = Homes(settings.node, catalogue, lambda: self.servers.connect("state"))
         self.lanes = Lanes(self._node, self.deployments, self.images, self.homes, catalogue)
         self._lock_fd = -1
@@ -66,13 +66,13 @@ class Manager:
         """Adopt what a former manager left, then bring about what is wanted."""
         self.images.clean()
         self.servers.start()
-        adoption.adopt(self._node, self.images, self.deployments, self.canaries, self.lanes, self.comparisons)
+        adoption.adopt(self._node, self.images, self.deployments, self.canaries, self.lanes, self.mirrors)
 
     def stop(self) -> None:
         """Stop all instances and servers; what is wanted stays on disk for the next start."""
         for deployment in self.deployments.all():
             self.canaries.end_keyed(deployment)
-        self.comparisons.end()
+        self.mirrors.end()
         for done in [slot.stop(drop=False) for slot in self.deployments.close()]:
             with contextlib.suppress(FutureTimeout):
                 done.result(self.settings.stop_grace_s + 15)
@@ -120,7 +120,7 @@ class Manager:
         if not drop_state:
             self._require_empty(deployment)
         self.canaries.end_keyed(deployment)
-        self.comparisons.end(name)
+        self.mirrors.end(name)
         self.deployments.remove(name)
         for done in [slot.stop(drop=True) for slot in deployment.slots]:
             done.result(self.settings.stop_grace_s + 15)
@@ -141,8 +141,8 @@ class Manager:
             return
         raise Conflict(f"deployment {name!r} holds {held}, which would be lost. {remedy}")
 
-    def diff(self, name: str, version: str, digest: str, for_s: float, examples: int, stop: Event) -> Iterator[Found]:
+    def diff(self, name: str, version: str, digest: str, for_s: float, examples: int, stop: Event) -> Iterator[MirrorFindings]:
         """Let a version answer beside the serving one, on this node, and tell what differs. What serves is not touched."""
         deployment = self.deployments.find(name)
         wanted = self.deployments.wanted(deployment, version, digest)
-        yield from self.comparisons.run(deployment.slot, wanted, for_s, examples, stop)
+        yield from self.mirrors.run(deployment.slot, wanted, for_s, examples, stop)

@@ -15,7 +15,7 @@ REAL_TIME_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
 LOW_LATENCY_BYTES = 4096
 
 
-class HeldBack(UserWarning):
+class DelayedResults(UserWarning):
     """Results will reach Spark later than they are there."""
 
 
@@ -47,4 +47,4 @@ def _bytes(text: str) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _warn(app: str, text: str) -> None:
-    warnings.warn(text, HeldBack, stacklevel=5)
+    warnings.warn(text, DelayedResults, stacklevel=5)

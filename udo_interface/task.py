@@ -68,9 +68,9 @@ class Task:
     delivered: bytes
     node_wait: str | None = None
 
-    def named(self) -> Named:
+    def named(self) -> NamedTask:
         """`arrow` as Spark's plan and UI are to show it."""
-        return Named(self, self.deployment)
+        return NamedTask(self, self.deployment)
 
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
@@ -214,7 +214,7 @@ class Task:
             raise SchemaError(f"{self.what}: column {field.name!r} expects {field.type}: {e}") from e
 
 
-class Named:
+class NamedTask:
     """A task's function for mapInArrow, under the operator's name: Spark's plan shows `__name__`."""
 
     def __init__(self, task: Task, name: str) -> None:

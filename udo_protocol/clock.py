@@ -27,7 +27,7 @@ class SystemClock:
     sleep = staticmethod(_time.sleep)
 
 
-class Laps:
+class ObservedTime:
     """Measures how long somebody has been watched, by a watcher that may stand still itself (SIGSTOP, a paused machine).
 
     What it did not see, it does not count: one lap is `most_s` at most.

@@ -39,7 +39,7 @@ _NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
-class Begin:
+class RecordingBegin:
     """What is recorded, and what an instance that starts at `first_seq` finds beside the sessions."""
 
     slot: Slot
@@ -103,7 +103,7 @@ class End:
     reason: str
 
 
-Part = Begin | RecordedSession | RecordedGroup | Schema | Frames | Gap | Tick | End
+Part = RecordingBegin | RecordedSession | RecordedGroup | Schema | Frames | Gap | Tick | End
 
 
 def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
@@ -143,7 +143,7 @@ class _Recorder:
         first, sessions = self._state_at_start() if self._keyed else (self._stateless_start(), {})
         image = self._wanted.image
         failed = sorted(slot.failed_lanes(self._queue, self._slot.prefix))
-        yield Begin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
+        yield RecordingBegin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
         while sessions:  # given away one by one: they may be large
             name, (record, groups) = sessions.popitem()
             yield RecordedSession(name, record)

@@ -221,7 +221,7 @@ class States:
         except FutureTimeout:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
         finally:
-            self._manager.comparisons.end(slot.deployment)  # it knows the state from before; a canary begins anew
+            self._manager.mirrors.end(slot.deployment)  # it knows the state from before; a canary begins anew
 
 
 def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int, wanted_groups: int) -> None:

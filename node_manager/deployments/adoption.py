@@ -14,14 +14,14 @@ from node_manager.images.images import Images
 from node_manager.instances.instances import Instance, InstanceConfig
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
-from node_manager.trials.comparing import Comparisons
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol.errors import UdoError
 from udo_protocol.queue import slot as log
 
 _log = structlog.get_logger()
 
 
-def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: Canaries, lanes: Lanes, comparisons: Comparisons) -> None:
+def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: Canaries, lanes: Lanes, mirrors: Mirrors) -> None:
     """Find the instances that run, and bring each deployment of the node's file about with those of its slots; others are stopped."""
     running = node.instances.recover()
     node.pool.start([i for i in running if not i.record and i.life.state == "warm"])
@@ -39,7 +39,7 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: C
             owner_token = log.owner(queue, slot.prefix)
         for instance in left:
             if instance.record.get("comparing"):  # its diff ended with the manager that was asked for it
-                comparisons.remove(instance, slot.prefix)
+                mirrors.remove(instance, slot.prefix)
                 continue
             image = None
             if instance.token == owner_token:

@@ -9,16 +9,16 @@ from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
-from node_manager.trials.comparing import Comparisons
 from node_manager.trials.keyed_canaries import KeyedCanary
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol.errors import UdoError
 
 
 class Canaries:
     """Of one node. Methods may be called from any thread."""
 
-    def __init__(self, node: NodeParts, deployments: Deployments, comparisons: Comparisons) -> None:
-        self._node, self._deployments, self._comparisons = node, deployments, comparisons
+    def __init__(self, node: NodeParts, deployments: Deployments, mirrors: Mirrors) -> None:
+        self._node, self._deployments, self._mirrors = node, deployments, mirrors
         self._lock = deployments.lock
 
     def running(self) -> list[tuple[str, Canary | KeyedCanary]]:
@@ -56,7 +56,7 @@ class Canaries:
     def _start_keyed(self, deployment: NodeDeployment, update_id: str, wanted: Wanted, percent: float) -> None:
         self.end_keyed(deployment)
         with self._lock:
-            deployment.canary = canary = KeyedCanary(self._comparisons, deployment.slot, wanted, update_id, percent)
+            deployment.canary = canary = KeyedCanary(self._mirrors, deployment.slot, wanted, update_id, percent)
         try:
             deployment.slot.wait_serving(wanted.ready_timeout_s)
             canary.start()

@@ -14,7 +14,7 @@ from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments
 from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance
-from node_manager.trials.comparing import Comparisons
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol.errors import UdoError, WaitTimeout
 
 # Promotion is two round trips; a standby that had to be loaded anew comes on top.
@@ -35,9 +35,9 @@ class Updates:
     """Of one node. `prune(digests)` removes the images that are not among those. Methods may be called from any thread."""
 
     def __init__(
-        self, node: str, deployments: Deployments, comparisons: Comparisons, canaries: Canaries, prune: Callable[[set[str]], None]
+        self, node: str, deployments: Deployments, mirrors: Mirrors, canaries: Canaries, prune: Callable[[set[str]], None]
     ) -> None:
-        self._node, self._deployments, self._comparisons, self._canaries, self._prune = node, deployments, comparisons, canaries, prune
+        self._node, self._deployments, self._mirrors, self._canaries, self._prune = node, deployments, mirrors, canaries, prune
 
     def prepare(
         self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True
@@ -53,7 +53,7 @@ class Updates:
         deployment = self._deployments.find(name)
         manifest = self._deployments.image(deployment, version, digest).manifest
         if manifest.key:
-            self._comparisons.end(name, serving=manifest)
+            self._mirrors.end(name, serving=manifest)
         instance = self._await(deployment.slot.promote(), _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
         self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
         self._prune({digest for d in self._deployments.all() for digest in d.digests})

@@ -25,7 +25,7 @@ from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.container import LOST, WatchedContainer, attach, bounds, over_memory, said, update, used
 from node_manager.drivers.docker_images import RUNTIME, DockerImages
-from node_manager.servers.warden import DOCKER, HOME_LABEL
+from node_manager.servers.watchdog import DOCKER, HOME_LABEL
 from node_manager.settings import NodeSettings
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, Unavailable

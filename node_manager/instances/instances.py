@@ -22,7 +22,7 @@ from node_manager.drivers import logfile, network
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
 from node_manager.files import read_json, write_json
 from node_manager.images.images import OperatorImage
-from node_manager.instances import placing, runtime_base
+from node_manager.instances import instance_files, runtime_base
 from node_manager.servers.access import remove_password, write_password
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
@@ -178,7 +178,7 @@ class Instances:
         """Code and dependencies where the instance sees them: those paths."""
         if inside.images:
             return [str(image.code), str(image.dependencies)]
-        placing.place(image, instance.directory)
+        instance_files.place(image, instance.directory)
         return [f"{inside.directory}/{path.name}" for path in (image.code, image.dependencies)]
 
     def assign(
@@ -199,7 +199,7 @@ class Instances:
         """
         assert instance.handle is not None
         for name, content in config.files.items():
-            placing.put(instance.directory, name, base64.b64decode(content))
+            instance_files.put(instance.directory, name, base64.b64decode(content))
         manifest, inside = image.manifest, self._inside(instance)
         allowance = Allowance.of(manifest)
         # A cold start has them on its path already, in front of the runtime.

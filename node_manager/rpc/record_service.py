@@ -26,7 +26,7 @@ def _messages(part: recording.Part) -> Iterator[pb.RecordPart]:
 
 
 @_messages.register
-def _(part: recording.Begin) -> Iterator[pb.RecordPart]:
+def _(part: recording.RecordingBegin) -> Iterator[pb.RecordPart]:
     m, config = part.manifest, part.config
     header = pb.RecordHeader(
         deployment=part.slot.deployment,

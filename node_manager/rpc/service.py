@@ -246,7 +246,7 @@ def asked(conn: Connection | None, question: Callable[..., _Answer], *about: str
 
 
 @dataclass(frozen=True)
-class Looked:
+class SlotReadings:
     """What the servers say of a slot; `broken`: why not all of it could be read."""
 
     log: slot.SlotStats
@@ -255,7 +255,7 @@ class Looked:
     broken: str
 
 
-def _look(queue: Connection | None, state: Connection | None, v: SlotView) -> Looked:
+def _look(queue: Connection | None, state: Connection | None, v: SlotView) -> SlotReadings:
     """What an operator may have broken concerns its own slot only."""
     prefix = f"udo:{v.deployment}:{v.number}:"
     broken: list[str] = []
@@ -270,10 +270,10 @@ def _look(queue: Connection | None, state: Connection | None, v: SlotView) -> Lo
     log = sound(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
     nothing: dict[str, float] = {}
     counted = sound(queue, slot.read_stats, prefix, v.owner.name, otherwise=nothing) if v.owner else nothing
-    return Looked(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
+    return SlotReadings(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
 
 
-def _slot_status(m: Manager, v: SlotView, looked: Looked) -> pb.SlotStatus:
+def _slot_status(m: Manager, v: SlotView, looked: SlotReadings) -> pb.SlotStatus:
     log = looked.log
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     image = v.wanted.image if v.wanted else None
@@ -296,7 +296,7 @@ def _slot_status(m: Manager, v: SlotView, looked: Looked) -> pb.SlotStatus:
         lanes=log.lanes,
         dead_letters=looked.dead_letters,
         policy=v.wanted.config.bad_events() if v.wanted else "",
-        diff=m.comparisons.describe(v.deployment, v.number),
+        diff=m.mirrors.describe(v.deployment, v.number),
         canary=next((c.describe() for name, c in m.canaries.running() if (name, c.slot.number) == (v.deployment, v.number)), ""),
     )
 

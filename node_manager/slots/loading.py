@@ -12,13 +12,13 @@ from typing import Any
 from node_manager.drivers import logfile
 from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance, InstanceConfig, Instances
-from node_manager.instances.opting import require_allowed
+from node_manager.instances.network_access import require_allowed
 from node_manager.instances.pool import Pool
 from node_manager.instances.runtime_base import contradicts
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
 from node_manager.slots.watching import LOOK_MOST_S
-from udo_protocol.clock import Laps
+from udo_protocol.clock import ObservedTime
 from udo_protocol.cut import cut
 from udo_protocol.errors import Conflict, Fenced, OperatorError, UdoError, by_code
 from udo_protocol.limits import LOG_END_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS
@@ -118,7 +118,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
         follow=follow,
         comparing=load.comparing,
     )
-    left_s, laps = float(manifest.limits.open_timeout_s), Laps(LOOK_MOST_S)
+    left_s, observed = float(manifest.limits.open_timeout_s), ObservedTime(LOOK_MOST_S)
     late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
     follows = False
     with contextlib.closing(node.servers.connect("queue")) as queue:
@@ -140,7 +140,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
                 raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
             if dead:
                 raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
-            if (left_s := left_s - laps.lap()) < 0:
+            if (left_s := left_s - observed.lap()) < 0:
                 raise OperatorError(f"{manifest.reference} was not ready in time {late}{log_end(instance)}")
     raise given_up(load)
 

@@ -7,7 +7,7 @@ import time
 from threading import Condition
 
 from node_manager.instances.instances import Instance
-from node_manager.slots import going_back
+from node_manager.slots import state_rollback
 from node_manager.slots.lifecycle import SLOT
 from node_manager.slots.loading import Wanted
 from node_manager.slots.thread import SlotThread
@@ -72,7 +72,7 @@ class Ownership:
         """Change the token: from here on this instance answers."""
         thread = self._thread
         state, queue = thread.conn("state"), thread.conn("queue")
-        between = going_back.step(state, queue, thread.prefix, instance, wanted, self.wanted, thread.node.settings.rollback_window_s)
+        between = state_rollback.step(state, queue, thread.prefix, instance, wanted, self.wanted, thread.node.settings.rollback_window_s)
         slot.promote(state, queue, thread.prefix, instance.token, between)
         if self.owner is not None:
             time.sleep(_PROMOTED_PAUSE_S)
@@ -131,7 +131,7 @@ class Ownership:
         thread = self._thread
         thread.forget("kept")
         if self.owner is not None and self.keyed:
-            left_s = going_back.remaining_s(thread.conn("state"), thread.prefix, self.owner)
+            left_s = state_rollback.remaining_s(thread.conn("state"), thread.prefix, self.owner)
             if left_s is not None:
                 thread.at("kept", left_s, lambda: rewinding.forget(thread.conn("state"), thread.conn("queue"), thread.prefix))
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from node_manager.instances.instances import Instance
-from udo_protocol.clock import Laps
+from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
@@ -28,7 +28,7 @@ class SlotWatch:
         self.totals: dict[str, float] = {}
         self._head = (-1, 0.0)  # (frames emitted, since when their owner is the owner)
         self._stuck_s = 0.0
-        self._laps = Laps(LOOK_MOST_S)
+        self._laps = ObservedTime(LOOK_MOST_S)
         self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
 
     def no_owner(self) -> None:

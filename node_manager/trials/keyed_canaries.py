@@ -15,7 +15,7 @@ import structlog
 from node_manager.slots.deaths import RESTART_FIRST_S, RESTART_MOST_S, SETTLED_S
 from node_manager.slots.loading import Wanted
 from node_manager.slots.slot import Slot
-from node_manager.trials.comparing import Comparisons
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, Unavailable
 from udo_protocol.registry.canary import Measured, share_of_groups
@@ -31,7 +31,7 @@ _COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "f
 class KeyedCanary:
     """One deployment's. Methods may be called from any thread; `start` once."""
 
-    def __init__(self, comparisons: Comparisons, slot: Slot, wanted: Wanted, update_id: str, percent: float) -> None:
+    def __init__(self, mirrors: Mirrors, slot: Slot, wanted: Wanted, update_id: str, percent: float) -> None:
         self.update_id, self.percent, self.slot = update_id, percent, slot
         self.version, self.digest = wanted.image.manifest.version, wanted.image.digest
         self.confirmed_at = time.monotonic()
@@ -39,7 +39,7 @@ class KeyedCanary:
         self.failure: UdoError | None = None
         # The first error of the new version, for people.
         self.first_error = ""
-        self._comparisons, self._wanted, self._groups = comparisons, wanted, share_of_groups(percent, wanted.config.key_groups)
+        self._mirrors, self._wanted, self._groups = mirrors, wanted, share_of_groups(percent, wanted.config.key_groups)
         # Whether it has begun.
         self.running = False
         self._decided, self._over, self._stop = Event(), Event(), Event()
@@ -91,7 +91,7 @@ class KeyedCanary:
                 return
             started, began = time.monotonic(), False
             try:
-                for found in self._comparisons.run(self.slot, self._wanted, float("inf"), 0, self._stop, self._groups):
+                for found in self._mirrors.run(self.slot, self._wanted, float("inf"), 0, self._stop, self._groups):
                     began, failed = True, 0
                     self._take(found.report)
             except Exception as e:

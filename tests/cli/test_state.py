@@ -177,7 +177,7 @@ def test_times_bytes_and_composite_keys_have_a_text_form() -> None:
 
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     values = {pack(["a", 7]): pack({"t": at, "b": b"\x01", "m": {1: 2}}), PACKED_TIMERS: pack({"t": {pack(["a", 7]): [1_000_000]}})}
-    settled = state_file.Settled(3, 0, True, values, {})
+    settled = state_file.EndedGroup(3, 0, True, values, {})
     [entry] = entries([settled], '["a", 7]')
     assert entry["key"] == ["a", 7]
     assert entry["state"] == {"t": "2030-01-01T00:00:00+00:00", "b": "01", "m": {"1": 2}}

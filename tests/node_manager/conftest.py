@@ -179,7 +179,7 @@ class Daemon:
         return sum(record["state"] == "loading" for record in self.records())
 
     def processes(self) -> list[psutil.Process]:
-        """All processes that belong to this home: servers, warden, instances."""
+        """All processes that belong to this home: servers, watchdog, instances."""
         found = []
         for p in psutil.process_iter(["cmdline", "cwd", "status"]):
             words = [*(p.info["cmdline"] or []), p.info["cwd"] or ""]

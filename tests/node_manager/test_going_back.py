@@ -16,7 +16,7 @@ from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
 from node_manager.rpc.service import RpcServer
 from node_manager.servers import access
-from node_manager.slots import going_back
+from node_manager.slots import state_rollback
 from tests.conftest import Servers, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
@@ -40,9 +40,9 @@ def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_
     rewinding.keep(state, queue, PREFIX, {"digest": "former"}, 60_000)
     instance.died(Exit(code=137))
     with pytest.raises(Conflict, match="d@1 cannot come back: .* ended: .*137(.|\n)*out of memory"):
-        going_back.await_rewound(state, PREFIX, instance)
+        state_rollback.await_rewound(state, PREFIX, instance)
     rewinding.forget(state, queue, PREFIX)
-    going_back.await_rewound(state, PREFIX, instance)  # it died later, with the state its own: who replaces it loads that
+    state_rollback.await_rewound(state, PREFIX, instance)  # it died later, with the state its own: who replaces it loads that
 
 
 def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers, instance: Instance) -> None:
@@ -50,13 +50,13 @@ def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers
     state, queue = servers.state(), servers.queue()
     rewinding.keep(state, queue, PREFIX, {"digest": "former", "until": time.time() + 60}, 60_000)
     instance.record["digest"] = "former"
-    assert going_back.remaining_s(state, PREFIX, instance) is None
+    assert state_rollback.remaining_s(state, PREFIX, instance) is None
     instance.record["follow"] = ""
-    assert going_back.remaining_s(state, PREFIX, instance) == 0.0
+    assert state_rollback.remaining_s(state, PREFIX, instance) == 0.0
     instance.record["digest"] = "newer"
-    assert 50 < (going_back.remaining_s(state, PREFIX, instance) or 0) <= 60
+    assert 50 < (state_rollback.remaining_s(state, PREFIX, instance) or 0) <= 60
     rewinding.forget(state, queue, PREFIX)
-    assert going_back.remaining_s(state, PREFIX, instance) is None
+    assert state_rollback.remaining_s(state, PREFIX, instance) is None
 
 
 @pytest.fixture

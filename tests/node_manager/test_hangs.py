@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node_manager.servers import warden
+from node_manager.servers import watchdog
 from node_manager.servers.embedded import ROLES, Servers
 from node_manager.settings import NodeSettings
 from node_manager.slots.watching import LOOK_MOST_S, SlotWatch
@@ -172,20 +172,20 @@ def test_no_two_servers_run_on_one_directory(home: Path, monkeypatch: pytest.Mon
 
 
 def test_the_watchdog_ends_a_server_that_hangs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warden, "INTERVAL_S", 0.02)
-    monkeypatch.setattr(warden, "REPLY_S", 0.2)
-    monkeypatch.setattr(warden, "TERM_S", 0.2)
+    monkeypatch.setattr(watchdog, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(watchdog, "REPLY_S", 0.2)
+    monkeypatch.setattr(watchdog, "TERM_S", 0.2)
     settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     servers.start()
     pids = [s.process.pid for s in servers.running()]
     servers._stopping.set()
-    watchdog = servers._warden()
-    assert watchdog is not None
-    os.kill(watchdog.pid, signal.SIGKILL)
+    running = servers._watchdog()
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
     with stopped(*pids):
-        warden.main(home, 0.5)
+        watchdog.main(home, 0.5)
         wait_until(lambda: not any(psutil.pid_exists(p) for p in pids), 10, "the end of both")
     assert list(home.rglob("*.sock")) == []
 

@@ -151,7 +151,7 @@ def test_an_operator_that_asks_for_what_the_node_does_not_allow_is_refused_with_
 
 def test_a_driver_that_opens_no_single_endpoint_says_so() -> None:
     from node_manager.drivers.base import Capabilities
-    from node_manager.instances.opting import require_allowed
+    from node_manager.instances.network_access import require_allowed
 
     manifest = parse(
         {"name": "t", "version": "1", "entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}, "network": ["a:1"]}, "test"

@@ -20,7 +20,7 @@ import pytest
 
 from node_manager.manager import Manager
 from node_manager.rpc.service import asked
-from node_manager.servers import access, warden
+from node_manager.servers import access, watchdog
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, find_server, server_args
 from node_manager.servers.embedded import Servers
@@ -229,13 +229,13 @@ os.kill(os.getpid(), 9)
     assert "up" in out.stdout, out.stderr
 
     daemon = Daemon(home)
-    wait_until(lambda: daemon.processes() == [], 20, "servers, warden and instance to stop")
+    wait_until(lambda: daemon.processes() == [], 20, "servers, watchdog and instance to stop")
     assert list(home.rglob("*.sock")) == []
 
 
 def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartbeat(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manager that has just started it may be short of time, as when all its deployments start over at once."""
-    monkeypatch.setattr(warden, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(watchdog, "INTERVAL_S", 0.02)
     NodeSettings(home, "n").prepare()
     users, binary = Users(home), find_server(os.environ.get("UDO_SERVER"))[0]
     running: dict[Role, subprocess.Popen[bytes]] = {}
@@ -246,7 +246,7 @@ def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartb
         running[role] = subprocess.Popen(args, stdout=subprocess.DEVNULL)
 
     def looks() -> int:
-        """How often the warden has looked at this queue server."""
+        """How often the watchdog has looked at this queue server."""
         with contextlib.suppress(ServerLost), contextlib.closing(access.connect(home, "queue")) as queue:
             found = re.search(r"cmdstat_exists:calls=(\d+)", bytes(queue.call("INFO", "commandstats")).decode())
             return int(found[1]) if found else 0
@@ -260,17 +260,19 @@ def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartb
     launch("state")
     wait_until(lambda: (home / "run" / "queue.sock").exists(), 10, "the queue server")
     beat("SET", "1")
-    watching = threading.Thread(target=warden.main, args=(home, 20))
+    watching = threading.Thread(target=watchdog.main, args=(home, 20))
     watching.start()
     try:
-        wait_until(lambda: looks() > 3, 10, "the warden to look")
+        wait_until(lambda: looks() > 3, 10, "the watchdog to look")
         running["queue"].kill()
         running["queue"].wait()
         launch("queue")
-        wait_until(lambda: looks() > 20, 10, "the warden to look again and again")  # without a heartbeat, for much longer than 3 intervals
+        wait_until(
+            lambda: looks() > 20, 10, "the watchdog to look again and again"
+        )  # without a heartbeat, for much longer than 3 intervals
         beat("SET", "1")
         before = looks()
-        wait_until(lambda: looks() > before + 3, 10, "the warden to see it")
+        wait_until(lambda: looks() > before + 3, 10, "the watchdog to see it")
         beat("DEL")  # as it expires when the manager is gone
         watching.join(10)
         assert [p.wait(10) for p in running.values()] == [0, 0]

@@ -36,7 +36,7 @@ def _workspace() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _platform(home: Home, driver: str, say: Callable[[str], None]) -> Iterator[local.Started]:
+def _platform(home: Home, driver: str, say: Callable[[str], None]) -> Iterator[local.StartedServices]:
     try:
         yield local.start(home, local.UpOptions(node="demo", driver=driver), say)
     finally:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import urlsplit
 
-__all__ = ["HTTPException", "Plain", "filler", "prefix"]
+__all__ = ["HTTPException", "PlainConnection", "filler", "prefix"]
 
 
-class Plain(HTTPConnection):
+class PlainConnection(HTTPConnection):
     """A connection to `http://host:port` or `unix:/path.sock`."""
 
     def __init__(self, url: str, timeout_s: float) -> None:

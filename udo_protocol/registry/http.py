@@ -156,7 +156,7 @@ class HttpClient:
         from udo_protocol.pouring import pour
         from udo_protocol.registry import body as registry_body
 
-        with closing(registry_body.Plain(self.url, self._timeout_s)) as connection:
+        with closing(registry_body.PlainConnection(self.url, self._timeout_s)) as connection:
             try:
                 connection.request("GET", registry_body.prefix(self.url) + path, headers=self._headers)
                 got = connection.getresponse()

@@ -28,7 +28,7 @@ from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.state.standby import ChangelogEntry, StandbyState
 
 
-class KeyedJudge:
+class KeyedComparer:
     """See the module. `renew` is called between frames that are processed to get to the one that is compared."""
 
     def __init__(
@@ -62,12 +62,12 @@ class KeyedJudge:
         self._covered, self._next = covered, covered + 1  # _next: the first frame not yet processed
 
     def needed_from(self, cursor: int) -> int:
-        """See Judge."""
+        """See Comparer."""
         self._state.keep_lease()
         return self._covered + 1
 
-    def judge(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
-        """See Judge."""
+    def compare(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
+        """See Comparer."""
         if not self._reach(seq):
             return False
         self._perform.counting = True

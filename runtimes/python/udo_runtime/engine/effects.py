@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from udo_protocol.errors import UdoError
 from udo_protocol.queue.frame import Bytes, Header
 from udo_protocol.state.dead_letters import KeyedName
-from udo_runtime.execution.bad_events import Bad
+from udo_runtime.execution.bad_events import BadEvent
 
 if TYPE_CHECKING:  # a stateless operator may bring a msgpack of its own, which keyed state is kept by
     from udo_runtime.engine.content import CheckpointContent
@@ -117,7 +117,7 @@ class KeepLetters:
 
     seq: int
     header: Header
-    found: Sequence[Bad]
+    found: Sequence[BadEvent]
 
 
 Effect: TypeAlias = (

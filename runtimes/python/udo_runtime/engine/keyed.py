@@ -26,10 +26,10 @@ from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import KeyedLetters, Sizes
 from udo_runtime.engine.replies import Replies, failure, require_bounded
-from udo_runtime.execution.bad_events import Bad, empty, joined
+from udo_runtime.execution.bad_events import BadEvent, empty, joined
 from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.keyed import KeyedProcessor, Processed, label_of
-from udo_runtime.execution.keyed_bad_events import Again
+from udo_runtime.execution.keyed_bad_events import ResentLetters
 from udo_runtime.state import restoring
 from udo_runtime.state.missed import Missed
 from udo_runtime.state.session import Session
@@ -251,7 +251,7 @@ class Engine:
         label = label_of(header)
         letters, settled = yield from self.letters.due(session, label, [] if header.void or header.job else header.groups)
         events, failed = self._sent_again(letters)
-        again = Again(joined(events.values(), self._input), [name.group for name in events]) if events else None
+        again = ResentLetters(joined(events.values(), self._input), [name.group for name in events]) if events else None
         done: Processed | None = yield Execute(len(events) or None, lambda: self.processor.end(session, header, again))
         if done is None:
             return None
@@ -282,7 +282,7 @@ class Engine:
                 events[name] = conform(batch, self._input)
         return events, failed
 
-    def _keep(self, header: Header, found: Sequence[Bad]) -> Steps[None]:
+    def _keep(self, header: Header, found: Sequence[BadEvent]) -> Steps[None]:
         """The bad events of a frame become dead letters; ProcessingError if there is no room."""
         if not found:
             return
@@ -297,7 +297,7 @@ class Engine:
         if self.counting:
             self.counters.dead_letters += len(found)
 
-    def _letter(self, bad: Bad, header: Header) -> Letter:
+    def _letter(self, bad: BadEvent, header: Header) -> Letter:
         return letter_of(bad, header, self._replies.reference, self._replies.instance, self._clock())
 
     def _error(self, header: Header, e: UdoError) -> Answer:

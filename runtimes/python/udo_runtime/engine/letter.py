@@ -5,11 +5,11 @@ from __future__ import annotations
 from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import Header
 from udo_protocol.state.dead_letters import Letter
-from udo_runtime.execution.bad_events import Bad
+from udo_runtime.execution.bad_events import BadEvent
 from udo_runtime.execution.failure import ProcessingError
 
 
-def letter(bad: Bad, header: Header, reference: str, instance: str, at: float) -> Letter:
+def letter(bad: BadEvent, header: Header, reference: str, instance: str, at: float) -> Letter:
     """A bad event of a frame; `at`: seconds since 1970."""
     return Letter(
         operator=reference,

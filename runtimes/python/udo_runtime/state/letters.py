@@ -15,7 +15,7 @@ from udo_protocol.queue.frame import Header
 from udo_protocol.state.checkpoints import amend
 from udo_protocol.state.dead_letters import LaneName, parse_name
 from udo_runtime.engine.letter import full, letter
-from udo_runtime.execution.bad_events import Bad
+from udo_runtime.execution.bad_events import BadEvent
 from udo_runtime.execution.failure import ProcessingError
 
 
@@ -69,7 +69,7 @@ class StatelessLetters:
         if open_ones := [text for text, n in mine if n.seq > emitted]:
             self._write([("HDEL", f"{self._prefix}dead", *open_ones)])
 
-    def keep(self, seq: int, header: Header, found: Sequence[Bad], reference: str, instance: str) -> None:
+    def keep(self, seq: int, header: Header, found: Sequence[BadEvent], reference: str, instance: str) -> None:
         """Make a frame's bad events durable; ProcessingError if there is no room, Fenced if another instance owns the slot."""
         kept = {
             str(LaneName(header.lane, self._run_id, seq, header.number, b.row)): letter(

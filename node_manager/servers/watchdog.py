@@ -1,6 +1,6 @@
 """Stops a node's instances and servers once the node manager has been gone for the grace period.
 
-A script of the standard library only, in its own session: `python -I -S warden.py HOME GRACE_MS`. The heartbeat is a
+A script of the standard library only, in its own session: `python -I -S watchdog.py HOME GRACE_MS`. The heartbeat is a
 key on the queue server that the manager renews and that expires by itself; instances look at it too, this is for the
 servers and for instances that hang. It ends with the servers. Time in which it stood still itself does not count: whoever
 else stood still with it has not had a chance to renew anything.

@@ -23,7 +23,7 @@ from node_manager.slots import loading
 from node_manager.slots.loading import Load, NodeParts, Wanted, log_end
 from node_manager.slots.slot import Slot
 from node_manager.slots.watching import LOOK_MOST_S
-from udo_protocol.clock import Laps
+from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.formats.manifest import Manifest, update_refusals
 from udo_protocol.limits import DEFAULT
@@ -51,7 +51,7 @@ _FETCHED = 100
 
 
 @dataclass(frozen=True)
-class Found:
+class MirrorFindings:
     """What is known by now; `examples` are JSON, each handed on once."""
 
     report: dict[str, Any]
@@ -90,7 +90,7 @@ def _findings(text: bytes, key: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # who says that is this side
 
 
-class Comparisons:
+class Mirrors:
     """Those of a node."""
 
     def __init__(self, node: NodeParts) -> None:
@@ -123,7 +123,7 @@ class Comparisons:
 
     def run(
         self, slot: Slot, wanted: Wanted, for_s: float, examples: int, stop: Event, canary: Sequence[int] | None = None
-    ) -> Iterator[Found]:
+    ) -> Iterator[MirrorFindings]:
         """Compare for that long, or until `stop`; yields what is found, at the end with the outcome.
 
         `canary`: the key groups that it tries; None for a diff. SchemaError if the version cannot be compared, OperatorError if
@@ -151,7 +151,7 @@ class Comparisons:
         if old and (why := update_refusals(old, new)):
             raise SchemaError(f"{new.reference} cannot answer in the place of {old.reference}: {'; '.join(why)}")
 
-    def _steps(self, c: MirrorTrial, for_s: float) -> Iterator[Found]:
+    def _steps(self, c: MirrorTrial, for_s: float) -> Iterator[MirrorFindings]:
         try:
             loading.run(c.load, self._node, c.slot.deployment, c.slot.number)
             assert c.load.instance is not None
@@ -161,14 +161,14 @@ class Comparisons:
         finally:
             self._remove(c)
 
-    def _compare(self, c: MirrorTrial, queue: Connection, for_s: float) -> Iterator[Found]:
+    def _compare(self, c: MirrorTrial, queue: Connection, for_s: float) -> Iterator[MirrorFindings]:
         instance, p = c.load.instance, c.slot.prefix
         assert instance is not None
         limits = c.wanted.config.limits
         bound = min(_KEPT_BYTES, int(limits.get("retained_bytes", DEFAULT.retained_bytes)) // 4)
         runs = self._runs()
         began = time.monotonic()
-        looks, still_s, laps = 0, 0.0, Laps(LOOK_MOST_S)
+        looks, still_s, observed = 0, 0.0, ObservedTime(LOOK_MOST_S)
         start, *_ = queue.transaction(
             [
                 ("GET", f"{p}emitted"),
@@ -180,14 +180,14 @@ class Comparisons:
             now = time.monotonic()
             if instance.exited.is_set() or now >= began + for_s:
                 break
-            still_s += laps.lap()
+            still_s += observed.lap()
             if c.report.get("looks", 0) != looks:
                 looks, still_s = c.report.get("looks", 0), 0.0
             elif still_s > c.wanted.answer_timeout_s:
                 break
             if not queue.call("FCALL", "udo_mirror", 1, p, instance.name, bound, _LEASE_MS):
                 raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")
-            yield Found(self._report(c, queue), self._examples(c, queue))
+            yield MirrorFindings(self._report(c, queue), self._examples(c, queue))
         end, _ = queue.transaction([("GET", f"{p}emitted"), ("FCALL", "udo_mirror", 1, p, instance.name, 0, 0)])
         lasted_s = time.monotonic() - began
         deadline = time.monotonic() + (0 if c.canary else _DRAIN_S)
@@ -202,8 +202,8 @@ class Comparisons:
             self._require_own_fault(c, report, runs)
         report["outcome"] = outcome(report)
         while more := self._examples(c, queue):
-            yield Found(report, more)
-        yield Found({**report, "final": True}, [])
+            yield MirrorFindings(report, more)
+        yield MirrorFindings({**report, "final": True}, [])
 
     def _death(self, c: MirrorTrial, report: dict[str, Any]) -> str:
         """Why the comparison ended too early; '' if it did not."""
