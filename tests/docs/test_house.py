@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes")
 # A longer file says in its first lines why it is one.
@@ -47,10 +45,9 @@ def test_there_is_one_attempt_among_the_helpers_of_tests() -> None:
     assert found == ["attempt.py"]
 
 
-@pytest.mark.parametrize("package", [p for p in PRODUCT if p != "elasticity"])  # whose controllers stand side by side
-def test_within_a_package_a_class_name_means_one_thing(package: str) -> None:
+def test_a_class_name_means_one_thing() -> None:
     found: dict[str, list[str]] = {}
-    for path in _sources(package):
+    for path in _sources(*PRODUCT):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
