@@ -43,31 +43,47 @@ def parse_args(argv: list[str] | None = None) -> NodeSettings:
     )
     p.add_argument("--warm", type=int, default=1, help="warm instances kept ready (default: 1)")
     p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint (default: any)")
-    p.add_argument("--cut-state", action="store_true", help="give up state written behind unreadable bytes, of which a copy is kept")
+    p.add_argument("--cut-state", action="store_true", help="discard state written after unreadable bytes; a copy is kept")
     host = NodeSettings.metrics_host
     p.add_argument("--metrics-host", default=host, help=f"address it listens on; 0.0.0.0: all of the host's (default: {host})")
     p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
     default = NodeSettings(Path(), "")
     grace, idle = default.heartbeat_grace_ms, default.pinned_idle_s
-    p.add_argument("--heartbeat-grace-ms", type=int, default=grace, help=f"all stops without a manager for this long (default: {grace})")
-    p.add_argument("--pinned-idle-s", type=float, default=idle, help=f"a pinned version nobody calls is retired after (default: {idle:g})")
+    p.add_argument(
+        "--heartbeat-grace-ms",
+        type=int,
+        default=grace,
+        help=f"instances and servers stop after this time without a node manager (default: {grace})",
+    )
+    p.add_argument(
+        "--pinned-idle-s",
+        type=float,
+        default=idle,
+        help=f"a pinned version that is not called is retired after this time (default: {idle:g})",
+    )
     unused = default.session_idle_s
     p.add_argument(
-        "--session-idle-s", type=float, default=unused, help=f"a keyed session is in use for so long after it was (default: {unused:g})"
+        "--session-idle-s",
+        type=float,
+        default=unused,
+        help=f"a keyed session counts as in use for this time after its last event (default: {unused:g})",
     )
     window = default.rollback_window_s
     p.add_argument(
-        "--rollback-window-s", type=float, default=window, help=f"state from before an update to another form is kept (default: {window:g})"
+        "--rollback-window-s",
+        type=float,
+        default=window,
+        help=f"how long the state from before a change of its format is kept for a rollback (default: {window:g})",
     )
     p.add_argument(
-        "--runtime-image", default="", help="image Python operators run in, with --driver docker (default: udo-runtime-python:cpXY)"
+        "--runtime-image", default="", help="image in which Python operators run, with --driver docker (default: udo-runtime-python:cpXY)"
     )
     p.add_argument(
         "--allow-network",
         action="append",
         default=[],
         metavar="HOST:PORT",
-        help="operators that ask for it may reach this; repeatable",
+        help="operators that request this endpoint may connect to it; repeatable",
     )
     a = p.parse_args(argv)
     token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""

@@ -93,7 +93,7 @@ class Homes:
         """The version of the session's map, by which this node may serve it."""
         me = _incarnation(state)
         if self._maps is None:
-            raise Unavailable(f"{asked} is new on node {self._node}, which follows no registry now: start the node manager with --registry")
+            raise Unavailable(f"{asked} is new on node {self._node}, which has no registry: start the node manager with --registry")
         try:
             found = self._maps.claim(asked.deployment, asked.session, self._node, me, stored=asked.stored, start_empty=asked.start_empty)
         except Unavailable as e:
@@ -111,20 +111,21 @@ class Homes:
                 f"{asked} has run with a store on several nodes, {home} among them, and node {self._node} alone does not have all of its "
                 "state: call the operator with the same store= as before"
             )
+        force = " --force" if home == self._node else ""
         gone = (
-            f"if that state is gone for good: udo state release {asked.deployment} {asked.session}, then udo state import a backup, or "
-            'begin with a fresh checkpoint (docs/state.md, "A session\'s home")'
+            f"if that state is lost for good: udo state release {asked.deployment} {asked.session}{force}, then import a backup (udo state "
+            'import), or restart the query with a new checkpoint (docs/state.md, "A session\'s home")'
         )
         if home == self._node:
-            return f"{asked} has its state on node {home}, which has lost its disk since, or is another node of that name: {gone} --force"
+            return f"{asked} has its state on node {home}, which has lost its disk since, or is another node of that name: {gone}"
         if asked.epoch is None:
             return (
                 f"{asked} has its state on node {home}: drop it there before it is imported on node {self._node} (udo state drop); {gone}"
             )
         return (
-            f"{asked} has its state on node {home}, and this task was sent to node {self._node}, where its keys would begin anew. Either "
-            "call the operator with store= in a place that all nodes reach (then any node may serve the session), or run the query's "
-            f"executors on one node, {home}; {gone}"
+            f"{asked} has its state on node {home}, and this task was sent to node {self._node}, where its keys would have no "
+            "state. Either call the operator with store= in a location that all nodes can reach (then any node may serve the session), "
+            f"or run the query's executors on one node, {home}; {gone}"
         )
 
 

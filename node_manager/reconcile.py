@@ -111,7 +111,7 @@ class Reconciler:
                 pause_s = 0.0
             except UdoError as e:
                 if not pause_s:
-                    _log.warning("registry does not answer; what was wanted last stays", step=what, error=str(e))
+                    _log.warning("registry does not answer; the last wanted state stays in effect", step=what, error=str(e))
                 pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
                 self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
             except Exception:
@@ -305,7 +305,7 @@ class Reconciler:
         with contextlib.suppress(NotFound):
             slot = self._manager.deployments.find(name).slot
             if slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:
-                return f". {slot.wanted.reference} goes on serving on this node"
+                return f". {slot.wanted.reference} continues to serve on this node"
         return ""
 
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:

@@ -39,7 +39,7 @@ def report(error: BaseException, *, as_json: bool) -> ExitCode:
     error = _of_system(error)
     known = isinstance(error, UdoError)
     code = exit_for(error) if isinstance(error, UdoError) else ExitCode.INTERNAL
-    text = str(error) if known else f"{type(error).__name__}: {error} (unexpected; run again with --debug and report it)"
+    text = str(error) if known else f"{type(error).__name__}: {error} (unexpected error; run again with --debug and report it)"
     if as_json:
         import json
 
@@ -130,7 +130,7 @@ allow_network_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 cut_state_option = click.option(
-    "--cut-state", is_flag=True, help="Give up keyed state written behind unreadable bytes of the state server's file; a copy is kept."
+    "--cut-state", is_flag=True, help="Discard keyed state written after unreadable bytes of the state server's file; a copy is kept."
 )
 
 

@@ -46,7 +46,7 @@ def versions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
 
 
 def former(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Versions that the deployment that stands before can go back to."""
+    """Versions that the deployment that stands before can be rolled back to."""
     return _asked(lambda api: [p["version"] for p in api.deployment(ctx.params["name"])["previous"]], incomplete)
 
 

@@ -26,11 +26,11 @@ class ExitCode(IntEnum):
 
 MEANING = {
     ExitCode.OK: "done",
-    ExitCode.INTERNAL: "a fault of udo itself (see --debug)",
+    ExitCode.INTERNAL: "an internal error of udo (see --debug)",
     ExitCode.USAGE: "wrong arguments, manifest or input",
     ExitCode.NOT_FOUND: "no such operator, version, deployment or file",
     ExitCode.REFUSED: "refused: conflict, signature, or schemas, state or layers that do not fit",
-    ExitCode.UNAVAILABLE: "registry, node or server away, or a wait timed out",
+    ExitCode.UNAVAILABLE: "registry, node or server unavailable, or a wait timed out",
     ExitCode.OPERATOR: "the operator failed",
     ExitCode.UNAUTHORIZED: "no valid token",
     ExitCode.ROLLED_BACK: "a canary was rolled back",

@@ -87,7 +87,7 @@ def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> Started
             _require_signing(url)
         told = home.node / "registry"
         if "registry" in fresh and _node_answers(home) and not (told.exists() and told.read_text("utf-8") == url):
-            say(f"the registry has another address, {url}: starting the node manager again, queries go on meanwhile")
+            say(f"the registry has another address, {url}: starting the node manager again, queries continue meanwhile")
             _replace_node(home)
         if not _node_answers(home):
             say("starting the node manager")

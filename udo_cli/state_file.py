@@ -101,7 +101,7 @@ def _settled(number: int, values: dict[int, list[bytes]], version: int, former: 
     if group.former and not former:
         raise Conflict(
             f"key group {number} still holds state from before the update to state version {version}; it is written anew with "
-            "the next epochs: let the query run on, then try again"
+            "the next epochs: let the query continue, then try again"
         )
     return EndedGroup(number, *group.last_ended())
 
@@ -143,7 +143,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             unpacker = msgpack.Unpacker(file, max_buffer_size=_GROUP_BYTES, strict_map_key=False)
             header = next(unpacker, None)
             if not isinstance(header, dict) or header.get("format") != FORMAT:
-                raise UsageError(f"{path} is no file of `udo state export`")
+                raise UsageError(f"{path} is not a file of `udo state export`")
             if header.get("format_version") != FORMAT_VERSION:
                 raise UsageError(f"{path} has format version {header.get('format_version')}; this udo reads {FORMAT_VERSION}")
             yield header
@@ -156,7 +156,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     except msgpack.BufferFull:
         raise UsageError(f"{path} is damaged: a key group has more than {_GROUP_BYTES >> 20} MiB") from None
     except (OSError, EOFError, zlib.error, ValueError, msgpack.UnpackException) as e:
-        raise UsageError(f"{path} is damaged or no file of `udo state export`: {e}") from e
+        raise UsageError(f"{path} is damaged or not a file of `udo state export`: {e}") from e
 
 
 def check(path: Path) -> Summary:

@@ -110,5 +110,5 @@ def show(name: str, report: Json, examples: list[Json]) -> None:
         click.echo(f"\nthe first error of {r['version']}: {error['message']}\n{error['traceback']}")
     if died := r.get("died"):
         click.echo(f"\n{died}")
-    said = {"equal": "answers as", "different": "answers otherwise than", "nothing": "was compared with nothing: no frame came for"}
+    said = {"equal": "answers as", "different": "answers otherwise than", "nothing": "nothing was compared: no frame arrived for"}
     click.echo(f"\n{name}: {r['version']} {said[r['outcome']]} {r['serving_version']}")

@@ -161,7 +161,7 @@ def udo(
     key: the columns a keyed operator keeps its state by; the DataFrame is repartitioned by them.
     start: "empty" lets a keyed operator join a query that has run without it.
     store: where a keyed operator's state is kept beside the node's: a directory's path or URI, typically the query's
-        checkpointLocation + "/udo". With it the query survives the loss of the node, and may go on elsewhere.
+        checkpointLocation + "/udo". With it the query survives the loss of the node, and may continue elsewhere.
     window: frames sent ahead of their answers, instead of the deployment's bound.
     registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
     Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
@@ -242,7 +242,7 @@ def _planned_ms(df: DataFrame) -> int:
 def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:
     if name not in schema.names:
         raise SchemaError(
-            f"keep={name!r}: the DataFrame has no such column to carry past {deployed.what}; it has {', '.join(schema.names)}"
+            f"keep={name!r}: the DataFrame has no such column to keep beside {deployed.what}; it has {', '.join(schema.names)}"
         )
     field = schema[name]
     return T.StructField(name, field.dataType, field.nullable)

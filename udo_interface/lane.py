@@ -210,7 +210,7 @@ class Collector:
             raise self._improper(e) from e
 
     def _improper(self, e: ProtocolError) -> ProtocolError:
-        return type(e)(f"{self._place} did not answer with a proper frame: {e}")
+        return type(e)(f"{self._place} answered with a malformed frame: {e}")
 
     def _answer(self, answer: Frame) -> pa.RecordBatch:
         header = self.check(answer)
@@ -231,7 +231,7 @@ class Collector:
             raise self._improper(e) from e
         if problems := misfits(schema, self._expected):
             raise SchemaError(
-                f"{self._place}, version {header.version}, answers with columns this query was not built for: {'; '.join(problems)}"
+                f"{self._place}, version {header.version}, answers with columns that this query was not planned with: {'; '.join(problems)}"
             )
         return schema
 

@@ -105,10 +105,10 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None, wait_s: f
 
 
 def _gave_up(e: NodeAway, request: Request, waited_s: float) -> NodeAway:
-    keyed = " (a keyed operator's state goes along only with store=)" if request.keyed else ""
+    keyed = " (a keyed operator's state moves with it only if the call has store=)" if request.keyed else ""
     return NodeAway(
-        f"{e}. Waited {waited_s:g} s for it on host {socket.gethostname()} ({NODE_WAIT_SETTING}). If it is gone for good, let Spark give "
-        f"the task to another host: spark.excludeOnFailure.enabled=true{keyed}; see docs/executors.md"
+        f"{e}. Waited {waited_s:g} s for it on host {socket.gethostname()} ({NODE_WAIT_SETTING}). If it is lost for good, let Spark run "
+        f"the task on another host: spark.excludeOnFailure.enabled=true{keyed}; see docs/executors.md"
     )
 
 

@@ -36,7 +36,7 @@ def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
 def check_keyed(conf: Callable[[str, str], str | None]) -> None:
     """UsageError for settings under which state could not be kept exactly once."""
     if conf("spark.speculation", "false") == "true":
-        raise UsageError("key= needs spark.speculation=false: two live attempts would take each other's state back")
+        raise UsageError("key= needs spark.speculation=false: two running attempts would undo each other's changes")
 
 
 def _bytes(text: str) -> int:

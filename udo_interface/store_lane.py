@@ -105,7 +105,7 @@ class StoreLane:
             batches.append(self.collector.batch(answer, ROWS))
             taken, before, offset = len(answer.header.groups), offset, answer.header.offset
             if not taken and offset <= before:
-                raise ProtocolError(f"{self.place}: the state of key group {left[0]} does not come to an end")
+                raise ProtocolError(f"{self.place}: the state of key group {left[0]} has no last part")
             left = left[taken:]
         return batches, answer.header
 

@@ -242,10 +242,10 @@ def _one_each(asked: PendingFrame, answer: pa.RecordBatch, place: Place) -> None
         raise OperatorError(
             f"{place}: keep= needs exactly one answer per event, but {asked.rows} events got {answer.num_rows} answers. Under this "
             f"deployment's policy {DEAD_LETTER!r} an event that the operator fails on gets none (udo dead ls {place.deployment}): drop "
-            "keep= and let the operator pass the columns through itself, or deploy it with --on-error fail"
+            "keep= and let the operator return those columns itself, or deploy it with --on-error fail"
         )
     if answer.num_rows != asked.rows:
         raise OperatorError(
             f"{place}: keep= needs exactly one answer per event, but {asked.rows} events got {answer.num_rows} answers; "
-            "drop keep=, or let the operator pass the columns through itself"
+            "drop keep=, or let the operator return those columns itself"
         )

@@ -70,7 +70,7 @@ def ds2(
             reason = against or (None if shrunk < now else "not calm for long enough")
         elif needed > now:
             p = plan(sample, o, "scale_out", needed, why)
-            reason = "scaling out was of no use lately" if o.name in held else guards.against_scale_out(sample, o)
+            reason = "scaling out has not helped recently" if o.name in held else guards.against_scale_out(sample, o)
         else:
             continue
         if reason:

@@ -19,7 +19,7 @@ SATURATED = 0.9
 def unmeasured(operator: OperatorSample) -> str | None:
     """Figures that are missing are no load of 0 (FLINK-39925): nothing is decided without them."""
     missing = [r.name for r in operator.replicas if not r.measured]
-    return f"no figures of {', '.join(missing)}" if missing or not operator.replicas else None
+    return f"no measurements of {', '.join(missing)}" if missing or not operator.replicas else None
 
 
 def backlog_s(operator: OperatorSample) -> float:
@@ -33,11 +33,11 @@ def against_scale_in(operator: OperatorSample, replicas: int, most_use: float) -
     A mean hides a skewed replica, and an output ratio that fell makes a busy operator look oversized (FLINK-38538).
     """
     if replicas < 1:
-        return "the last replica stays"
+        return "the last replica is kept"
     if reason := unmeasured(operator):
         return reason
     if (waiting := backlog_s(operator)) > BACKLOG_S:
-        return f"{waiting:.1f} s of work wait"
+        return f"{waiting:.1f} s of work are waiting"
     busiest = max(r.use or 0.0 for r in operator.replicas)
     if busiest * len(operator.replicas) / replicas > most_use:
         return f"the busiest replica would be used {busiest * len(operator.replicas) / replicas:.0%}"
@@ -51,7 +51,7 @@ def against_scale_out(sample: Sample, operator: OperatorSample) -> str | None:
     if len(operator.replicas) >= operator.max_replicas:
         return f"it has its {operator.max_replicas} replicas"
     stuck = next((o for o in downstream(sample.operators, operator) if saturated(o) and len(o.replicas) >= o.max_replicas), None)
-    return f"{stuck.name} behind it is saturated and cannot grow" if stuck else None
+    return f"{stuck.name} downstream is saturated and cannot scale out" if stuck else None
 
 
 def saturated(operator: OperatorSample) -> bool:

@@ -73,7 +73,7 @@ class DeadLetters:
     def drop(self, deployment: str, ids: Sequence[str], *, everything: bool = False, unfinished: bool = False) -> int:
         """Remove letters for good; how many. Each id must begin exactly one; all of the deployment with `everything`."""
         if everything == bool(ids):
-            raise UsageError("name the dead letters by their ids, or say that all are meant, not both")
+            raise UsageError("pass either the ids of dead letters or all, not both")
         with self._state() as state:
             found = self._each(deployment, ids, unfinished) if ids else self.letters(deployment, unfinished=unfinished)
             return sum(state.transaction([("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
@@ -84,7 +84,7 @@ class DeadLetters:
         Conflict if a session has no next epoch, or if a timer is named: it was due, and is not again.
         """
         if everything == bool(ids):
-            raise UsageError("name the dead letters by their ids, or say that all are meant, not both")
+            raise UsageError("pass either the ids of dead letters or all, not both")
         found = self._each(deployment, ids, False) if ids else list(self.letters(deployment))
         timers = [k for k in found if k.letter.timer]
         if timers and ids:
@@ -93,8 +93,8 @@ class DeadLetters:
         with self._state() as state:
             if any(rewinding.kept(state, f"udo:{deployment}:{number}:") for number in {k.slot for k in wanted}):
                 raise Conflict(
-                    f"{deployment} can still go back to what it kept before its last update, and that version would not see what is sent "
-                    "again now: wait until the rollback window is over"
+                    f"{deployment} can still be rolled back, and the old version would not see events that are replayed "
+                    "now: wait until the rollback window is over"
                 )
             for k in wanted:
                 if not state.call("HEXISTS", f"udo:{deployment}:{k.slot}:sessions", k.letter.session):

@@ -110,7 +110,7 @@ def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) 
     """Everything that `name` answers within `for_s` seconds, `frames` frames at most (0: no bound), or until `stop` is set."""
     deployment = manager.deployments.find(name)
     if for_s <= 0:
-        raise UsageError(f"a recording lasts some time; got {for_s:g} s")
+        raise UsageError(f"expected a recording time above 0 s; got {for_s:g} s")
     if deployment.slot.wanted is None:
         raise NotFound(f"deployment {name!r} is still starting; see: udo status")
     with (

@@ -118,7 +118,7 @@ class States:
         def drop(state: Connection, queue: Connection) -> Writes:
             found.update(self._record(state, slot, session))
             if not force:
-                self._require_unused(queue, slot, session, "drop it all the same with --force (the query then fails with StateLost)")
+                self._require_unused(queue, slot, session, "to drop it anyway, use --force (the query then fails with StateLost)")
             writes: Writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
             writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
             return writes

@@ -145,7 +145,7 @@ class Deployments:
         if image.manifest.key and parsed.key_groups != (there := InstanceConfig.parse(deployment.config).key_groups):
             raise Conflict(
                 f"deployment {deployment.name!r} has {there} key groups on node {self._settings.node}, chosen at its first start; expected "
-                f"the same, got {parsed.key_groups}, where its sessions' keys would lie in other groups. Undeploy it first"
+                f"the same, got {parsed.key_groups}, where its sessions' keys would be in other groups. Undeploy it first"
             )
         return Wanted(image, parsed)
 

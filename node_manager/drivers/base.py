@@ -96,7 +96,7 @@ class Exit:
         if self.reason:
             return self.reason
         if self.code is None:
-            return "it is gone; its exit status is not known, as it was started by a former node manager"
+            return "the process has ended; its exit status is unknown, since a former node manager started it"
         if self.code < 0:
             return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
         return f"exit status {self.code}"

@@ -73,7 +73,7 @@ class WatchedContainer:
                 self.container.remove(v=True, force=True)
                 return self._exit(state)
             except NotFound:
-                return Exit(None, self.reason or "its container is gone: somebody removed it")
+                return Exit(None, self.reason or "its container was removed from outside")
             except (*LOST, DockerException) as e:
                 _log.warning("the Docker daemon does not answer; waiting for it", container=self.container.short_id, error=str(e))
                 time.sleep(_AGAIN_S)

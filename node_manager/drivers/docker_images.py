@@ -38,7 +38,7 @@ class DockerImages:
         self.python_tag = str(image.labels.get(PYTHON_LABEL, ""))
         if not self.python_tag:
             raise UsageError(
-                f"the image {settings.runtime_image} has no label {PYTHON_LABEL}: it is no runtime base; make one: docker/runtime.sh"
+                f"the image {settings.runtime_image} has no label {PYTHON_LABEL}: it is not a runtime base; build one: docker/runtime.sh"
             )
 
     def _runtime(self, name: str) -> Image:

@@ -181,7 +181,7 @@ class ProcessDriver:
             if not part:
                 child.kill()
                 child.wait()
-                why = "\n".join(logfile.tail(spec.directory / "log", 5)) or f"it said nothing within {_START_TIMEOUT_S:g} s"
+                why = "\n".join(logfile.tail(spec.directory / "log", 5)) or f"it sent nothing within {_START_TIMEOUT_S:g} s"
                 raise OperatorError(f"instance {spec.instance} cannot be started in its sandbox: {why}")
             text += part
         init = _identity(json.loads(text)["child-pid"])

@@ -99,7 +99,7 @@ def _require_digest(path: Path, digest: str) -> None:
     with path.open("rb") as f:
         actual = "sha256:" + hashlib.file_digest(f, "sha256").hexdigest()
     if actual != digest:
-        raise ProtocolError(f"the registry sent other content than asked for: expected {digest}, got {actual}")
+        raise ProtocolError(f"the registry sent different content than requested: expected {digest}, got {actual}")
 
 
 class Images:

@@ -235,7 +235,7 @@ class Servers:
     def _end(self, role: Role, process: proc.ProcessId | None, why: str) -> None:
         """Whatever is left of a lost server goes: no two processes may hold one append-only file."""
         if process is not None:
-            _log.error("server lost, another one is started", role=role, pid=process.pid, why=why)
+            _log.error("server lost; starting a new one", role=role, pid=process.pid, why=why)
             proc.terminate(process, 0)  # what it has confirmed is on disk
         self.socket(role).unlink(missing_ok=True)
 
@@ -298,7 +298,7 @@ class Servers:
         remedy = ""
         if role == "state":
             remedy = (
-                f"Its writes since the last snapshot are readable, so the fault is elsewhere, maybe in the snapshot. Restore "
+                f"Its writes since the last snapshot are readable, so the fault is elsewhere, possibly in the snapshot. Restore "
                 f"{log.parent}/appendonlydir from a backup; or move it away and start without the state on this node: queries with a store "
                 "get theirs back from there, others say that it is lost"
             )
@@ -354,7 +354,7 @@ class Servers:
                 silent_s += observed.lap()
                 if silent_s > self._hang_s:
                     return f"it has not answered for {silent_s:.0f} s: {e}"
-                self._trouble[role] = f"does not answer since {silent_s:.0f} s (replaced after {self._hang_s:g} s)"
+                self._trouble[role] = f"has not answered for {silent_s:.0f} s (replaced after {self._hang_s:g} s)"
             if proc.wait(server.process, self._probe_every_s):
                 return "it has died"
         return ""

@@ -88,7 +88,7 @@ class Load:
 
 def given_up(load: Load) -> Conflict:
     """Why a cancelled load did not finish."""
-    return Conflict(f"the start of {load.wanted.reference} was given up: something newer is wanted")
+    return Conflict(f"the start of {load.wanted.reference} was cancelled: something newer is wanted")
 
 
 def log_end(instance: Instance) -> str:

@@ -124,7 +124,7 @@ class Restarts:
     def _say_broken(self, e: SlotBroken) -> None:
         if self.trouble != (trouble := ("broken", str(e))):
             self.trouble = trouble
-            self._thread.log.error("slot broken by its operator: its log begins anew", error=str(e))
+            self._thread.log.error("the operator corrupted the slot's log; starting a new log", error=str(e))
 
     def _kill(self, instance: Instance, reason: str) -> None:
         if instance.handle is not None:

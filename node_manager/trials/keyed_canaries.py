@@ -1,4 +1,4 @@
-"""The canary of a keyed deployment on this node: a comparison of some key groups, which serves nobody.
+"""The canary of a keyed deployment on this node: a comparison of some key groups, which answers no query.
 
 One token owns a slot's log, so no other version can serve a part of its keys. What breaks is begun anew: what was counted before
 stays counted, and a death is one more error.
@@ -53,7 +53,7 @@ class KeyedCanary:
         if self.failure is not None:
             raise self.failure
         if not self.running:
-            why = "was ended before it began" if self._over.is_set() else f"did not begin within {self._wanted.ready_timeout_s:g} s"
+            why = "was ended before it started" if self._over.is_set() else f"did not start within {self._wanted.ready_timeout_s:g} s"
             self.end()
             raise Conflict(f"the canary of {self._wanted.reference} {why}")
 
@@ -70,7 +70,7 @@ class KeyedCanary:
 
     def describe(self) -> str:
         """What it does, and has counted, in a few words."""
-        tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tried by {self.version}, which serves nobody"
+        tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tested by {self.version}, which answers no query"
         return f"{tried}: {Measured(**self.measured())}"
 
     def measured(self) -> dict[str, float]:

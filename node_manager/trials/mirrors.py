@@ -210,7 +210,7 @@ class Mirrors:
         instance = c.load.instance
         assert instance is not None
         if not instance.exited.is_set():
-            return f"{c.wanted.reference} hangs, or is too slow: it was not done with what it had to compare"
+            return f"{c.wanted.reference} hangs, or is too slow: it did not finish its comparison in time"
         if report.get("ended"):
             return ""
         return f"the instance of {c.wanted.reference} died: {instance.exit}{log_end(instance)}"
@@ -225,7 +225,7 @@ class Mirrors:
 
     def _require_own_fault(self, c: MirrorTrial, report: dict[str, Any], runs: list[str]) -> None:
         if left := report.get("left"):
-            raise Conflict(f"{c.wanted.reference} could not be compared any longer: {left}")
+            raise Conflict(f"{c.wanted.reference} can no longer be compared: {left}")
         if self._runs() != runs:
             raise ServerLost(f"a server of node {self._node.settings.node} was lost while {c.wanted.reference} was compared")
 

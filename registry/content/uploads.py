@@ -43,7 +43,7 @@ class Upload:
     def taken(self) -> Iterator[None]:
         """The upload for one request alone; UploadInvalid while another one has it."""
         if not self._busy.acquire(blocking=False):
-            raise UploadInvalid(f"upload {self.id} is served to another request at this moment; ask where it stands and go on from there")
+            raise UploadInvalid(f"upload {self.id} is served to another request at this moment; ask for its status and continue from there")
         try:
             yield
         finally:
@@ -84,7 +84,7 @@ class Upload:
         try:
             return fill(buffer)
         except OSError as e:
-            raise UploadInvalid(f"the connection broke: {e}; resume the upload from where it stands") from e
+            raise UploadInvalid(f"the connection broke: {e}; resume the upload from its last byte") from e
 
     def must_begin_at(self, begin: int) -> None:
         """RangeInvalid unless the upload stands there."""
@@ -146,7 +146,7 @@ class Uploads:
         with self._lock:
             if not _ID.fullmatch(name) or not name.endswith(_mark(repository)) or not path.exists():
                 self._known.pop(name, None)
-                raise UploadUnknown(f"{repository!r} has no upload {name!r:.100}: it has ended or vanished; begin a new one")
+                raise UploadUnknown(f"{repository!r} has no upload {name!r:.100}: it has ended or expired; start a new one")
             return self._known.setdefault(name, Upload(path, self._blobs))
 
     def expire(self, before: float) -> int:

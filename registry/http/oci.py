@@ -171,7 +171,7 @@ def begin_upload(name: str) -> Response:
 
 @routes.get("/<path:name>/blobs/uploads/<upload_id>")
 def upload_status(name: str, upload_id: str) -> Response:
-    """Where an upload stands."""
+    """The status of an upload."""
     return _standing(name, services().uploads.find(name, upload_id), 204)
 
 

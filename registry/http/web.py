@@ -112,7 +112,7 @@ def on_error(e: Exception) -> Response:
         code, message, retry = "not_found" if status == 404 else "usage", f"{request.method} {request.path}: {e.description}", False
     else:
         current_app.logger.error("%s %s failed", request.method, request.path, exc_info=e)
-        status, code, message, retry = 500, "error", f"the registry failed inside ({type(e).__name__}); its log says where", False
+        status, code, message, retry = 500, "error", f"internal error of the registry ({type(e).__name__}); its log says where", False
     oci = request.path.startswith("/v2/")
     told = oci_errors.form(e, status, code, message, retry) if oci else {"error": {"code": code, "message": message, "retry": retry}}
     response = reply(told, status)

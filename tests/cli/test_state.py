@@ -88,7 +88,7 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
     under_way.lane.close()
     under_way.close()
 
-    assert "goes on with epoch 2" in platform("state", "import", file, "visits", "copy").out
+    assert "continues with epoch 2" in platform("state", "import", file, "visits", "copy").out
     assert show(platform, "copy") == {1: 2, 2: 1, 7: 1}
     assert run(visits, "copy", 2, [1, 2]) == [3, 2]
     assert platform("state", "import", file, "visits", "copy", code=4).err.count("in use") == 1
@@ -116,11 +116,11 @@ def test_a_damaged_file_is_refused(platform: Shell, visits: NodeClient, tmp_path
     with pytest.raises(UsageError, match="damaged|cut off"):
         state_file.check(file)
     file.write_text("{}")
-    assert "no file of `udo state export`" in platform("state", "import", file, "visits", TWO, code=2).err
+    assert "not a file of `udo state export`" in platform("state", "import", file, "visits", TWO, code=2).err
 
 
 def test_a_drop_is_refused_while_in_use_and_asks_before_it_acts(platform: Shell, visits: NodeClient) -> None:
-    assert "say --yes" in platform("state", "drop", "visits", ONE, code=2).err
+    assert "use --yes" in platform("state", "drop", "visits", ONE, code=2).err
     refused = platform("state", "drop", "visits", ONE, "--yes", code=4)
     assert "a task used it" in refused.err
     assert "--force" in refused.err

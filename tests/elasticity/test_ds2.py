@@ -72,7 +72,7 @@ def test_scaling_out_that_brings_nothing_is_not_repeated() -> None:
     same = OperatorSample("op", tuple(replica(f"r{i}", use=1.0, answers=20.0, arrivals=60.0) for i in range(5)))
     decision, memory = ds2(sample(same, at_s=60), memory, RNG)
     assert not decision.granted
-    assert decision.declined[0][1] == "scaling out was of no use lately"
+    assert decision.declined[0][1] == "scaling out has not helped recently"
     # then it is tried again after half an hour
     assert ds2(replace(sample(same), at_s=3600), memory, RNG)[0].granted
     assert isinstance(decision.declined[0][0], Plan)

@@ -57,7 +57,7 @@ def test_garbage_behind_the_last_write_is_cut_off_and_a_copy_kept(home: Path, wr
         assert values(running) == [b"one", b"two", b"three"]
         told = running.remark("state")
     assert f"{written} was unreadable from byte {len(whole)} on: the last {len(GARBAGE)} bytes were cut off" in told
-    assert "no whole write among them" in told
+    assert "no complete write among them" in told
     (copy,) = written.parent.glob("*.unreadable")
     assert copy.read_bytes() == whole + GARBAGE and str(copy) in told
     with servers(home) as running:  # told as long as the copy is there

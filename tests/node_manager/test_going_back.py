@@ -39,7 +39,7 @@ def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_
     state, queue = servers.state(), servers.queue()
     rewinding.keep(state, queue, PREFIX, {"digest": "former"}, 60_000)
     instance.died(Exit(code=137))
-    with pytest.raises(Conflict, match="d@1 cannot come back: .* ended: .*137(.|\n)*out of memory"):
+    with pytest.raises(Conflict, match="d@1 was not promoted: .* ended: .*137(.|\n)*out of memory"):
         state_rollback.await_rewound(state, PREFIX, instance)
     rewinding.forget(state, queue, PREFIX)
     state_rollback.await_rewound(state, PREFIX, instance)  # it died later, with the state its own: who replaces it loads that
@@ -118,7 +118,7 @@ def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_
     os.kill(lost.pid, signal.SIGKILL)
     wait_until(lambda: any(s.role == "queue" and s.pid not in (0, lost.pid) for s in api.status().servers), 30, "another queue server")
     wait_until(lambda: any(s.state == "answering" or s.pid for s in api.status().slots), 30, "another owner")
-    with pytest.raises(UdoError, match="the queue server was lost since the update, and the input with it: it is too late to go back"):
+    with pytest.raises(UdoError, match="the queue server was lost since the update, and the input with it: it is too late to roll back"):
         manager.updates.change("d", "1", one, {}, 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["2"]

@@ -87,9 +87,9 @@ def test_servers_that_hang_are_seen_in_the_status_and_waited_for(hasty: Daemon, 
     status._node(address)  # what it imports takes longer than the hang
     caller, before = lane_of(hasty), {role: server(hasty, role) for role in ROLES}
     with stopped(*(pid for pid, *_ in before.values())):
-        wait_until(lambda: all("does not answer since" in server(hasty, role)[2] for role in ROLES), 20, "the servers' trouble")
+        wait_until(lambda: all("has not answered for" in server(hasty, role)[2] for role in ROLES), 20, "the servers' trouble")
         found = status._node(address)
-    assert f"queue server (pid {before['queue'][0]}) does not answer since" in "\n".join(status._silent(found))
+    assert f"queue server (pid {before['queue'][0]}) has not answered for" in "\n".join(status._silent(found))
     assert caller.ask(1) == 2
     assert lane_of(hasty).ask(1) == 2
     wait_until(lambda: all(server(hasty, role) == before[role] for role in ROLES), 20, "the end of the trouble")

@@ -170,7 +170,7 @@ def test_without_a_registry_a_new_session_is_not_begun_and_the_error_says_why(se
     asked, state = SessionRequest("d", "q", epoch=0), servers.state()
     for maps, why in (
         (Away(), "only the registry knows whether its state lies elsewhere: the registry at"),
-        (None, "follows no registry now"),
+        (None, "which has no registry"),
     ):
         with pytest.raises(Unavailable, match=f"session q of 'd' .epoch 0. is new on node n, .*{why}"):
             Homes("n", maps, servers.state).require(state, "udo:d:0:", asked)

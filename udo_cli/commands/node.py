@@ -20,12 +20,12 @@ NODE_COLUMNS = ("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS")
 # In the order of docs/sandbox.md.
 CAPABILITIES = {
     "isolates_network": "reaches no network",
-    "opens_endpoints": "but single endpoints, where it asks for them and the node allows it",
+    "opens_endpoints": "except endpoints that it requests and the node allows",
     "isolates_sockets": "reaches no sockets but the two servers'",
     "isolates_reads": "sees no files but its own, its runtime's and programs",
     "isolates_writes": "changes no files but in its scratch space",
     "isolates_processes": "sees and signals no processes but its own",
-    "isolates_keys": "gets at no keys but its slot's",
+    "isolates_keys": "can access no keys but its slot's",
     "isolates_users": "runs as a user that owns nothing here",
     "memory_limit": "memory is bounded",
     "process_limit": "processes are bounded",

@@ -22,7 +22,7 @@ udo push fraud --python 3.12 --platform linux_aarch64      for other nodes than 
 udo push fraud --image fraud:2                             an image of the local Docker daemon, as it is
 udo push fraud --image fraud.tar                           ... or from docker save, skopeo, buildah
 udo push fraud --sign release.key
-udo push fraud --check fraud --dry-run                     would the state of deployment fraud migrate?
+udo push fraud --check fraud --dry-run                     check whether deployment fraud's state migrates
 UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 """
 
@@ -32,7 +32,7 @@ UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 @click.option("--version", help="Instead of the version in operator.toml.")
 @click.option("--python", help="Python of the nodes, such as 3.12; this one by default.")
 @click.option("--platform", help="Platform of the nodes, such as linux_x86_64; this one by default.")
-@click.option("--image", "source", metavar="REF|FILE", help="A whole image instead of the folder's code, as it is.")
+@click.option("--image", "source", metavar="REF|FILE", help="Push a whole image, unchanged, instead of the folder's code.")
 @click.option("--base", "wish", metavar="REPO:TAG|none", help="Runtime base; by default the registry's for that Python and platform.")
 @click.option("--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign with this private key.")
 @click.option("--check", "deployment", metavar="DEPLOYMENT", help="First try migrate() on the state this deployment holds on the node.")
@@ -65,7 +65,7 @@ def command(
     from udo_protocol.registry import signing
 
     if source and (python or platform or wish or deployment):
-        raise UsageError("--image is pushed as it is: --python, --platform, --base and --check have no meaning for it")
+        raise UsageError("--image is pushed as it is: --python, --platform, --base and --check do not apply")
     settings, target = CliSettings(), build.Target.of(python, platform)
     key = signing.load_private(sign) if sign else None
     with ExitStack() as stack:

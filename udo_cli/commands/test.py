@@ -28,12 +28,14 @@ MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model
 @click.option(
     "--events", type=click.Path(path_type=Path, dir_okay=False), help="JSON, CSV or parquet; events.json in DIRECTORY by default."
 )
-@click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Events given to the operator at a time.")
+@click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Number of events per batch.")
 @click.option(
-    "--replay", type=click.Path(path_type=Path, dir_okay=False), help="A file of `udo record`: run on its frames, from its state on."
+    "--replay", type=click.Path(path_type=Path, dir_okay=False), help="A file of `udo record`: run on its frames, starting from its state."
 )
-@click.option("--epoch", type=click.IntRange(0), help="With --replay: tell (and debug) only this epoch, after those before it.")
-@click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises.")
+@click.option(
+    "--epoch", type=click.IntRange(0), help="With --replay: report (and debug) only this epoch, after processing those before it."
+)
+@click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises an exception.")
 @click.option("-o", "--output", "answers", type=click.Path(path_type=Path, dir_okay=False), help="With --replay: answers as parquet.")
 @given.options
 @base.json_option
@@ -100,7 +102,7 @@ def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
         if said["epochs"] and said["epochs"][0]["epoch"] is not None:
             names = ("session", "epoch", "frames", "events", "answers", "errors", "skipped", "stale")
             output.table([n.upper() for n in names], ([row[n] for n in names] for row in said["epochs"][-_EPOCHS:]), "")
-        ended = ", ended by you" if said["quit"] else ""
+        ended = ", interrupted" if said["quit"] else ""
         counts = ", ".join(f"{said[n]} {n}" for n in ("frames", "events", "answers", "errors", "skipped", "stale"))
         click.echo(f"{reference}: {counts}, {said['took_ms']:.1f} ms{ended}")
     if said["errors"]:

@@ -58,7 +58,7 @@ def choose(api: Registry | None, runtime: str, target: Target, wish: str | None,
     if found is not None:
         say(f"base: {found.reference} ({short(found.digest)})")
     elif not target.here or (api is not None and any(node["driver"] == "docker" for node in api.nodes())):
-        why = "no registry answers" if api is None else f"the registry holds none for {target.python_tag} {target.platform}"
+        why = "no registry answers" if api is None else f"the registry has none for {target.python_tag} {target.platform}"
         say(f"base: {why}; this version needs nodes that have this Python themselves. Publish one with: udo registry base push IMAGE")
     return found
 

@@ -37,7 +37,7 @@ def read(body: pa.Buffer, schema: pa.Schema, rows: int, *, text: bool = True) ->
     try:
         mark, size = _PREFIX.unpack_from(body)
         if mark != _CONTINUATION or not 0 < size <= len(body) - _PREFIX.size:
-            raise ProtocolError(f"expected an Arrow message, got {len(body)} bytes that do not begin as one")
+            raise ProtocolError(f"expected an Arrow message, got {len(body)} bytes that do not start like one")
         _check_layout(body.slice(_PREFIX.size, size), len(body) - _PREFIX.size - size, rows)
         batch = pa.ipc.read_record_batch(body, schema)
         _validate(batch, text)

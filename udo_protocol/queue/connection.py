@@ -317,7 +317,7 @@ class Connection:
         raise self._gone(why) from None
 
     def _gone(self, why: object) -> ServerLost:
-        return ServerLost(f"the server on {self.path} is gone: {why}; what was under way has to be retried")
+        return ServerLost(f"the server on {self.path} is gone: {why}; the unanswered frames have to be retried")
 
     def _silent(self, waited_s: float) -> Any:
         self._lost(f"it did not answer within {waited_s:g} s")

@@ -48,7 +48,7 @@ def gone(lane: str, limits: SlotLimits) -> str:
     """Why a lane is not there."""
     return (
         f"lane {lane} was removed: it was idle for more than {limits.lane_ttl_ms / 1000:g} s, or its operator broke the slot's log, which "
-        "was begun anew (udo status says so). What was under way has to be sent again"
+        "was begun anew (udo status says so). Unanswered frames have to be sent again"
     )
 
 
@@ -106,7 +106,7 @@ class LaneEnd:
             return False
         if route.slots != self.route.slots:
             there = ", ".join(route.slots)
-            raise ProtocolError(f"lane {self.lane} was opened to {', '.join(self.route.slots)}, and its events go to {there} by now")
+            raise ProtocolError(f"lane {self.lane} was opened to {', '.join(self.route.slots)}, but its events now go to {there}")
         self.route = route
         return True
 

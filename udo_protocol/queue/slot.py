@@ -169,7 +169,7 @@ def stored_schema(queue: Connection, prefix: str, identity: bytes) -> pa.Schema:
     with untrusted.reading(f"{prefix}schema:{identity.hex()}", "a schema"):
         data = queue.call("GET", f"{prefix}schema:".encode() + identity)
     if data is None:
-        raise ProtocolError(f"a frame names schema {identity.hex()}, which nobody registered on {prefix}")
+        raise ProtocolError(f"a frame names schema {identity.hex()}, which is not registered on {prefix}")
     if schema_id(data) != identity:
         raise ProtocolError(f"what is registered on {prefix} as schema {identity.hex():.40} is another one")
     return from_ipc(bytes(data))

@@ -55,7 +55,7 @@ def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
         if reply is not None:
             return dict(json.loads(bytes(reply[1])))
         if not conn.call("EXISTS", HEARTBEAT):
-            raise Unavailable("no heartbeat of the node manager: a warm instance stops itself")
+            raise Unavailable("no heartbeat from the node manager: a warm instance stops itself")
 
 
 def _preload() -> None:

@@ -83,7 +83,7 @@ class Link:
         self._stats.publish(self.conn, now=now)
         self._unheard = 0 if self.conn.call("EXISTS", HEARTBEAT) else self._unheard + 1
         if self._unheard >= _HEARTBEAT_MISSED:
-            raise Unavailable(f"no heartbeat of the node manager any more: instance {self.name} stops itself")
+            raise Unavailable(f"no heartbeat from the node manager: instance {self.name} stops itself")
 
     @contextmanager
     def leaving(self, last: Callable[[Connection], None] = lambda conn: None) -> Iterator[None]:

@@ -114,7 +114,7 @@ class Mirror:
         waited_until = time.monotonic() + _BEGIN_S
         while not self._on(self._link.conn.call("GET", self._key("mirrors"))):
             if time.monotonic() > waited_until:
-                raise Unavailable(f"the diff of {self._reference} did not begin within {_BEGIN_S} s")
+                raise Unavailable(f"the diff of {self._reference} did not start within {_BEGIN_S} s")
             with self._link.parking():
                 time.sleep(_LOOK_S / 10)
 

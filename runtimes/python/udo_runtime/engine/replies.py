@@ -56,7 +56,7 @@ def require_bounded(answer: pa.RecordBatch, limits: SlotLimits) -> None:
     if answer.nbytes > limits.answer_bytes:
         raise ProcessingError(
             f"the answer to one frame has {answer.num_rows} events of {answer.nbytes} bytes; the bound is {limits.answer_bytes}: "
-            "answer less for each event, or send fewer events at a time"
+            "return less per event, or send fewer events at a time"
         )
 
 

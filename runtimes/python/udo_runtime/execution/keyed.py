@@ -333,7 +333,7 @@ def _is_nan(key: Any) -> bool:
 
 def _nan_key(columns: Sequence[str], event: dict[str, Any] | None = None) -> ProcessingError:
     names = ", ".join(map(repr, columns))
-    message = f"key column {names} is NaN, which equals nothing, not even itself: leave such events out, or cast it"
+    message = f"key column {names} is NaN, which is not equal to itself: leave such events out, or cast the column"
     return ProcessingError(message, "", "" if event is None else event_text(event))
 
 

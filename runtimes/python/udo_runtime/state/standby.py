@@ -223,9 +223,9 @@ class RewoundState(StandbyState):
         p = self._prefix
         found = kept(self._state, p)
         if found is None:
-            raise StateLost("nothing is kept from before the update any more: it is too late to go back")
+            raise StateLost("the state from before the update is no longer kept: it is too late to roll back")
         if found.run_id != self._run_id:
-            raise StateLost("the queue server was lost since the update, and the input with it: it is too late to go back")
+            raise StateLost("the queue server was lost since the update, and the input with it: it is too late to roll back")
         flat = self._state.call("HGETALL", f"{p}kept:sessions")
         for name, text in zip(flat[::2], flat[1::2], strict=True):
             self._load(bytes(name).decode(), bytes(text))
@@ -255,5 +255,5 @@ class RewoundState(StandbyState):
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         if kept(self._state, self._prefix) is None:
-            raise Fenced("what was kept from before the update was given up meanwhile: it is too late to go back")
+            raise Fenced("the state from before the update was deleted meanwhile: it is too late to roll back")
         return [rewind(self._prefix)]
