@@ -235,7 +235,7 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
         raise SchemaError(f"{manifest.reference} reads state of version {manifest.state_version}; the file's is of version {state_version}")
     if key_groups != wanted_groups:
         raise SchemaError(
-            f"the file's state lies in {key_groups} key groups; the deployment has {wanted_groups}: undeploy it and deploy it with "
+            f"the file's state is in {key_groups} key groups; the deployment has {wanted_groups}: undeploy it and deploy it with "
             f"--key-groups {key_groups}"
         )
 

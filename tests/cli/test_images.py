@@ -56,7 +56,7 @@ def test_without_a_base_an_image_has_code_only_and_that_is_said(platform: Shell,
     done = platform("push", operator("early"), "--base", "none", "--json")
     assert "base" not in done.err and done.json["base"] is None
     here = platform("push", operator("early", "1"), "--dry-run").err
-    assert "holds none" not in here, "on nodes like this machine it makes no difference"
+    assert "registry has none" not in here, "on nodes like this machine it makes no difference"
     other = "3.13" if TAG != "cp313" else "3.12"
     said = platform("push", operator("early", "2"), "--python", other).err
     assert "the registry has none for cp31" in said and "nodes that have this Python themselves" in said

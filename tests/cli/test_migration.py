@@ -50,7 +50,7 @@ def test_a_new_state_version_is_tried_then_updated_to_and_state_goes_on(platform
     assert run(visits, ONE, 4, [1]) == [5]
     platform("state", "drop", "visits", TWO, "--yes", "--force")
     late = platform("rollback", "visits", code=4)
-    assert "state of version 1 lies on the state server, and the operator reads 0" in late.err
+    assert "state of version 1 is on the state server, and the operator reads 0" in late.err
     assert run(visits, ONE, 5, [1]) == [6]
     assert set(sessions(platform)) == {ONE}
 

@@ -113,7 +113,7 @@ def test_state_of_another_number_of_key_groups_is_refused_and_any_number_can_be_
     files = many.files()
     assert many.values(files, range(1000), 1)[0][999] == {b"a": b"1"}
     assert many.highest_us(files, 1) is None
-    with pytest.raises(StateLost, match="its state lies in 1000 key groups, the deployment has 128: .* --key-groups 1000"):
+    with pytest.raises(StateLost, match="its state is in 1000 key groups, the deployment has 128: .* --key-groups 1000"):
         store(tmp_path).values(store(tmp_path).files(), [5], 1)
 
 
