@@ -197,12 +197,12 @@ def test_what_makes_no_sense_is_told_before_anything_is_asked(platform: Shell) -
     for words, why in (
         (("--diff", "--canary", "10%"), "choose one"),
         (("--for", "1x", "--diff"), "expected a time such as"),
-        (("--for", "5s"), "only with --canary or --diff"),
+        (("--for", "5s"), "only be used with --canary or --diff"),
         (("--canary", "0%"), "above 0%"),
         (("--canary", "5%", "--rollback-if", "error>1"), "there is no measure 'error'"),
-        (("--rollback-if", "errors>0"), "only with --canary"),
-        (("--min-events", "5"), "only with --canary"),
-        (("-o", "x.jsonl"), "only with --diff"),
+        (("--rollback-if", "errors>0"), "only be used with --canary"),
+        (("--min-events", "5"), "only be used with --canary"),
+        (("-o", "x.jsonl"), "only be used with --diff"),
         (("--diff", "-o", "x.txt"), ".jsonl or .parquet"),
     ):
         assert why in platform("update", "nobody", "2", *words, code=2).err
