@@ -1,9 +1,9 @@
 #!lua name=udo
--- Every step of the slot log that decides something, each one atomic. Keys are described in keys.py; KEYS[1] is the
--- slot's prefix. Large payload never enters Lua: the caller's MULTI appends it first and calls the deciding function
+-- The deciding steps of the slot log, each one atomic. Keys are described in keys.py; KEYS[1] is the
+-- slot's prefix. More than 400 lines, since a server loads a function library as one text. Large payload never enters Lua: the caller's MULTI appends it first and calls the deciding function
 -- after it in the same transaction; a refusal takes the payload off again before anybody can see it. Small payload comes
 -- as an argument instead, one command for four. So a fence holds at any pipelining depth: what is decided and what is
--- written are one step on the server. A call from Lua costs about 2 µs: fewer is faster.
+-- written are one step on the server. Each redis.call costs about 2 µs.
 
 local function num(key, default) return tonumber(redis.call('GET', key) or default) end
 
