@@ -1,7 +1,7 @@
 """Brings about what the registry wants, and reports. A registry that is away stops nothing: what was told last stays wanted.
 
 One thread reads the wanted state by long poll, one beats; each deployment's work runs in a thread of its own, one piece
-at a time, so that a slow start holds up nobody else.
+at a time, so that a slow start delays no other deployment.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from udo_protocol.lifecycle import REFUSED
 
 _log = structlog.get_logger()
 POLL_S = 25
-# A node counts as away 10 s after its last sign of life; so it beats at least this often, and asks a registry that was away this soon.
+# A node counts as away 10 s after its last report, so it sends a heartbeat at least this often, and retries the registry this soon.
 BEAT_S = 2.5
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 3.0
 # A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was
 # refused is not, before something changes.
 _AGAIN_S = 15.0
-# Of the message of an error that nobody foresaw.
+# Of the message of an unexpected error.
 _TOLD_CHARS = 2000
 _DEPLOY_WAIT_S = 120.0
 _WORKERS = 8
@@ -57,7 +57,7 @@ class RegistryCalls(Catalogue, Protocol):
         """The node lives."""
 
     def leave(self, node: str) -> Any:
-        """The node stops in good order."""
+        """The node stops regularly."""
 
 
 class Reconciler:
@@ -89,7 +89,7 @@ class Reconciler:
             supervised.keep(kind, work, self._stopping)
 
     def stop(self) -> None:
-        """No more steps are begun; tell the registry that nobody needs to wait for this node."""
+        """Begin no more steps; tell the registry not to wait for this node."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -230,7 +230,7 @@ class Reconciler:
             with self._lock:
                 if settled:
                     self._done[name] = wish
-                elif self._latest[name] is wish:  # until then the thread is somebody else's
+                elif self._latest[name] is wish:  # until then the thread works for another wish
                     self._busy.discard(name)
                     self._later(name)
                     return
@@ -353,7 +353,7 @@ class Reconciler:
         return True
 
     def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
-        """Tell the registry; while it is away, again and again until something else is wanted: nobody would ask for it."""
+        """Tell the registry; while it is unavailable, retry until something else is wanted, since the registry would not ask for it."""
         while not self._tell(wish, state, detail, **more):
             with self._changed:
                 if self._changed.wait_for(lambda: self._latest.get(wish["name"]) is not wish or self._stopping.is_set(), _RETRY_MOST_S):

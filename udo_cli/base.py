@@ -70,7 +70,7 @@ class Reporting(click.Command):
             click.echo("interrupted", err=True)
             ctx.exit(ExitCode.INTERRUPTED)
         except BrokenPipeError:
-            sys.stderr.close()  # the reader of our output has left: nobody to tell
+            sys.stderr.close()  # the reader of our output has closed it
             ctx.exit(ExitCode.OK)
         except Exception as e:
             if debug:

@@ -21,7 +21,7 @@ def _asked(ask: Callable[[Registry], list[str]], incomplete: str) -> list[str]:
     try:
         with Registry(CliSettings().registry_url(), timeout_s=_TIMEOUT_S) as api:
             return [name for name in ask(api) if name.startswith(incomplete)]
-    except Exception:  # a traceback in the middle of a command line helps nobody
+    except Exception:  # no traceback in the middle of a command line
         return []
 
 

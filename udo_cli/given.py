@@ -16,7 +16,7 @@ from udo_protocol.limits import MOST_BACKOFF_US, MOST_RETRIES
 from udo_protocol.state.dead_letters import FAIL, POLICIES
 
 _KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-# Files travel inside the deployment's JSON; models belong into the operator's folder.
+# Files travel inside the deployment's JSON; put models into the operator's folder.
 FILES_BYTES = 10 << 20
 
 

@@ -192,7 +192,7 @@ class Collector:
         self._patience.progress()
 
     def check(self, answer: Frame) -> Header:
-        """Its header, if the frame was processed; else the error that it stands for."""
+        """Its header, if the frame was processed; else the error that it reports."""
         header = answer.header
         if header.kind == frame.ERROR:
             self._failed(header)

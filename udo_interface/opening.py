@@ -47,7 +47,7 @@ class KeyedCall:
 
 @dataclass(frozen=True)
 class Request:
-    """Who asks for a lane, and to what."""
+    """What a producer sends to open a lane."""
 
     deployment: str
     session: str = ""

@@ -32,7 +32,7 @@ LOG_END_CHARS = 8_000
 SHOWN_CAUSES = 10
 # A line of a log; what is longer was not written to be read.
 LOG_LINE_BYTES = 8192
-# An answer may be larger than what it answers, but nobody has to hold more than this to find out what came.
+# An answer may be larger than its frame, but a receiver need not hold more than this.
 ANSWER_BYTES = 256 << 20
 # A schema of thousands of columns.
 SCHEMA_BYTES = 1 << 20

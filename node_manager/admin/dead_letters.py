@@ -1,6 +1,6 @@
 """Dead letters of this node: listed, found by the beginning of an id, dropped, and kept when the slot they lie in goes.
 
-Instances write them (udo_runtime), nobody here does, except for the reason of one that was sent again in vain. What is
+Instances write them (udo_runtime), the node manager does not, except for the new reason after a failed replay. What is
 `pending` belongs to attempts that have not ended, and is not touched unless asked for.
 """
 

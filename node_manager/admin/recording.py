@@ -29,10 +29,10 @@ from udo_protocol.state.dead_letters import REPLAY
 
 # A recorder that does not come back for this long loses its pin: what a dead one may hold up at most.
 LEASE_MS = 2_000
-# How often the log is looked at while nothing comes, and how often the taker is told so.
+# How often the log is polled while there are no frames, and how often the receiver is told so.
 _LOOK_S = 0.02
 _TICK_S = 1.0
-# State is read in one step, in which the state server serves nobody else: about a second for this much.
+# State is read in one step, which blocks the state server: about a second for this much.
 STATE_BYTES = 1 << 30
 # A token that never owns: the reader sees answered frames only.
 _NO_TOKEN = -1

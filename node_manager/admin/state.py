@@ -304,7 +304,7 @@ def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, G
 def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoints.Checkpoint, Sessions]:
     """What the newest checkpoint covers, and every session as it left it: (record, groups). UsageError above `most_bytes`.
 
-    One transaction: the state server serves nobody else meanwhile.
+    One transaction, which blocks the state server meanwhile.
     """
     for _ in range(_READ_TRIES):
         there = _records(state, prefix)

@@ -33,7 +33,7 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: C
             node.instances.stop(instance, 0)
 
     def take(slot: Slot, config: InstanceConfig) -> bool:
-        """Of what was left of a slot the owner goes on; standbys of an update that nobody follows any more go. Whether there was any."""
+        """Adopt the owner that a former manager left in a slot, and remove standbys of its updates. Whether there was an owner."""
         left = assigned.pop((slot.deployment, slot.number), [])
         with contextlib.closing(node.servers.connect("queue")) as queue:
             owner_token = log.owner(queue, slot.prefix)
@@ -57,7 +57,7 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: C
         for digest, number in list(deployment.numbers.items()):
             if (deployment.name, number) in assigned:
                 take(lanes.slot(deployment, digest, number), config)
-            else:  # it is started again, under a new number, when somebody asks for it
+            else:  # it is started again, under a new number, at the next request
                 del deployment.numbers[digest]
         for number in beside:
             slot = canaries.slot(deployment, number)

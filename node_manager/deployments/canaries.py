@@ -98,7 +98,7 @@ class Canaries:
                     slot.serve(wanted)
 
     def slot(self, deployment: NodeDeployment, number: int) -> Slot:
-        """A slot of a canary. It goes when the canary is over and nobody has a lane there."""
+        """A slot of a canary. It is removed when the canary is over and it has no lanes."""
 
         def idle(slot: Slot) -> None:
             if deployment.canary is None or deployment.canary.slot is not slot:

@@ -28,7 +28,7 @@ class Catalogue(Source, GroupMaps, Protocol):
     """What a node asks the registry for."""
 
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
-        """`{version, digest}` bound to (session, epoch) by whoever asked first."""
+        """`{version, digest}` bound to (session, epoch) by the first caller."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Lanes:
             return slot
 
     def slot(self, deployment: NodeDeployment, digest: str, number: int) -> Slot:
-        """A slot of a pinned version. It goes when nobody has called it for a while."""
+        """A slot of a pinned version. It is removed when it has not been called for a while."""
 
         def retire(slot: Slot) -> None:
             with self._deployments.lock:

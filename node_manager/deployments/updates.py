@@ -65,7 +65,7 @@ class Updates:
         self._deployments.find(name).slot.discard()
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
-        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance.
+        """Serve this from now on, without the registry: prepared and promoted in one step. Returns the instance.
 
         Where another version was served so far, that one is brought up first and serves on unless the new one gets ready beside it,
         state and all: after a restart of this manager, too.

@@ -135,7 +135,7 @@ class Capabilities:
     isolates_writes: bool = False
     # It sees and signals no processes but its own.
     isolates_processes: bool = False
-    # On the two servers it gets no further than its slot's keys: for that, nobody else's password may be in its reach.
+    # On the two servers it can access its slot's keys only; this requires that it cannot read other users' passwords.
     isolates_keys: bool = False
     # It runs as a user that owns nothing on this machine.
     isolates_users: bool = False

@@ -82,7 +82,7 @@ class DockerDriver:
         return INSIDE
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
-        # For whoever cleans up behind a manager that is killed now.
+        # By these a later manager finds the container if this one is killed now.
         Path(self._home, DOCKER).write_text(os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET)
         self._hand_over(spec.directory)
         (spec.directory / "log").touch(mode=0o600)
@@ -183,7 +183,7 @@ class DockerDriver:
 
     def _drop(self, container: Container | None) -> None:
         if container is not None:
-            with contextlib.suppress(APIError):  # somebody else removes it already
+            with contextlib.suppress(APIError):  # it is already being removed
                 container.remove(force=True, v=True)
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:

@@ -96,7 +96,7 @@ class _Task:
         proc.signal_group(self.process, 9)
 
     def finish(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # its session: nobody else can have this group
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # its own session: no other process can have this group
             os.killpg(self.process.pid, 9)
         code = self.child.wait() if self.child else None
         if self.monitor is not None:
@@ -251,7 +251,7 @@ class ProcessDriver:
 
 
 def _identity(pid: int) -> proc.ProcessId:
-    """Of a process just started; one that has ended already is nobody."""
+    """Of a process just started; one that has already ended has no identity."""
     return proc.identify(pid) or proc.ProcessId(pid, 0)
 
 

@@ -129,7 +129,7 @@ class Images:
         return image
 
     def _pulled(self, operator: str, ref: str, again: bool) -> OperatorImage:
-        """Pulled by the first who asks; those who ask meanwhile get what came of it, and nobody else waits."""
+        """Pulled by the first caller; concurrent callers for the same image share the result, and other callers do not wait."""
         if self._source is None:
             raise Unavailable(f"operator {operator}@{ref} is not on this node, which has no registry; start it with --registry URL")
         found = self._source.version(operator, ref)

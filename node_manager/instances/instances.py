@@ -247,7 +247,7 @@ class Instances:
         rules = (access.comparing if comparing else access.queue)(prefix, instance.name)
         with contextlib.closing(self._servers.connect("queue")) as conn:
             self._servers.users.widen("queue", conn.call, instance.name, rules)
-            # Holds secrets: gone soon even if nobody fetches it.
+            # Holds secrets: expires soon even if it is not fetched.
             key = keys.warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 

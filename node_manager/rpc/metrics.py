@@ -1,4 +1,4 @@
-"""Prometheus endpoint of a node: what its slots count, read when somebody scrapes."""
+"""Prometheus endpoint of a node: its slots' counters, read at each scrape."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ class RpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     def start(self) -> None:
-        """Listen; the home's lock makes sure that a socket file found here belongs to nobody."""
+        """Listen; the home's lock ensures that a socket file found here is stale."""
         self._path.unlink(missing_ok=True)
         former = os.umask(0o077)
         try:

@@ -2,7 +2,7 @@
 
 The manager's password, and the secret that those of the lanes are made of, are drawn once per home and kept in a file for this user
 only; an instance's is known to the instance alone, here only by its hash. A server starts with all its users (an access-control
-file), so that there is no moment at which it is open, or at which somebody known is refused.
+file), so that it never accepts unknown users and never refuses a known one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The file is `appendonlydir/` of the server: a manifest that names a base (a snapshot) and, last, the writes since. Only the writes
 are ever cut, and only behind the last whole command, a MULTI with its EXEC counting as one. Since every write is on the disk before
 it is confirmed, what a crash leaves unfinished there was confirmed to nobody. Whole commands behind unreadable bytes were, so those
-are given up only if somebody says so.
+are discarded only on request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Cut:
 def mend(directory: Path, *, force: bool = False) -> Cut | None:
     """Cut the writes of the server in `directory` where they stop being readable; None if they are whole.
 
-    Unavailable if whole commands follow there and nobody has said `force`.
+    Unavailable if whole commands follow there, unless `force`.
     """
     file = _writes(directory)
     if file is None or not file.stat().st_size:

@@ -47,7 +47,7 @@ _WATCHDOG = "warden"
 _RELAUNCH_S = 5.0
 # How often a server is asked whether it answers, and how long a single question waits at most.
 _PROBE_EVERY_S, _PROBE_MOST_S = 2.0, 5.0
-# Who only looks, for a status, does not wait for a server that is slow just now.
+# A status request does not wait for a server that is currently slow.
 _GLANCE_S = 2.0
 # A server that has just been ended gives its files free within moments.
 _FREE_S = 5.0
@@ -119,7 +119,7 @@ class Servers:
         return Connection(str(self.socket(role)), timeout_s=timeout_s, login=self.users.manager)
 
     def glance(self, role: Role) -> Connection:
-        """As `connect`, for who only looks: ServerLost soon, at once while the server is known not to answer."""
+        """As `connect`, for a status request: ServerLost soon, at once while the server is known not to answer."""
         if trouble := self.trouble(role):
             raise ServerLost(f"the {role} server {trouble}")
         return self.connect(role, _GLANCE_S)
@@ -264,7 +264,7 @@ class Servers:
                 write_json(self._record(role), {"role": role, "process": asdict(process)})
         try:
             server = self._started(role, child, log)
-        except BaseException:  # whoever tries again needs its files
+        except BaseException:  # the next attempt needs its files
             child.kill()
             child.wait()
             raise
@@ -350,7 +350,7 @@ class Servers:
                 if not proc.alive(server.process):
                     return "it has died"
                 if not self.socket(role).exists():
-                    return "its socket is gone, so nobody can reach it"
+                    return "its socket is gone, so it cannot be reached"
                 silent_s += observed.lap()
                 if silent_s > self._hang_s:
                     return f"it has not answered for {silent_s:.0f} s: {e}"

@@ -21,7 +21,7 @@ class Loads:
         self.standby: tuple[Instance, Wanted] | None = None  # an update's: ready to be promoted
 
     def start(self, load: Load) -> None:
-        """Begin, beside the thread; Unavailable to who waits for it if the slot is being stopped."""
+        """Start it in a thread of its own; if the slot is being stopped, its `done` gets Unavailable."""
         if self._ownership.life.state == "stopping":
             load.done.set_exception(self._thread.has_been_stopped())
             return

@@ -1,4 +1,4 @@
-"""Who answers in a slot, and what its callers are told while nobody does: its life moves here, with its owner."""
+"""The owner of a slot, the status its callers see while there is none, and the slot's lifecycle."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Ownership:
         return self.wanted is not None and bool(self.wanted.image.manifest.key)
 
     def want(self, wanted: Wanted) -> None:
-        """While nobody owns it: this is to be loaded. A failure of something else says nothing about it."""
+        """The slot has no owner: this is to be loaded. Forget the failure of anything else."""
         if wanted != self.wanted:
             self.wanted, self.error, self.load_failures = wanted, None, 0
             if self.life.state in ("new", "failed"):

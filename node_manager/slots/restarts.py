@@ -102,7 +102,7 @@ class Restarts:
         return slot_reader.fail_head(state, queue, thread.prefix, failure, instance.record["version"], keyed=keyed)
 
     def _mend(self) -> SlotBroken | None:
-        """Begin the log anew if the operator broke it; nobody owns the slot now. Says what was wrong."""
+        """Start a new log if the operator corrupted it; the slot has no owner now. Returns what was wrong."""
         thread = self._thread
         try:
             slot.slot_stats(thread.conn("queue"), thread.prefix)
@@ -114,7 +114,7 @@ class Restarts:
             return e
 
     def broken(self, e: SlotBroken) -> None:
-        """Its log is: it is mended when nobody is left who could break it again."""
+        """Its log is: it is repaired once no instance is left that could corrupt it again."""
         self._say_broken(e)
         if (owner := self._ownership.owner) is not None:
             self._kill(owner, f"killed: {e}")

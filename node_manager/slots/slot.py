@@ -244,7 +244,7 @@ class Slot(SlotThread):
             self._loads.start(Load(own.wanted, update=False))
 
     def _look(self) -> None:
-        """Has the owner stopped answering? Has a pinned version nobody left to serve? How many events pass?"""
+        """Check whether the owner still answers and whether a pinned version is still called; measure the rate of events."""
         own = self._ownership
         try:
             stats = slot.slot_stats(self.conn("queue"), self.prefix)

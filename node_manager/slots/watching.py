@@ -38,7 +38,7 @@ class SlotWatch:
     def stuck_s(self, stats: SlotStats, owner_since: float, *, able: bool = True) -> float:
         """How long the frame that waits longest has been the next one of this owner, in seconds; 0 if none waits.
 
-        Time in which nobody could look, or in which the owner was not `able` to answer as a server did not, does not count.
+        Time in which this process did not run does not count, nor time in which a server did not answer, so the owner was not `able` to.
         """
         lap_s = self._laps.lap()
         head = (stats.emitted, owner_since)

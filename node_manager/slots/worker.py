@@ -64,7 +64,7 @@ class SlotWorker:
             if not self.stopped:
                 self.after_step()
         with contextlib.suppress(Empty):
-            while True:  # whoever asked meanwhile learns that it is over
+            while True:  # callers that came meanwhile get the error
                 self._take(self._inbox.get_nowait())
         self.disconnect()
 

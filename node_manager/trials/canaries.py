@@ -20,7 +20,7 @@ CONFIRMED_S = 60.0
 
 @dataclass
 class Canary:
-    """One deployment's canary. `percent` of the lanes, counted: 10 means each tenth, whoever opens it."""
+    """One deployment's canary. `percent` of the lanes, by counting: 10 means every tenth."""
 
     update_id: str
     version: str

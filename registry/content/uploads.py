@@ -116,7 +116,7 @@ class Upload:
 class Uploads:
     """All uploads under way, at most `most`. An upload's name ends with a mark of its repository, so that no other one can finish it.
 
-    `silence_s`: for so long a client may say nothing; who has said nothing for longer makes room when it is scarce.
+    `silence_s`: an upload that has received nothing for longer is removed when there are too many.
     """
 
     def __init__(self, blobs: Blobs, most: int, silence_s: float) -> None:
@@ -161,7 +161,7 @@ class Uploads:
         return sorted((_last_byte(path), path) for path in self._blobs.incoming.iterdir() if _ID.fullmatch(path.name))
 
     def _forget(self, path: Path) -> bool:
-        """Unless a request is just being served with it: nobody can take it between the look and the end of its file."""
+        """Unless a request is using it: no request can take it between this check and the removal of its file."""
         upload = self._known.setdefault(path.name, Upload(path, self._blobs))
         try:
             with upload.taken():

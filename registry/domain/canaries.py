@@ -1,4 +1,4 @@
-"""What is asked of a canary, and what nodes say of theirs: bodies of requests. Its course stands in updates.py."""
+"""Bodies of requests about canaries: the conditions of one, and what nodes report. The rules are in updates.py."""
 
 from __future__ import annotations
 

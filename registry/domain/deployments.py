@@ -89,8 +89,8 @@ def find(session: Session, name: str) -> Deployment:
 
 
 def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]:
-    """A deployment as anybody may see it: names of secrets and files, never what is in them. A node that is not live says nothing
-    about it: its state is `away`."""
+    """A deployment as shown without a token: names of secrets and files, never their values. On a node that is not live its state
+    is `away`."""
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
     away = {node: {"state": "away", "away_since": iso(since)} for node, since in there.away.items()}

@@ -1,4 +1,4 @@
-"""Nodes: who is there, what they shall do (read by long poll), what they say they did."""
+"""Nodes: which are there, their wanted state (read by long poll), and their reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
 
 
 def leave(session: Session, name: str, now: float) -> None:
-    """The node has stopped in good order: nobody waits for it any longer."""
+    """The node has stopped regularly: no update waits for it."""
     if node := session.get(Node, name):
         session.delete(node)
     for state in session.scalars(select(NodeState).where(NodeState.node == name)):

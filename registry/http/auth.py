@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from udo_protocol.errors import Unauthorized, UsageError
 
-# What the token service gives to those who only read.
+# What the token service returns without a password.
 ANONYMOUS = "anonymous"
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The description of the HTTP API that stands at /openapi.json. A test holds it against the routes; it decides nothing."""
+"""The description of the HTTP API, served at /openapi.json. A test compares it with the routes; it decides nothing."""
 
 from __future__ import annotations
 

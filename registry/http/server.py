@@ -30,7 +30,7 @@ class RegistryWorker(ThreadWorker):  # type: ignore[misc]
         self._let_go()
 
     def is_parent_alive(self) -> bool:
-        """The master was killed: whoever starts the registry again waits for this worker to be gone."""
+        """Whether the master lives; if it was killed, a restarted registry waits for this worker to end."""
         if super().is_parent_alive():
             return True
         self.alive = False

@@ -1,4 +1,4 @@
-"""What all routes share: the services, who asks, request bodies checked, answers and errors as JSON.
+"""What all routes share: the services, the caller, validated request bodies, answers and errors as JSON.
 
 Errors are `{"error": {code, message, retry}}` with the codes of udo_protocol.errors, below /v2 in the form of the OCI
 distribution specification. Writes need the token, and so do a few reads.
@@ -99,7 +99,7 @@ def authorise() -> None:
 
 
 def on_error(e: Exception) -> Response:
-    """Any exception as its status and JSON; what nobody foresaw is logged and told without its text."""
+    """Any exception as its status and JSON; an unexpected error is logged and reported without its text."""
     if isinstance(e, UdoError):
         status = getattr(e, "status", None) or next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
         code, message, retry = e.code, str(e), e.retry
@@ -138,7 +138,7 @@ def reply(data: Any, status: int = 200) -> Response:
 
 
 def caller() -> Caller:
-    """Who asks, as far as one can tell."""
+    """The caller, as far as it is known."""
     given = request.headers.get("X-Udo-User") or (request.authorization and request.authorization.username) or ""
     who = "".join(c for c in given[:100] if c.isprintable()) or "unknown"
     return Caller(who, request.remote_addr or "local", services().clock())

@@ -52,7 +52,7 @@ def command(deployment: str, for_s: float, file: Path, frames: int | None, force
     interrupts: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
-        if interrupts:  # the node says nothing, so nobody looks: end at once, without a file
+        if interrupts:  # the node sends nothing, so end at once, without a file
             raise KeyboardInterrupt
         interrupts.append(number)
 

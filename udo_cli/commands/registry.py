@@ -124,7 +124,7 @@ def delete(reference: str, as_json: bool) -> None:
 @click.option("--untagged", is_flag=True, help="Also images without a tag that nothing refers to.")
 @base.json_option
 def gc(unused_s: float | None, untagged: bool, as_json: bool) -> None:
-    """Remove layers that no image needs and uploads nobody finished; the registry does so by itself every few minutes."""
+    """Remove layers that no image needs and unfinished uploads; the registry does so by itself every few minutes."""
     from udo_cli import output, remote
 
     with remote.registry() as api:

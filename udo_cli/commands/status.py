@@ -56,7 +56,7 @@ def command(as_json: bool) -> None:
 
 
 def _away(registry: dict[str, Any] | None) -> list[str]:
-    """Nodes the registry knows and does not hear of, and deployments that nobody serves for want of a node."""
+    """Known nodes that do not report, and deployments that no live node serves."""
     if registry is None:
         return []
     away = [f"node {n['node']} ({n['address']}) is away since {n['last_seen']}" for n in registry["nodes"] if not n["live"]]

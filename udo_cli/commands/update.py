@@ -82,7 +82,7 @@ def command(
     Variables, secrets and files of the deployment stay as they are, except for those named by --env, --secret, --file and --unset. Without
     VERSION only these change: the same version is loaded with the new values and takes over in the same way.
 
-    With --canary it serves a share of the new lanes first. A keyed operator's serves nobody: it follows the serving version and
+    With --canary it serves a share of the new lanes first. A keyed operator's canary answers no query: it follows the serving version and
     processes the events of a share of the key groups. The registry promotes it when the time is over, or rolls it back as soon
     as a condition holds (exit code 8), also if this command has ended; `udo rollback NAME` ends it by hand.
 

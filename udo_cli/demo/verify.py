@@ -1,4 +1,4 @@
-"""The strict count: what the sink holds against what went in, row by row and in order. Reads files, asks nobody."""
+"""The strict count: compares the sink's rows with the input, row by row and in order. Reads files only."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def connect_node(address: str | Path) -> NodeClient:
 
 
 def _why(details: str) -> str:
-    """What gRPC says of a call that did not get through, in words for whoever made it."""
+    """gRPC's reason for a failed call, in words for the caller."""
     if "Connection refused" in details or "No such file" in details:
         return "nothing listens on that socket, so it has ended"
     if "Permission denied" in details:
@@ -56,7 +56,7 @@ def _why(details: str) -> str:
 
 
 class NodeClient:
-    """One node manager. Every call raises udo_protocol.errors; NodeAway when nobody listens on the socket, Unavailable when not
+    """One node manager. Every call raises udo_protocol.errors; NodeAway when nothing listens on the socket, Unavailable when not
     even its directory is there."""
 
     def __init__(self, path: str) -> None:

@@ -97,7 +97,7 @@ class LaneEnd:
         return PushReply(Push(reply[0].decode()), reply[1] if len(reply) > 1 else None)
 
     def follow(self, moved: PushReply) -> bool:
-        """Go by the newer route of a MOVED answer; False if it is not newer: the slot is still to be told of the one gone by here.
+        """Use the newer route of a MOVED answer; False if it is not newer: the slot has not yet received the one in use here.
 
         ProtocolError if it leads to other slots: what was sent here so far is answered, the rest has to be sent from a new lane.
         """
@@ -133,7 +133,7 @@ class LaneEnd:
         return self._park(wait_ms)
 
     def _park(self, wait_ms: int) -> list[Frame]:
-        """Arm the doorbell, sleep on it, read: in one round trip, so that who is woken has the answers in hand."""
+        """Arm the doorbell, sleep on it, read: in one round trip, so that a woken reader already has the answers."""
         park: Sequence[Arg] = ("FCALL", "udo_park_lane", 1, self.prefix, self.lane, self.limits.lane_ttl_ms)
         trim: Sequence[Arg] = ("LTRIM", self._out, self._collected, -1)
         wait = [("BLPOP", self._bell, f"{wait_ms / 1000:.3f}")] if wait_ms > 0 else []
@@ -151,7 +151,7 @@ class LaneEnd:
         return [decode(f) for f in replies[-1]]
 
     def schema(self, identity: bytes) -> pa.Schema:
-        """The schema of that id, as registered on this slot; ProtocolError if nobody registered it."""
+        """The schema of that id, as registered on this slot; ProtocolError if it is not registered."""
         return stored_schema(self.conn, self.prefix, identity)
 
     def status(self) -> dict[str, Any] | None:

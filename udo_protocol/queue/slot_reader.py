@@ -52,7 +52,7 @@ class SlotReader:
     def send_read(self, cursor: int, base: int | None = None, park_ms: int | None = None) -> None:
         """Ask for frames from `cursor` on without waiting; `base` is what the log's base will be by then, if known.
 
-        With `park_ms` the read waits on the server until something is there, so that who is woken has the frames in hand;
+        With `park_ms` the read waits on the server until something is there, so that a woken reader already has the frames;
         then call `woken` before receive_read.
         """
         if base is not None:

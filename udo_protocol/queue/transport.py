@@ -55,7 +55,7 @@ class _UnixSocket(socket.socket):
 def connect(address: str, timeout_s: float, tls: Tls | None = None) -> ByteStream:
     """A stream to the server there.
 
-    OSError if nobody listens (BlockingIOError: within the time), Untrusted if one side does not accept the other's certificate,
+    OSError if nothing listens (BlockingIOError: within the time), Untrusted if one side does not accept the other's certificate,
     UsageError for an address or files that cannot be used.
     """
     if address.startswith(SCHEME):

@@ -30,7 +30,7 @@ class PlainConnection(HTTPConnection):
 
 
 def prefix(url: str) -> str:
-    """The path before all others of a registry that does not stand at the root."""
+    """The path prefix of a registry that is not served at the root."""
     return "" if url.startswith("unix:") else urlsplit(url).path
 
 

@@ -71,9 +71,9 @@ def _limits(overrides: dict[str, Any]) -> SlotLimits:
 
 
 def _yield_to_others(nice: int) -> None:
-    """Let everybody else have the processor first, in good time: it cannot be taken back."""
+    """Lower this process's priority for good, early: it cannot be raised again."""
     os.nice(nice)
-    if os.getsid(0) == os.getpid():  # else the session, and its share of the processor, is also that of whoever started this
+    if os.getsid(0) == os.getpid():  # else the session, and its share of the processor, is also that of the process that started this
         with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
             f.write(str(nice))
 

@@ -23,7 +23,7 @@ _EMIT_S = 0.002
 
 
 class KeyedOwner:
-    """See the module. `beside`: commands that belong into the step of the first checkpoint."""
+    """See the module. `beside`: commands that are part of the step of the first checkpoint."""
 
     def __init__(self, link: Link, engine: Engine, perform: Performer, durable: Durable, ledger: Ledger) -> None:
         self.engine, self.durable, self.ledger = engine, durable, ledger

@@ -46,7 +46,7 @@ class FindSender:
 
 @dataclass(frozen=True, slots=True)
 class LaneOpen:
-    """-> whether anybody can still collect answers of this lane. What was open a moment ago may be taken for open."""
+    """-> whether the lane is still open, so that its answers can be collected. The result may be a moment old."""
 
     lane: str
 

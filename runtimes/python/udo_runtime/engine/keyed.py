@@ -69,7 +69,7 @@ class Engine:
         self.processor, self.letters, self.counters, self.groups = processor, letters, counters, groups
         self._input, self._output = schemas
         self._replies, self._limits, self._clock = replies, limits, clock
-        self.emitted = 0  # the last frame that is answered, whoever answered it
+        self.emitted = 0  # the last frame that is answered, by this or an earlier owner
         self.missed: Missed | None = None  # of a version that goes back
         self.counting = True  # off while what is processed is on trial, or was counted before
         self._waiting: list[Answer] = []  # answers that may leave together, to the frames up to the last one served

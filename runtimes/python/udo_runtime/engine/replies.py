@@ -52,7 +52,7 @@ class Replies:
 
 
 def require_bounded(answer: pa.RecordBatch, limits: SlotLimits) -> None:
-    """ProcessingError for an answer that nobody would take."""
+    """ProcessingError for an answer that collectors refuse."""
     if answer.nbytes > limits.answer_bytes:
         raise ProcessingError(
             f"the answer to one frame has {answer.num_rows} events of {answer.nbytes} bytes; the bound is {limits.answer_bytes}: "
