@@ -162,7 +162,7 @@ def run(settings: NodeSettings, stopping: Event) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status."""
+    """Run a node manager; returns the exit status."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     structlog.configure(
         processors=[

@@ -48,7 +48,7 @@ class SessionRequest:
 
 
 class Homes:
-    """Of one node. Methods may be called from any thread."""
+    """The sessions' homes, as one node knows them. Methods may be called from any thread."""
 
     def __init__(self, node: str, maps: GroupMaps | None, connect: Callable[[], Connection]) -> None:
         self._node, self._maps, self._connect = node, maps, connect

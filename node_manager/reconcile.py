@@ -240,7 +240,7 @@ class Reconciler:
         self._changed.notify_all()
 
     def _try_again(self) -> None:
-        """What failed is worked on again in time."""
+        """Retry failed deployments after a while."""
         while not self._stopping.is_set():
             with self._changed:
                 now = time.monotonic()
@@ -301,7 +301,7 @@ class Reconciler:
         return True
 
     def _instead(self, name: str, digest: str) -> str:
-        """Which other version serves."""
+        """Says which other version continues to serve."""
         with contextlib.suppress(NotFound):
             slot = self._manager.deployments.find(name).slot
             if slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:

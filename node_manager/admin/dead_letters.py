@@ -24,7 +24,7 @@ _ANSWERED = "answered in epoch"
 
 @dataclass(frozen=True)
 class FoundLetter:
-    """A letter and where it lies."""
+    """A dead letter and its place on the server."""
 
     id: str
     deployment: str

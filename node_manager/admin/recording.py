@@ -93,12 +93,12 @@ class Gap:
 
 @dataclass(frozen=True)
 class Tick:
-    """Nothing has come for a while."""
+    """No frame has arrived for a while."""
 
 
 @dataclass(frozen=True)
 class End:
-    """Why it is over."""
+    """The end of the recording and its reason."""
 
     reason: str
 

@@ -37,7 +37,7 @@ Writes = list[list[Arg]]
 
 @dataclass
 class GroupPieces:
-    """One key group as it lies on the server."""
+    """One key group as stored on the server."""
 
     meta: bytes = b""
     base: bytes | None = None

@@ -1,4 +1,4 @@
-"""A manager that starts goes on with what a former one left: instances that run are adopted, the rest is brought about again."""
+"""A starting manager takes over from the former one: it adopts running instances and starts everything else again."""
 
 from __future__ import annotations
 

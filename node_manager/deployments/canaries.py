@@ -15,7 +15,7 @@ from udo_protocol.errors import UdoError
 
 
 class Canaries:
-    """Of one node. Methods may be called from any thread."""
+    """The canaries of one node. Methods may be called from any thread."""
 
     def __init__(self, node: NodeParts, deployments: Deployments, mirrors: Mirrors) -> None:
         self._node, self._deployments, self._mirrors = node, deployments, mirrors

@@ -41,7 +41,7 @@ class NodeDeployment:
     adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
 
     def record(self) -> dict[str, Any]:
-        """As it is kept on disk."""
+        """The record on disk."""
         names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number")
         return {**{k: getattr(self, k) for k in names}, "beside": list(self.beside)}
 
@@ -52,18 +52,18 @@ class NodeDeployment:
 
     @property
     def slots(self) -> list[Slot]:
-        """All it has, its own first."""
+        """All slots of the deployment, its own first."""
         return [self.slot, *self.pinned.values(), *self.beside.values()]
 
     @property
     def digests(self) -> set[str]:
-        """Of the images that it needs."""
+        """Digests of the images that the deployment needs."""
         beside = {s.wanted.image.digest for s in self.beside.values() if s.wanted}
         return {self.digest, *self.numbers, *beside} | ({self.canary.digest} if self.canary else set())
 
 
 class Deployments:
-    """Of one node. Methods may be called from any thread; who changes a deployment holds `lock`, and calls `save` before it lets go."""
+    """The deployments of one node. Thread-safe: to change one, hold `lock`, and call `save` before releasing it."""
 
     def __init__(self, node: NodeParts, images: Images) -> None:
         self._node, self._settings, self._images = node, node.settings, images
@@ -89,17 +89,17 @@ class Deployments:
             return deployment
 
     def save(self) -> None:
-        """Write down what is wanted."""
+        """Write what is wanted to disk."""
         write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()]})
 
     def remove(self, name: str) -> None:
-        """It is wanted no more."""
+        """Remove the deployment from what is wanted here."""
         with self.lock:
             self._by_name.pop(name, None)
             self.save()
 
     def close(self) -> list[Slot]:
-        """There are none any more, and will be none; what is wanted stays on disk. Answers the slots they had."""
+        """Close: there are no deployments from now on; what is wanted stays on disk. Returns their slots."""
         with self.lock:
             slots = self.slots()
             self._by_name.clear()
@@ -150,11 +150,11 @@ class Deployments:
         return Wanted(image, parsed)
 
     def serving(self, deployment: NodeDeployment) -> Wanted:
-        """What it is to serve now."""
+        """What the deployment is to serve: its version and configuration."""
         return self.wanted(deployment, deployment.version, deployment.digest)
 
     def want(self, deployment: NodeDeployment, version: str, digest: str, config: dict[str, Any]) -> None:
-        """It is to serve this from now on."""
+        """Serve this from now on."""
         with self.lock:
             deployment.version, deployment.digest, deployment.config = version, digest, config
             self.save()

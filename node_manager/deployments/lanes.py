@@ -25,7 +25,7 @@ _EPOCHS = 1000
 
 
 class Catalogue(Source, GroupMaps, Protocol):
-    """What a node asks the registry for."""
+    """The registry's operations that this module uses."""
 
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
         """`{version, digest}` bound to (session, epoch) by the first caller."""
@@ -51,7 +51,7 @@ def require_groups(name: str, came: int, wanted: Wanted | None) -> None:
 
 
 class Lanes:
-    """Of one node. Methods may be called from any thread."""
+    """Opens the lanes of one node. Methods may be called from any thread."""
 
     def __init__(self, node: NodeParts, deployments: Deployments, images: Images, homes: Homes, catalogue: Catalogue | None) -> None:
         self._node, self._deployments, self._images, self._homes, self._catalogue = node, deployments, images, homes, catalogue

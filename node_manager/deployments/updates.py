@@ -32,7 +32,7 @@ class Step:
 
 
 class Updates:
-    """Of one node. `prune(digests)` removes the images that are not among those. Methods may be called from any thread."""
+    """The updates of one node. `prune(digests)` removes all other images. Methods may be called from any thread."""
 
     def __init__(
         self, node: str, deployments: Deployments, mirrors: Mirrors, canaries: Canaries, prune: Callable[[set[str]], None]

@@ -35,7 +35,7 @@ DRIVERS: Mapping[str, Callable[[NodeSettings], Driver]] = {"process": _process, 
 
 
 def make(settings: NodeSettings) -> Driver:
-    """The one that the settings name."""
+    """Make the driver named in the settings."""
     if settings.driver not in DRIVERS:
         raise UsageError(f"no driver {settings.driver!r}; there are: {', '.join(DRIVERS)}")
     return DRIVERS[settings.driver](settings)

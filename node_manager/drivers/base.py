@@ -36,7 +36,7 @@ class Allowance:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Allowance:
-        """What its manifest gives an operator."""
+        """The allowance that a manifest declares."""
         limits = manifest.limits
         return cls(limits.memory_mb << 20, limits.open_files, limits.cpus, limits.pids, manifest.network)
 

@@ -204,10 +204,10 @@ class ProcessDriver:
         supervised.keep("watch", task.watch, Event(), handle.instance)
 
     def forget(self, image: str) -> None:
-        """Nothing is kept of it."""
+        """Does nothing: this driver keeps nothing of an image."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this driver holds no resources."""
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         if task := self._tasks.get(handle.instance):

@@ -74,7 +74,7 @@ print(json.dumps(found))
 
 
 class Sandbox(Protocol):
-    """How instances are wrapped."""
+    """A sandbox: how the command of an instance is wrapped."""
 
     capabilities: Capabilities
     # Whether the program is started by one that stays outside and tells, on the descriptor it is given, whose child leads it.

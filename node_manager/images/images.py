@@ -75,7 +75,7 @@ class OperatorImage:
 
     @property
     def dependencies(self) -> Path:
-        """What it brings along; may be empty."""
+        """The operator's dependencies; may be empty."""
         return self.directory / "deps"
 
 

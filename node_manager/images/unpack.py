@@ -34,7 +34,7 @@ _PROGRAM = f"import sys; sys.path.append({str(_ROOT)!r}); from node_manager.imag
 
 @dataclass(frozen=True)
 class UnpackLimits:
-    """Of the unpacking of one layer."""
+    """Limits of the unpacking of one layer."""
 
     bytes: int
     entries: int

@@ -111,7 +111,7 @@ class Instance:
             listener(self)
 
     def died(self, how: Exit) -> None:
-        """From the driver."""
+        """Callback of the driver: the instance has ended."""
         with self._lock:
             self.exit = how
             self.exited.set()
@@ -252,7 +252,7 @@ class Instances:
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 
     def ready(self, instance: Instance) -> None:
-        """It has reported, and so has logged in."""
+        """The instance has reported, and has therefore read its password."""
         remove_password(instance.directory / _PASSWORD)
 
     def move(self, instance: Instance, state: str) -> None:
@@ -267,7 +267,7 @@ class Instances:
         write_json(self._settings.handles / f"{instance.name}.json", record)
 
     def stop(self, instance: Instance, grace_s: float) -> None:
-        """End it, wait for that, remove it."""
+        """Stop the instance, wait for its end, remove it."""
         if instance.handle is not None:
             self.driver.stop(instance.handle, grace_s)
         self.remove(instance)

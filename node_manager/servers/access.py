@@ -87,7 +87,7 @@ class Users:
         return Login(f"{LANES}:{prefix[4:-1]}", hmac.new(self._of_lanes, prefix.encode(), hashlib.sha256).hexdigest())
 
     def admit_lanes(self, call: Call, prefix: str) -> None:
-        """Let them in on the queue server."""
+        """Admit the users of lanes on the queue server."""
         login = self.lanes(prefix)
         self._set("queue", call, login.user, ["on", _hash(login.password), *access.lanes(prefix)])
 
@@ -129,6 +129,6 @@ def write_password(path: Path, password: str) -> None:
 
 
 def remove_password(path: Path) -> None:
-    """It has been read, or never will be."""
+    """Remove the password file: it has been read, or never will be."""
     with contextlib.suppress(OSError):
         path.unlink()

@@ -65,7 +65,7 @@ class RunningServer:
 
 
 def _end(log: Path) -> str:
-    """What a server wrote last."""
+    """The last lines of a server's log."""
     return log.read_text("utf-8", "replace")[-2000:].rstrip()
 
 
@@ -169,7 +169,7 @@ class Servers:
         return str(cut) if cut else ""
 
     def used_bytes(self, role: Role) -> int:
-        """Memory the server uses; 0 while it is away."""
+        """Memory the server uses; 0 while it is unavailable."""
         if not self.trouble(role):
             with contextlib.suppress(ServerLost), self._administered(role, _GLANCE_S) as client:
                 return int(client.info("memory")["used_memory"])

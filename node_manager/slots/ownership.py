@@ -22,7 +22,7 @@ _PROMOTED_PAUSE_S = 0.02
 
 
 class Ownership:
-    """One slot's. `wait` may be called from any thread."""
+    """The owner of one slot. `wait` may be called from any thread."""
 
     def __init__(self, thread: SlotThread) -> None:
         self._thread = thread
@@ -40,7 +40,7 @@ class Ownership:
 
     @property
     def served(self) -> bool:
-        """Whether it ever had an owner."""
+        """Whether the slot ever had an owner."""
         return self.owner_since is not None
 
     @property
@@ -50,7 +50,7 @@ class Ownership:
 
     @property
     def keyed(self) -> bool:
-        """Whether what it serves keeps state."""
+        """Whether the served operator is keyed."""
         return self.wanted is not None and bool(self.wanted.image.manifest.key)
 
     def want(self, wanted: Wanted) -> None:
@@ -114,7 +114,7 @@ class Ownership:
             self.retire(owner)
 
     def retire(self, instance: Instance, *, kill: bool = False) -> None:
-        """Let it finish and go, beside the thread."""
+        """Stop a former owner in a thread of its own; with `kill` at once."""
         instances, grace_s = self._thread.node.instances, 0.0 if kill else self._thread.node.settings.stop_grace_s
         self.count(instance)
         if "leaving" in INSTANCE[instance.life.state]:
@@ -122,7 +122,7 @@ class Ownership:
         self._thread.beside(lambda: instances.stop(instance, grace_s))
 
     def count(self, instance: Instance) -> None:
-        """Keep what it counted: it is gone, or goes."""
+        """Add the counters of an instance that ends to the totals."""
         with contextlib.suppress(PeerError):
             self.watch.count(self._thread.conn("queue"), instance)
 
@@ -136,7 +136,7 @@ class Ownership:
                 thread.at("kept", left_s, lambda: rewinding.forget(thread.conn("state"), thread.conn("queue"), thread.prefix))
 
     def tell(self) -> None:
-        """Those who wait look again."""
+        """Wake the waiting callers."""
         with self._changed:
             self._changed.notify_all()
 

@@ -23,7 +23,7 @@ StateWork = Callable[[Connection, Connection, int], None]
 
 
 class Promotions:
-    """One slot's. `done` is told how each ended."""
+    """The promotions of one slot. `done` gets the outcome of each."""
 
     def __init__(self, thread: SlotThread, ownership: Ownership, loads: Loads, restarts: Restarts) -> None:
         self._thread, self._ownership, self._loads, self._restarts = thread, ownership, loads, restarts

@@ -24,7 +24,7 @@ _TIMER = "replace"
 
 
 class Restarts:
-    """One slot's."""
+    """The restarts of one slot."""
 
     def __init__(self, thread: SlotThread, ownership: Ownership, loads: Loads) -> None:
         self._thread, self._ownership, self._loads = thread, ownership, loads
@@ -44,11 +44,11 @@ class Restarts:
         self._thread.forget(_TIMER)
 
     def later(self, after_s: float) -> None:
-        """Replace it then."""
+        """Replace the owner after that time."""
         self._thread.at(_TIMER, after_s, self.replace)
 
     def stop(self) -> None:
-        """No owner is to follow."""
+        """Start no further owner."""
         self._thread.forget(_TIMER)
 
     @property
@@ -114,7 +114,7 @@ class Restarts:
             return e
 
     def broken(self, e: SlotBroken) -> None:
-        """Its log is: it is repaired once no instance is left that could corrupt it again."""
+        """The slot's log is broken: it is repaired once no instance is left that could corrupt it again."""
         self._say_broken(e)
         if (owner := self._ownership.owner) is not None:
             self._kill(owner, f"killed: {e}")

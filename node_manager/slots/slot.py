@@ -145,13 +145,13 @@ class Slot(SlotThread):
 
     @property
     def wanted(self) -> Wanted | None:
-        """What it serves or tries to."""
+        """The version that the slot serves or tries to serve."""
         return self._ownership.wanted
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def after_step(self) -> None:
-        """It looks again before long."""
+        """Check again soon."""
         if self.due_s("look") is None:
             timeout_s = self.wanted.answer_timeout_s if self.wanted else _LOOK_MOST_S * 4
             look_s = max(_LOOK_LEAST_S, min(_LOOK_MOST_S, timeout_s / 4))

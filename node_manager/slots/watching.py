@@ -20,7 +20,7 @@ COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letter
 
 
 class SlotWatch:
-    """Of one slot. `totals`: what instances that are gone have counted."""
+    """Watches one slot. `totals`: the counters of instances that have ended."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -32,13 +32,13 @@ class SlotWatch:
         self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
 
     def no_owner(self) -> None:
-        """Nobody is to answer now."""
+        """The slot has no owner now."""
         self._head = (-1, 0.0)
 
     def stuck_s(self, stats: SlotStats, owner_since: float, *, able: bool = True) -> float:
         """How long the frame that waits longest has been the next one of this owner, in seconds; 0 if none waits.
 
-        Time in which this process did not run does not count, nor time in which a server did not answer, so the owner was not `able` to.
+        Time in which this process did not run does not count, and neither does time in which the owner was not `able` to answer.
         """
         lap_s = self._laps.lap()
         head = (stats.emitted, owner_since)

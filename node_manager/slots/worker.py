@@ -44,7 +44,7 @@ class SlotWorker:
         return self._over.is_set()
 
     def end(self) -> None:
-        """This step is the last."""
+        """End the thread after this step."""
         self._over.set()
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class SlotWorker:
         return timer and timer[0] - time.monotonic()
 
     def forget(self, name: str) -> None:
-        """There is no such timer any more."""
+        """Remove that timer."""
         self._timers.pop(name, None)
 
     def beside(self, work: Step) -> None:

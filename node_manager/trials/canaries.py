@@ -40,7 +40,7 @@ class Canary:
         return its and fresh and self.slot.view().owner is not None
 
     def describe(self) -> str:
-        """What it does, in a few words."""
+        """The canary in a few words, for status."""
         return f"{self.percent:g} % of new lanes"
 
     def measured(self) -> dict[str, float]:

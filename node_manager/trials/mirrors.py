@@ -1,4 +1,4 @@
-"""Comparisons: a new version answers the frames that the serving one answers, beside it, and what differs is told. It never serves.
+"""Mirrors: a new version answers the same frames as the serving one, and the differences are reported. It never serves.
 
 Two uses: a diff, whose caller is told, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
 instance compares (udo_runtime.drivers.mirror); this side starts it, holds its lease in `mirrors` without which nothing is kept for it,
@@ -91,7 +91,7 @@ def _findings(text: bytes, key: str) -> dict[str, Any]:
 
 
 class Mirrors:
-    """Those of a node."""
+    """The mirrors of a node."""
 
     def __init__(self, node: NodeParts) -> None:
         self._node = node

@@ -68,10 +68,10 @@ class KeyedOwner:
         return seq + len(frames)
 
     def settle(self) -> None:
-        """Nothing is ever under way behind a step."""
+        """Does nothing: no reply is outstanding after a step."""
 
     def send(self, effect: Send) -> None:
-        """Answers leave."""
+        """Send answers."""
         outcome = self._link.reader.emit(effect.first, effect.answers, trim=False)
         if outcome is not Emit.EMITTED:
             raise ProtocolError(f"instance {self._link.name} answered out of turn: {outcome}")

@@ -70,6 +70,6 @@ class KeyedInstance:
             serve(link, owner, cursor)
 
     def _leave(self, _: Connection) -> None:
-        """Of a standby nothing is kept any more."""
+        """The standby ends: nothing is kept for it any more."""
         with closing(Connection(self._a["state_socket"], login=self.link.conn.login)) as state:
             state.call(*changelog.leaving(self.link.prefix, self.link.name))

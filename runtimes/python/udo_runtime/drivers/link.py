@@ -26,7 +26,7 @@ class Stopped(BaseException):
 
 
 class Link:
-    """One per instance."""
+    """An instance's connection to its slot; one per instance."""
 
     def __init__(self, conn: Connection, reader: SlotReader, limits: SlotLimits) -> None:
         self.conn, self.reader, self.limits = conn, reader, limits

@@ -45,7 +45,7 @@ class Comparer(Protocol):
 
 
 class StatelessComparer:
-    """Each frame by itself."""
+    """Compares the frames of a stateless operator, each by itself."""
 
     def __init__(self, processor: Processor, schema: Any, perform: Performer, comparison: Comparison) -> None:
         self._process, self._input, self._perform, self._comparison = processor, schema, perform, comparison

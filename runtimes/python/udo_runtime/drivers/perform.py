@@ -22,7 +22,7 @@ _MOST_LANES = 1000
 
 
 class Performer:
-    """Of one instance. `on` adds what else is asked for; `settle` is called before the connection is used."""
+    """Performs the effects of one instance's engine. `on` adds further kinds; `settle` is called before the connection is used."""
 
     def __init__(self, link: Link, schema: pa.Schema) -> None:
         self._link = link

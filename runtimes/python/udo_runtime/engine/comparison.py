@@ -21,7 +21,7 @@ _log = logging.getLogger("udo_runtime")
 
 @dataclass
 class Findings:
-    """What has been compared so far. Counts of frames, unless rows are named."""
+    """Result of a comparison so far: counts of frames, or of rows where the name says so."""
 
     frames: int = 0  # compared
     equal: int = 0

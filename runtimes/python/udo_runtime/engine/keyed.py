@@ -205,7 +205,7 @@ class Engine:
         return answer, header.kind == END
 
     def _answer(self, session: Session, frame: Frame) -> Steps[Answer | None]:
-        """None: STALE."""
+        """The answer; None if the frame is STALE."""
         header = frame.header
         session.require_groups(self._limits.key_groups)
         if header.kind in (RESTORE, STATE):
@@ -311,7 +311,7 @@ class Engine:
         return self._replies.skipped(header)
 
     def _drop(self, session: Session, numbers: list[int]) -> None:
-        """A batch job's groups end with its lane."""
+        """Drop a batch job's groups, at the end of its lane."""
         for n in numbers:
             session.groups.pop(n, None)
         self._dropped.setdefault(session.name, set()).update(numbers)
