@@ -14,7 +14,7 @@ _SOCKET_PATH_BYTES = 107
 
 
 @dataclass(frozen=True)
-class Settings:
+class NodeSettings:
     """One node manager. `home` is its own; two managers never share one."""
 
     home: Path

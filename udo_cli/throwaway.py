@@ -23,7 +23,7 @@ def workspace(prefix: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def platform(home: Home, options: local.Options, say: Callable[[str], None]) -> Iterator[local.Started]:
+def platform(home: Home, options: local.UpOptions, say: Callable[[str], None]) -> Iterator[local.StartedServices]:
     """A registry and a node manager under `home`."""
     try:
         yield local.start(home, options, say)

@@ -32,7 +32,7 @@ LOG_END_CHARS = 8_000
 SHOWN_CAUSES = 10
 # A line of a log; what is longer was not written to be read.
 LOG_LINE_BYTES = 8192
-# An answer may be larger than what it answers, but nobody has to hold more than this to find out what came.
+# An answer may be larger than its frame, but a receiver need not hold more than this.
 ANSWER_BYTES = 256 << 20
 # A schema of thousands of columns.
 SCHEMA_BYTES = 1 << 20
@@ -43,7 +43,7 @@ NESTED_TYPES = 32
 
 
 @dataclass(frozen=True)
-class Limits:
+class SlotLimits:
     """Bounds of one slot and its lanes; a deployment may override them."""
 
     # Eight frames of 10,000 rows hide the round trip; more only adds memory (measured: benchmarks throughput).
@@ -90,4 +90,4 @@ class Limits:
 MOST_RETRIES = 10
 # Pauses of up to c µs, each 20 longer than the last, make up c²/40 µs of polling before a reader parks: 2.5 s at this ceiling.
 MOST_BACKOFF_US = 10_000
-DEFAULT = Limits()
+DEFAULT = SlotLimits()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from node_manager.deployments.deployments import Deployment
+from node_manager.deployments.deployments import NodeDeployment
 from node_manager.drivers import logfile
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
@@ -45,7 +45,7 @@ def _former(manager: Manager, slot: Slot) -> Iterator[Line]:
             yield stamp.line(instance, version, text)
 
 
-def read(manager: Manager, deployment: Deployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
+def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
     """The last lines (0 = all that is kept) of all its slots, then with `follow` new ones until `stop` is set."""
     lines: list[Line] = []
     for each in deployment.slots:

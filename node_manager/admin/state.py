@@ -15,8 +15,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
 
-from node_manager.deployments.deployments import Deployment
-from node_manager.homes import Asked
+from node_manager.deployments.deployments import NodeDeployment
+from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, UsageError, WaitTimeout
@@ -37,7 +37,7 @@ Writes = list[list[Arg]]
 
 @dataclass
 class GroupPieces:
-    """One key group as it lies on the server."""
+    """One key group as stored on the server."""
 
     meta: bytes = b""
     base: bytes | None = None
@@ -61,7 +61,7 @@ class Info:
     in_use: bool
 
 
-def keyed(deployment: Deployment) -> tuple[Slot, Manifest]:
+def keyed(deployment: NodeDeployment) -> tuple[Slot, Manifest]:
     """Its slot and manifest; UsageError for an operator that keeps no state, NotFound while it has never been loaded."""
     slot = deployment.slot
     if slot.wanted is None:
@@ -118,7 +118,7 @@ class States:
         def drop(state: Connection, queue: Connection) -> Writes:
             found.update(self._record(state, slot, session))
             if not force:
-                self._require_unused(queue, slot, session, "drop it all the same with --force (the query then fails with StateLost)")
+                self._require_unused(queue, slot, session, "to drop it anyway, use --force (the query then fails with StateLost)")
             writes: Writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
             writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
             return writes
@@ -139,7 +139,7 @@ class States:
 
         def claim() -> None:
             if self._registered(name):
-                home.append(self._manager.homes.taken(slot.prefix, Asked(name, session)))
+                home.append(self._manager.homes.taken(slot.prefix, SessionRequest(name, session)))
 
         def put(state: Connection, queue: Connection) -> Writes:
             p = slot.prefix
@@ -221,7 +221,7 @@ class States:
         except FutureTimeout:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
         finally:
-            self._manager.comparisons.end(slot.deployment)  # it knows the state from before; a canary begins anew
+            self._manager.mirrors.end(slot.deployment)  # it knows the state from before; a canary begins anew
 
 
 def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int, wanted_groups: int) -> None:
@@ -235,7 +235,7 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
         raise SchemaError(f"{manifest.reference} reads state of version {manifest.state_version}; the file's is of version {state_version}")
     if key_groups != wanted_groups:
         raise SchemaError(
-            f"the file's state lies in {key_groups} key groups; the deployment has {wanted_groups}: undeploy it and deploy it with "
+            f"the file's state is in {key_groups} key groups; the deployment has {wanted_groups}: undeploy it and deploy it with "
             f"--key-groups {key_groups}"
         )
 
@@ -304,7 +304,7 @@ def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, G
 def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoints.Checkpoint, Sessions]:
     """What the newest checkpoint covers, and every session as it left it: (record, groups). UsageError above `most_bytes`.
 
-    One transaction: the state server serves nobody else meanwhile.
+    One transaction, which blocks the state server meanwhile.
     """
     for _ in range(_READ_TRIES):
         there = _records(state, prefix)

@@ -12,9 +12,9 @@ from typing import Any
 
 from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments
-from node_manager.images.images import Image
+from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance
-from node_manager.trials.comparing import Comparisons
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol.errors import UdoError, WaitTimeout
 
 # Promotion is two round trips; a standby that had to be loaded anew comes on top.
@@ -32,14 +32,16 @@ class Step:
 
 
 class Updates:
-    """Of one node. `prune(digests)` removes the images that are not among those. Methods may be called from any thread."""
+    """The updates of one node. `prune(digests)` removes all other images. Methods may be called from any thread."""
 
     def __init__(
-        self, node: str, deployments: Deployments, comparisons: Comparisons, canaries: Canaries, prune: Callable[[set[str]], None]
+        self, node: str, deployments: Deployments, mirrors: Mirrors, canaries: Canaries, prune: Callable[[set[str]], None]
     ) -> None:
-        self._node, self._deployments, self._comparisons, self._canaries, self._prune = node, deployments, comparisons, canaries, prune
+        self._node, self._deployments, self._mirrors, self._canaries, self._prune = node, deployments, mirrors, canaries, prune
 
-    def prepare(self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True) -> Image:
+    def prepare(
+        self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True
+    ) -> OperatorImage:
         """Pull and load a version as a standby; returns once it is ready. The old version serves whatever happens."""
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
@@ -51,7 +53,7 @@ class Updates:
         deployment = self._deployments.find(name)
         manifest = self._deployments.image(deployment, version, digest).manifest
         if manifest.key:
-            self._comparisons.end(name, serving=manifest)
+            self._mirrors.end(name, serving=manifest)
         instance = self._await(deployment.slot.promote(), _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
         self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
         self._prune({digest for d in self._deployments.all() for digest in d.digests})
@@ -63,7 +65,7 @@ class Updates:
         self._deployments.find(name).slot.discard()
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
-        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance.
+        """Serve this from now on, without the registry: prepared and promoted in one step. Returns the instance.
 
         Where another version was served so far, that one is brought up first and serves on unless the new one gets ready beside it,
         state and all: after a restart of this manager, too.

@@ -90,10 +90,10 @@ class FakeDriver:
         return True
 
     def forget(self, image: str) -> None:
-        """Nothing is kept of it."""
+        """Does nothing: this driver keeps nothing of an image."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this driver holds no resources."""
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         task = self.world[handle.instance]

@@ -96,7 +96,7 @@ class _Task:
         proc.signal_group(self.process, 9)
 
     def finish(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # its session: nobody else can have this group
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # its own session: no other process can have this group
             os.killpg(self.process.pid, 9)
         code = self.child.wait() if self.child else None
         if self.monitor is not None:
@@ -181,7 +181,7 @@ class ProcessDriver:
             if not part:
                 child.kill()
                 child.wait()
-                why = "\n".join(logfile.tail(spec.directory / "log", 5)) or f"it said nothing within {_START_TIMEOUT_S:g} s"
+                why = "\n".join(logfile.tail(spec.directory / "log", 5)) or f"it sent nothing within {_START_TIMEOUT_S:g} s"
                 raise OperatorError(f"instance {spec.instance} cannot be started in its sandbox: {why}")
             text += part
         init = _identity(json.loads(text)["child-pid"])
@@ -204,10 +204,10 @@ class ProcessDriver:
         supervised.keep("watch", task.watch, Event(), handle.instance)
 
     def forget(self, image: str) -> None:
-        """Nothing is kept of it."""
+        """Does nothing: this driver keeps nothing of an image."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this driver holds no resources."""
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         if task := self._tasks.get(handle.instance):
@@ -251,7 +251,7 @@ class ProcessDriver:
 
 
 def _identity(pid: int) -> proc.ProcessId:
-    """Of a process just started; one that has ended already is nobody."""
+    """Of a process just started; one that has already ended has no identity."""
     return proc.identify(pid) or proc.ProcessId(pid, 0)
 
 

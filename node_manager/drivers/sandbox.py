@@ -26,11 +26,11 @@ from node_manager.drivers.base import Capabilities
 PROGRAM = "bwrap"
 # Each of the two places an operator can write to: memory, on top of its own.
 TMP_BYTES = 64 << 20
-# Of a node manager that runs as root: inside it is nobody in particular.
+# For a node manager that runs as root: the unprivileged user inside.
 _UNPRIVILEGED = "65532"
 _PROBE_TIMEOUT_S = 20.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# What programs need to find their libraries and the local time; nothing else of /etc is anybody's business.
+# What programs need to find their libraries and the local time; nothing else of /etc is shown.
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _INSIDE = """
@@ -74,7 +74,7 @@ print(json.dumps(found))
 
 
 class Sandbox(Protocol):
-    """How instances are wrapped."""
+    """A sandbox: how the command of an instance is wrapped."""
 
     capabilities: Capabilities
     # Whether the program is started by one that stays outside and tells, on the descriptor it is given, whose child leads it.

@@ -21,12 +21,12 @@ import structlog
 from node_manager.drivers import logfile, network
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
 from node_manager.files import read_json, write_json
-from node_manager.images.images import Image
-from node_manager.instances import placing, runtime_base
+from node_manager.images.images import OperatorImage
+from node_manager.instances import instance_files, runtime_base
 from node_manager.servers.access import remove_password, write_password
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol.errors import UsageError
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
@@ -46,7 +46,7 @@ _OURS = ("log", "log.1", _PASSWORD, network.HOSTS, network.NSSWITCH)
 
 
 @dataclass(frozen=True)
-class Config:
+class InstanceConfig:
     """What a deployment adds to its operator. Never logged: it holds secrets."""
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Config:
     policy: str = FAIL  # what becomes of events that the operator fails on: udo_protocol.state.dead_letters
 
     @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> Config:
+    def parse(cls, data: Mapping[str, Any]) -> InstanceConfig:
         """From config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad file path or policy."""
         for path in data.get("files") or {}:
             p = PurePosixPath(path)
@@ -111,7 +111,7 @@ class Instance:
             listener(self)
 
     def died(self, how: Exit) -> None:
-        """From the driver."""
+        """Callback of the driver: the instance has ended."""
         with self._lock:
             self.exit = how
             self.exited.set()
@@ -123,11 +123,11 @@ class Instance:
 class Instances:
     """Starts, assigns, records and removes instances."""
 
-    def __init__(self, settings: Settings, driver: Driver, servers: Servers) -> None:
+    def __init__(self, settings: NodeSettings, driver: Driver, servers: Servers) -> None:
         self._settings, self.driver, self._servers = settings, driver, servers
         self._base = runtime_base.build(settings.runtime_base)
 
-    def start(self, cold: Image | None = None, env: Mapping[str, str] | None = None) -> Instance:
+    def start(self, cold: OperatorImage | None = None, env: Mapping[str, str] | None = None) -> Instance:
         """A new instance: warm, or cold for an image whose dependencies a warm one could not load."""
         name = secrets.token_hex(4)
         directory = self._settings.instances.absolute() / name
@@ -163,7 +163,7 @@ class Instances:
         self.save(instance)
         return instance
 
-    def whole(self, image: Image) -> bool:
+    def whole(self, image: OperatorImage) -> bool:
         """Whether it runs as the image it is, not on this node's runtime base: without a code layer, or for another Python."""
         fits = image.manifest.python_tag in ("", self.driver.python_tag) or image.manifest.python_tag.startswith("py3")
         return not image.has_code or not fits
@@ -174,18 +174,18 @@ class Instances:
     def _socket(self, inside: Inside, role: Role) -> str:
         return f"{inside.sockets}/{self._servers.socket(role).name}"
 
-    def _place(self, instance: Instance, image: Image, inside: Inside) -> list[str]:
+    def _place(self, instance: Instance, image: OperatorImage, inside: Inside) -> list[str]:
         """Code and dependencies where the instance sees them: those paths."""
         if inside.images:
             return [str(image.code), str(image.dependencies)]
-        placing.place(image, instance.directory)
+        instance_files.place(image, instance.directory)
         return [f"{inside.directory}/{path.name}" for path in (image.code, image.dependencies)]
 
     def assign(
         self,
         instance: Instance,
-        image: Image,
-        config: Config,
+        image: OperatorImage,
+        config: InstanceConfig,
         *,
         deployment: str,
         slot: int,
@@ -199,7 +199,7 @@ class Instances:
         """
         assert instance.handle is not None
         for name, content in config.files.items():
-            placing.put(instance.directory, name, base64.b64decode(content))
+            instance_files.put(instance.directory, name, base64.b64decode(content))
         manifest, inside = image.manifest, self._inside(instance)
         allowance = Allowance.of(manifest)
         # A cold start has them on its path already, in front of the runtime.
@@ -247,12 +247,12 @@ class Instances:
         rules = (access.comparing if comparing else access.queue)(prefix, instance.name)
         with contextlib.closing(self._servers.connect("queue")) as conn:
             self._servers.users.widen("queue", conn.call, instance.name, rules)
-            # Holds secrets: gone soon even if nobody fetches it.
+            # Holds secrets: expires soon even if it is not fetched.
             key = keys.warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 
     def ready(self, instance: Instance) -> None:
-        """It has reported, and so has logged in."""
+        """The instance has reported, and has therefore read its password."""
         remove_password(instance.directory / _PASSWORD)
 
     def move(self, instance: Instance, state: str) -> None:
@@ -267,7 +267,7 @@ class Instances:
         write_json(self._settings.handles / f"{instance.name}.json", record)
 
     def stop(self, instance: Instance, grace_s: float) -> None:
-        """End it, wait for that, remove it."""
+        """Stop the instance, wait for its end, remove it."""
         if instance.handle is not None:
             self.driver.stop(instance.handle, grace_s)
         self.remove(instance)

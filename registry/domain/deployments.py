@@ -21,12 +21,12 @@ from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound
 from udo_protocol.formats.manifest import Name, OperatorLimits
 from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
-from udo_protocol.limits import MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_RETRIES, Limits
+from udo_protocol.limits import MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_RETRIES, SlotLimits
 from udo_protocol.state.dead_letters import DEAD_LETTER
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=1 << 20)]
-_LIMITS = {f.name for f in fields(Limits)} | set(OperatorLimits.model_fields)
+_LIMITS = {f.name for f in fields(SlotLimits)} | set(OperatorLimits.model_fields)
 # Spark keeps this many batches to go back to (spark.sql.streaming.minBatchesToRetain); older ones never return.
 EPOCHS_KEPT = 100
 
@@ -89,8 +89,8 @@ def find(session: Session, name: str) -> Deployment:
 
 
 def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]:
-    """A deployment as anybody may see it: names of secrets and files, never what is in them. A node that is not live says nothing
-    about it: its state is `away`."""
+    """A deployment as shown without a token: names of secrets and files, never their values. On a node that is not live its state
+    is `away`."""
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
     away = {node: {"state": "away", "away_since": iso(since)} for node, since in there.away.items()}

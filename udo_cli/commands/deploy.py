@@ -20,14 +20,14 @@ udo deploy fraud --on-error dead-letter --retries 2
 
 @base.command("deploy", EXAMPLES)
 @click.argument("operator", metavar="OPERATOR[@VERSION]", shell_complete=completing.operators)
-@click.option("--name", help="What queries call it; the operator's name by default.")
+@click.option("--name", help="The name by which queries call it; the operator's name by default.")
 @given.options
 @given.policy_options
 @given.polling_option
 @click.option(
     "--key-groups",
     type=click.IntRange(1, MOST_KEY_GROUPS),
-    help=f"In how many groups a keyed operator's state is kept and moved, for as long as it is deployed; {KEY_GROUPS} by default.",
+    help=f"Number of key groups of a keyed operator, fixed while it is deployed; {KEY_GROUPS} by default.",
 )
 @click.option(
     "--wait-s",

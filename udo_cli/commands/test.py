@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from udo_cli import base, given
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from udo_cli.packing.isolated import Trial
@@ -33,13 +33,15 @@ MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model
 @click.option(
     "--events", type=click.Path(path_type=Path, dir_okay=False), help="JSON, CSV or parquet; events.json in DIRECTORY by default."
 )
-@click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Events given to the operator at a time.")
-@click.option("--image", "source", metavar="REF|FILE", help="Run this whole image instead of the folder's code; takes a Docker daemon.")
+@click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Number of events per batch.")
+@click.option("--image", "source", metavar="REF|FILE", help="Run this whole image instead of the folder's code; needs a Docker daemon.")
 @click.option(
-    "--replay", type=click.Path(path_type=Path, dir_okay=False), help="A file of `udo record`: run on its frames, from its state on."
+    "--replay", type=click.Path(path_type=Path, dir_okay=False), help="A file of `udo record`: run on its frames, starting from its state."
 )
-@click.option("--epoch", type=click.IntRange(0), help="With --replay: tell (and debug) only this epoch, after those before it.")
-@click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises.")
+@click.option(
+    "--epoch", type=click.IntRange(0), help="With --replay: report (and debug) only this epoch, after processing those before it."
+)
+@click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises an exception.")
 @click.option("-o", "--output", "answers", type=click.Path(path_type=Path, dir_okay=False), help="With --replay: answers as parquet.")
 @given.options
 @base.json_option
@@ -69,7 +71,7 @@ def command(
     from udo_cli import events as samples
     from udo_cli import output
     from udo_cli.packing import build, isolated, replayed
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
 
     variables, hidden = given.environment(env), given.secret_values(secrets)
@@ -86,13 +88,13 @@ def command(
     if replay is not None:
         if events is not None:
             raise UsageError("--events and --replay exclude each other: a recording has its own events")
-        _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
+        _, dependencies = build.unpacked_dependencies(manifest, target, directory, CliSettings().local.dependencies, output.say)
         options: dict[str, Any] = {"epoch": epoch, "post_mortem": post_mortem, "answers": answers}
         said = replayed.run(manifest, directory.absolute(), dependencies, replay, values, contents, **options)
         _tell(manifest.reference, said, as_json)
         return
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
-    _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
+    _, dependencies = build.unpacked_dependencies(manifest, target, directory, CliSettings().local.dependencies, output.say)
     trial = isolated.answer(manifest, directory.absolute(), dependencies, batches, values, contents)
     _show(manifest.reference, sum(b.num_rows for b in batches), trial, as_json)
 
@@ -133,8 +135,8 @@ def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
         if said["epochs"] and said["epochs"][0]["epoch"] is not None:
             names = ("session", "epoch", "frames", "events", "answers", "errors", "skipped", "stale")
             output.table([n.upper() for n in names], ([row[n] for n in names] for row in said["epochs"][-_EPOCHS:]), "")
-        ended = ", ended by you" if said["quit"] else ""
+        ended = ", interrupted" if said["quit"] else ""
         counts = ", ".join(f"{said[n]} {n}" for n in ("frames", "events", "answers", "errors", "skipped", "stale"))
         click.echo(f"{reference}: {counts}, {said['took_ms']:.1f} ms{ended}")
     if said["errors"]:
-        raise click.exceptions.Exit(Exit.OPERATOR)
+        raise click.exceptions.Exit(ExitCode.OPERATOR)

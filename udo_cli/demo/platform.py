@@ -21,7 +21,7 @@ def examples() -> Path:
     for folder in (package / "_examples", package.parent / "examples" / "operators"):
         if folder.is_dir():
             return folder
-    raise NotFound(f"the example operators are not where they belong, {package / '_examples'}; install udo-spark again")
+    raise NotFound(f"the example operators are missing from {package / '_examples'}; install udo-spark again")
 
 
 def push(api: Registry, example: str, cache: Path) -> str:

@@ -98,7 +98,7 @@ class _Tar:
             most = _UNPACKED_BYTES if packed else path.stat().st_size
             self._members = {"/".join(m.path): m for m in Reader(self._file, most, _ENTRIES, foreign=True)}
         except (TarRefused, EOFError, OSError, zlib.error) as e:
-            raise UsageError(f"{path} is no archive that can be read: {e}; expected {_KINDS}") from e
+            raise UsageError(f"{path} is not a readable archive: {e}; expected {_KINDS}") from e
 
     def has(self, name: str) -> bool:
         return name in self._members
@@ -225,7 +225,7 @@ def _saved(reference: str, target: Path) -> Path:
     try:
         client = docker.from_env()
     except DockerException as e:
-        raise Unavailable(f"{reference} is no file, and the Docker daemon does not answer ({e}); start it, or give {_KINDS}") from e
+        raise Unavailable(f"{reference} is not a file, and the Docker daemon does not answer ({e}); start it, or give {_KINDS}") from e
     try:
         with target.open("wb") as file:
             for piece in client.images.get(reference).save():

@@ -95,14 +95,20 @@ def load_image_manifest(directory: Path, version: str | None, whole: Archive) ->
     if whole.config.get("os") != "linux":
         raise UsageError(f"operators run on Linux, the image is for {whole.config.get('os', 'an unknown system')}")
     if not (run.get("Entrypoint") or run.get("Cmd")):
-        raise UsageError("the image has neither ENTRYPOINT nor CMD: nothing would speak the queue protocol (docs/protocol.md)")
+        raise UsageError("the image has neither ENTRYPOINT nor CMD: nothing would implement the queue protocol (docs/protocol.md)")
     data = manifests.load(directory).model_dump() | {"platform": image.platform_of(whole.config)}
     return manifests.parse(data | ({"version": version} if version else {}), str(directory / manifests.FILE_NAME))
 
 
 def build(
-    directory: Path, manifest: Manifest, target: Target, work: Path, cache: Path, say: Callable[[str], None], base: image.Base | None = None
-) -> image.Image:
+    directory: Path,
+    manifest: Manifest,
+    target: Target,
+    work: Path,
+    cache: Path,
+    say: Callable[[str], None],
+    base: image.BaseImage | None = None,
+) -> image.BuiltImage:
     """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported, Refused when no
     node would unpack it."""
     dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)

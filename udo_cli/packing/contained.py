@@ -15,7 +15,7 @@ import click
 
 from udo_cli import local, remote, throwaway
 from udo_cli.home import Home
-from udo_cli.packing.image import Image
+from udo_cli.packing.image import BuiltImage
 from udo_cli.packing.isolated import Trial
 from udo_cli.packing.upload import upload
 from udo_protocol.errors import UdoError
@@ -35,7 +35,7 @@ _SESSION = "udo test"
 
 def answer(
     manifest: Manifest,
-    image: Image,
+    image: BuiltImage,
     batches: Sequence[pa.RecordBatch],
     env: Mapping[str, str],
     secrets: Mapping[str, str],
@@ -46,7 +46,7 @@ def answer(
     with local.interruptible(), contextlib.ExitStack() as parts:
         home = Home(parts.enter_context(throwaway.workspace("udo-trial-")) / "udo")
         forget = parts.enter_context(contextlib.ExitStack())  # once no container needs it
-        started = parts.enter_context(throwaway.platform(home, local.Options(driver="docker", warm=0), say))
+        started = parts.enter_context(throwaway.platform(home, local.UpOptions(driver="docker", warm=0), say))
         api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").split()[0], _SESSION))
         upload(api, manifest, image, lambda _: None)
         forget.callback(_forget, f"{urlsplit(started.registry).netloc}/{manifest.name}@{image.digest}")

@@ -1,4 +1,4 @@
-"""Arrow bytes that came from somebody else, and the only place that decodes them: whoever gets a batch here may trust its lengths.
+"""Decodes Arrow bytes from other processes, the only place that does: the lengths of a batch returned here can be trusted.
 
 Arrow believes what a message says about offsets and lengths, and reads whatever lies there. So first the message's own numbers
 are held against its bytes, then every column is validated in full, and only then is anything handed out.
@@ -32,12 +32,12 @@ _ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, MemoryError, OverflowErro
 def read(body: pa.Buffer, schema: pa.Schema, rows: int, *, text: bool = True) -> pa.RecordBatch:
     """The batch of `rows` rows in this record batch message. ProtocolError says what is wrong with it.
 
-    Without `text`, whether text is UTF-8 is left to who makes Python strings of it.
+    Without `text`, whether text is UTF-8 is left to the code that makes Python strings of it.
     """
     try:
         mark, size = _PREFIX.unpack_from(body)
         if mark != _CONTINUATION or not 0 < size <= len(body) - _PREFIX.size:
-            raise ProtocolError(f"expected an Arrow message, got {len(body)} bytes that do not begin as one")
+            raise ProtocolError(f"expected an Arrow message, got {len(body)} bytes that do not start like one")
         _check_layout(body.slice(_PREFIX.size, size), len(body) - _PREFIX.size - size, rows)
         batch = pa.ipc.read_record_batch(body, schema)
         _validate(batch, text)

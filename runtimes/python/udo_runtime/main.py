@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
 from udo_protocol.formats.schema import from_ipc
-from udo_protocol.limits import DEFAULT, Limits
+from udo_protocol.limits import DEFAULT, SlotLimits
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import HEARTBEAT, warm
 from udo_protocol.queue.slot import report_ready
@@ -55,7 +55,7 @@ def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
         if reply is not None:
             return dict(json.loads(bytes(reply[1])))
         if not conn.call("EXISTS", HEARTBEAT):
-            raise Unavailable("no heartbeat of the node manager: a warm instance stops itself")
+            raise Unavailable("no heartbeat from the node manager: a warm instance stops itself")
 
 
 def _preload() -> None:
@@ -65,15 +65,15 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _limits(overrides: dict[str, Any]) -> Limits:
-    known = {f.name for f in fields(Limits)}
+def _limits(overrides: dict[str, Any]) -> SlotLimits:
+    known = {f.name for f in fields(SlotLimits)}
     return replace(DEFAULT, **{k: v for k, v in overrides.items() if k in known})
 
 
 def _yield_to_others(nice: int) -> None:
-    """Let everybody else have the processor first, in good time: it cannot be taken back."""
+    """Lower this process's priority for good, early: it cannot be raised again."""
     os.nice(nice)
-    if os.getsid(0) == os.getpid():  # else the session, and its share of the processor, is also that of whoever started this
+    if os.getsid(0) == os.getpid():  # else the session, and its share of the processor, is also that of the process that started this
         with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
             f.write(str(nice))
 
@@ -87,7 +87,7 @@ class Assigned(Protocol):
         """Until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
 
 
-def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: Limits) -> Assigned:
+def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: SlotLimits) -> Assigned:
     link = Link(conn, SlotReader(conn, a["prefix"], a["instance"], a["token"], limits), limits)
     if comparing := a.get("comparing"):
         _yield_to_others(comparing["nice"])

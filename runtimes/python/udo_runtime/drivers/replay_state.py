@@ -11,7 +11,7 @@ import pyarrow as pa
 from udo_protocol.formats.recording_file import Recording
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_runtime.engine.counters import Counters
-from udo_runtime.engine.effects import Checkpoint, LoadSession, Trim
+from udo_runtime.engine.effects import LoadSession, Trim, WriteCheckpoint
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.engine.replies import Replies
@@ -61,8 +61,8 @@ def effects(recording: Recording, processor: Processor, keyed: dict[str, Any]) -
         record, folder = sessions[effect.name]
         return restored(effect.name, record, recording.groups(folder), versions)
 
-    def store(effect: Checkpoint) -> None:
+    def store(effect: WriteCheckpoint) -> None:
         for name in effect.content.dropped:
             sessions.pop(name, None)
 
-    return {LoadSession: load, Checkpoint: store, Trim: lambda e: None}
+    return {LoadSession: load, WriteCheckpoint: store, Trim: lambda e: None}

@@ -1,4 +1,4 @@
-"""What a checkpoint makes durable: changed groups, sessions' records, dead letters. Decided here, written by whoever has the server.
+"""What a checkpoint makes durable: changed groups, sessions' records, dead letters. Decided here, written by the driver.
 
 A group's values are stored as a base and the changes since; the changes are folded into a new base when they outgrow it.
 """
@@ -43,7 +43,7 @@ class LetterChanges:
 
 
 @dataclass(frozen=True)
-class Content:
+class CheckpointContent:
     """One checkpoint. `records`: what is known of the sessions that changed; `dropped`: sessions that end, with their groups."""
 
     pieces: Sequence[Piece]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import conform, misfits
-from udo_runtime.execution.bad_events import Bad, bad_row, bisect, joined, rows_of
+from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, joined, rows_of
 from udo_runtime.execution.failure import (
     ProcessingError,
     columns_to_batch,
@@ -77,16 +77,16 @@ class Processor:
         if not error.event and not self._per_event:
             error.event = self._culprit(batch)
 
-    def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[Bad]]:
+    def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
         """After `once` failed with `error`: the answer to the other events, and the bad ones; `room` + 1 of these mean: too many."""
         if self._per_event:
             return self._singly(batch, room)
         good, bad = bisect(self._whole, batch, error, room)
         return joined(good, self._output), bad
 
-    def _singly(self, batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[Bad]]:
+    def _singly(self, batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
         good: list[list[dict[str, Any]]] = []
-        bad: list[Bad] = []
+        bad: list[BadEvent] = []
         rows = []
         for row, event in enumerate(rows_of(batch)):
             try:

@@ -11,11 +11,10 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
-from udo_protocol.state.checkpoints import Checkpoint as Covered
+from udo_protocol.state.checkpoints import Checkpoint, cut, load_checkpoint
 from udo_protocol.state.checkpoints import checkpoint as store
-from udo_protocol.state.checkpoints import cut, load_checkpoint
 from udo_runtime.engine.content import Piece
-from udo_runtime.engine.effects import Checkpoint
+from udo_runtime.engine.effects import WriteCheckpoint
 from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 from udo_runtime.state.standby import RewoundState, StandbyState, changelog_entry
@@ -37,10 +36,10 @@ class Durable:
         """Whether only this instance can make checkpoints: the first half of its promotion."""
         return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
 
-    def covered(self) -> Covered:
+    def covered(self) -> Checkpoint:
         """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
         covers = load_checkpoint(self._state, self._prefix)
-        return covers if covers.run_id == self._run_id else Covered()
+        return covers if covers.run_id == self._run_id else Checkpoint()
 
     def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
         """What is covered and, by session, the attempts that had met an error by then, as (partition, *label)."""
@@ -62,7 +61,7 @@ class Durable:
             return []
         return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
 
-    def save(self, checkpoint: Checkpoint, *, beside: Sequence[Sequence[Arg]] = ()) -> None:
+    def save(self, checkpoint: WriteCheckpoint, *, beside: Sequence[Sequence[Arg]] = ()) -> None:
         """Make a checkpoint durable, with the commands `beside` in the same step; Fenced if another instance owns the slot."""
         content, at = checkpoint.content, round(time.time(), 3)
         records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}
@@ -72,7 +71,7 @@ class Durable:
         for piece in content.pieces:
             writes += self._piece(piece)
         writes += [("HSET", f"{self._prefix}sessions", name, text) for name, text in records.items()]
-        covers = Covered(checkpoint.seq, self._run_id, checkpoint.riding)
+        covers = Checkpoint(checkpoint.seq, self._run_id, checkpoint.riding)
 
         def entry() -> bytes:
             return changelog_entry(checkpoint.seq, content.pieces, records, content.dropped)

@@ -103,8 +103,8 @@ class Group:
                     return False
                 if label.run == mine.run and partition != self.partition:
                     raise TwoProducers(
-                        f"partitions {self.partition} and {partition} both sent events of one key group in epoch {label.epoch}: a key must "
-                        "come from one partition. Let key= repartition, or name two calls of one deployment with uid="
+                        f"partitions {self.partition} and {partition} both sent events of the same key group in epoch {label.epoch}: a key "
+                        "must come from one partition. Let key= repartition the DataFrame, or give each call of one deployment its own uid="
                     )
                 ended = self._taken_back()
                 if self.ended:
