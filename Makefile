@@ -65,7 +65,7 @@ lock: setup
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock
 
 proto: setup
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. udo_protocol/proto/frame.proto udo_protocol/proto/node_manager.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. udo_protocol/proto/frame.proto udo_protocol/proto/node_manager.proto udo_protocol/proto/operator.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --grpc_python_out=. udo_protocol/proto/node_manager.proto
 
 bench: setup

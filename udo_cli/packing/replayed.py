@@ -53,7 +53,7 @@ def run(
         require_fit(recording, manifest, epoch)
         count = sum(1 for _ in recording.frames())  # reads it to the end: damage is found before the operator runs
     with isolated.prepared(manifest, code, dependencies, env, files) as trial:
-        trial.request.update(replay=str(file.absolute()), input=manifest.input, epoch=epoch, post_mortem=post_mortem)
+        trial.request.update(replay=str(file.absolute()), epoch=epoch, post_mortem=post_mortem)
         watched = post_mortem or sys.stdin.isatty()  # then nobody is in a hurry
         bound_s = None if watched else manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * count
         isolated.run_child(trial, manifest, bound_s, foreground=watched)
