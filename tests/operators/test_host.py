@@ -131,7 +131,10 @@ def test_versions_and_capabilities_are_agreed_on_before_anything_starts(made: Ma
 
 
 def test_a_command_that_does_not_speak_the_protocol_is_told_from_one_that_does(tmp_path: Path) -> None:
-    for command, says in ((("/nonexistent/x",), "cannot be started"), (("/bin/sh", "-c", "echo no >&2; exit 5"), "exit status 5 before it")):
+    for command, says in (
+        (("/nonexistent/x",), "cannot be started"),
+        (("/bin/sh", "-c", "echo no >&2; exit 5"), "exit status 5 before it"),
+    ):
         p = ChildProcessor(Launch(command, str(tmp_path), str(tmp_path), {}), (IN, OUT), None, Context("t", "1"))
         with pytest.raises(OperatorError, match=says):
             p.open()

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -64,7 +65,9 @@ class Process:
     """One started process. `sock`: the connection, once it has been accepted."""
 
     def __init__(self, launch: Launch) -> None:
-        path = Path(launch.directory) / "s"
+        # A container sees its directory read-only, and shares its /tmp with nobody.
+        self._made = "" if os.access(launch.directory, os.W_OK) else tempfile.mkdtemp(prefix="udo-")
+        path = Path(self._made or launch.directory) / "s"
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
             raise OperatorError(f"{path} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter home for the node")
         path.unlink(missing_ok=True)
@@ -147,3 +150,5 @@ class Process:
         self._listening.close()
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
+            if self._made:
+                os.rmdir(self._made)
