@@ -143,7 +143,9 @@ def confining(box: Sandbox, directory: Path, code: Path) -> list[str]:
     engine, which is trusted and stays outside. It ends with who starts it."""
     shared = () if code.is_relative_to(directory) else (code,)
     if isinstance(box, Bubblewrap):
-        return [*replace(box, shared=shared).command(directory)[:-1], "--chdir", str(code), "--die-with-parent", "--"]
+        command = replace(box, shared=shared).command(directory)
+        command[command.index("--chdir") + 1] = str(code)
+        return [*command[:-1], "--die-with-parent", "--"]
     if isinstance(box, Landlock):
         return replace(box, shared=shared).command(directory)
     return box.command(directory)
