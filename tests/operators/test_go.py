@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from udo_runtime.state.codec import pack, unpack
 
 from tests.cli.conftest import Shell
 from tests.conftest import require, wait_until
 from tests.node_manager.conftest import Daemon, Lane, put_image
-from tests.operators.conftest import put_program
+from tests.operators.conftest import GO, put_program
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
-from udo_protocol.queue.frame import ERROR
 
 MANIFEST = """
 name = "{name}"
@@ -160,3 +161,11 @@ def test_a_failure_in_go_names_error_trace_and_event_and_the_next_frame_is_answe
         assert says in failure.message and failure.event == json.dumps({"a": value})
     assert "main.plus.Process" in failure.traceback
     assert lane().ask(1) == 2  # type: ignore[call-arg]
+
+
+def test_states_of_every_type_are_read_and_written_by_go_as_python_has_them(programs: Path) -> None:
+    golden = json.loads((GO.parent / "conformance" / "state.json").read_text("utf-8"))
+    assert [repr(unpack(bytes.fromhex(g["packed"]))["v"]) for g in golden] == [g["python"] for g in golden]
+    assert [pack(unpack(bytes.fromhex(g["packed"]))).hex() for g in golden] == [g["packed"] for g in golden]
+    done = subprocess.run(["go", "test", "."], cwd=GO, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
