@@ -35,13 +35,18 @@ def launch(manifest: Manifest, code: str, directory: str, before: Sequence[str],
     }
 
 
+def own(directory: Path) -> Path:
+    """The operator's directory, made in its instance's."""
+    made = directory / OWN
+    made.mkdir(mode=0o700)
+    placing.give([made], directory)
+    return made
+
+
 def placed(image: Image, directory: Path, inside: Inside, driver: Driver, sockets: Path, nice: int) -> dict[str, Any]:
-    """The same, with its files put into the instance's directory. `nice`: of one that is only compared."""
-    own = directory / OWN
-    own.mkdir(mode=0o700)
-    placing.give([own], directory)
-    placing.place(image, own)
+    """The same, with its code put into its directory. `nice`: of one that is only compared."""
+    placing.place(image, directory)
     seen = f"{inside.directory}/{OWN}"
     code = f"{seen}/{image.code.name}"
     before = [*(["nice", "-n", str(nice)] if nice else []), *driver.operator_box(Path(seen), Path(code))]
-    return launch(image.manifest, code, seen, before, driver.inside(own, sockets).home)
+    return launch(image.manifest, code, seen, before, driver.inside(directory, sockets).home)

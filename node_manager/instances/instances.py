@@ -201,15 +201,13 @@ class Instances:
         """
         assert instance.handle is not None
         manifest, inside = image.manifest, self._inside(instance)
-        own = instance.directory
-        command = {}
-        if manifest.command:
-            own = instance.directory / commands.OWN
-            command = commands.placed(
-                image, instance.directory, inside, self.driver, self._settings.sockets, comparing["nice"] if comparing else 0
-            )
+        own = commands.own(instance.directory) if manifest.command else instance.directory
         for name, content in config.files.items():
             placing.put(own, name, base64.b64decode(content))
+        command = {}
+        if manifest.command:  # behind the files, none of which is to be written through a link to the image
+            nice = comparing["nice"] if comparing else 0
+            command = commands.placed(image, own, inside, self.driver, self._settings.sockets, nice)
         allowance = Allowance.of(manifest)
         # A cold start has them on its path already, in front of the runtime.
         path = self._place(instance, image, inside) if instance.kind == "warm" else []

@@ -67,7 +67,7 @@ class Process:
     def __init__(self, launch: Launch) -> None:
         # A container sees its directory read-only, and shares its /tmp with nobody.
         self._made = "" if os.access(launch.directory, os.W_OK) else tempfile.mkdtemp(prefix="udo-")
-        path = Path(self._made or launch.directory) / "s"
+        path = Path(self._made or launch.directory) / ".s"
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
             raise OperatorError(f"{path} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter home for the node")
         path.unlink(missing_ok=True)
