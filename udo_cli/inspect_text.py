@@ -45,6 +45,7 @@ def version(v: Json) -> None:
         ("about", manifest.get("description")),
         ("pushed", f"{v['created_at']} by {v['pushed_by']}"),
         ("entry", manifest.get("entry")),
+        ("command", " ".join(manifest.get("command") or ())),
         ("key", _key(manifest)),
         ("requirements", ", ".join(manifest.get("requirements") or ())),
         ("packed for", " ".join(filter(None, (manifest.get("python_tag"), manifest.get("platform"))))),

@@ -54,6 +54,8 @@ class Spec:
     directory: Path
     allowance: Allowance = Allowance()
     image: str = ""
+    # It runs no operator itself, but starts one by what `operator_box` says: it is to be outside of the sandbox.
+    engine: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,10 @@ class Driver(Protocol):
 
     def capabilities(self) -> Capabilities:
         """What this driver enforces and isolates."""
+
+    def operator_box(self, directory: Path, code: Path) -> list[str]:
+        """What an engine puts in front of an operator's program, which gets nothing but `directory` (in the instance's own, as the engine
+        sees it) and the `code` in it, where it is started. With it the program ends when its engine has ended."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         """Start it; OperatorError if it cannot be started. `on_exit` is called once, from a thread of the driver."""

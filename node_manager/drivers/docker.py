@@ -159,6 +159,10 @@ class DockerDriver:
         self._watch(handle, WatchedContainer(container, log, allowance, on_exit), attach(container, logs=1))
         return True
 
+    def operator_box(self, directory: Path, code: Path) -> list[str]:
+        """Nothing: engine and operator share the container, as the two of a Python operator do."""
+        return []
+
     def sweep(self, known: Collection[str]) -> None:
         mine: dict[str, str | list[str] | bool] = {"label": f"{HOME_LABEL}={self._home}"}
         for container in self._client.containers.list(all=True, filters=mine, ignore_removed=True):

@@ -68,6 +68,9 @@ class FakeDriver:
     def inside(self, directory: Path, sockets: Path) -> Inside:
         return Inside(str(directory), str(sockets), str(directory), images=True)
 
+    def operator_box(self, directory: Path, code: Path) -> list[str]:
+        return []
+
     def sweep(self, known: Collection[str]) -> None:
         for task in [t for name, t in self.world.items() if name not in known]:
             task.signal = 9

@@ -23,7 +23,7 @@ from typing import Any
 from node_manager import proc
 from node_manager.drivers import logfile, network
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
-from node_manager.drivers.sandbox import Sandbox
+from node_manager.drivers.sandbox import Sandbox, confining
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 
@@ -134,12 +134,20 @@ class ProcessDriver:
             return Inside(str(directory), str(sockets), self._sandbox.scratch(directory)[0])
         return Inside(str(directory), str(sockets), str(directory), images=True)
 
+    def operator_box(self, directory: Path, code: Path) -> list[str]:
+        bound = [*self._unprivileged[:-1], "--pdeathsig", "KILL", "--"] if self._unprivileged else []
+        if self._sandbox is None:
+            return bound
+        for scratch in self._sandbox.scratch(directory):
+            Path(scratch).mkdir(mode=0o700, exist_ok=True)
+        return [*bound, *confining(self._sandbox, directory, code)]
+
     def sweep(self, known: Collection[str]) -> None:
         """Nothing: a process without a handle cannot be told from others; without a manager it stops itself."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         reading, writing = os.pipe()
-        box = self._sandbox
+        box = None if spec.engine else self._sandbox
         monitored = box is not None and box.monitored
         wrapped = box.command(spec.directory, writing) if box else self._unprivileged
         if box is not None and not monitored:

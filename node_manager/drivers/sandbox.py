@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -136,6 +136,19 @@ class Landlock:
         reads = [*_SYSTEM, *_ETC, *_DEVICES, "/proc", *map(str, self.shared), str(directory)]
         writes = [*self.scratch(directory), "/dev/null"]
         return [sys.executable, "-I", "-S", str(Path(confine.__file__)), *reads, "--", *writes, "--"]
+
+
+def confining(box: Sandbox, directory: Path, code: Path) -> list[str]:
+    """To be put in front of a program that is started in `code` and gets this, `directory` and the system's programs: the operator of an
+    engine, which is trusted and stays outside. It ends with who starts it."""
+    shared = () if code.is_relative_to(directory) else (code,)
+    if isinstance(box, Bubblewrap):
+        command = replace(box, shared=shared).command(directory)
+        command[command.index("--chdir") + 1] = str(code)
+        return [*command[:-1], "--die-with-parent", "--"]
+    if isinstance(box, Landlock):
+        return replace(box, shared=shared).command(directory)
+    return box.command(directory)
 
 
 def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:

@@ -22,7 +22,7 @@ from node_manager.drivers import logfile, network
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
 from node_manager.files import read_json, write_json
 from node_manager.images.images import OperatorImage
-from node_manager.instances import instance_files, runtime_base
+from node_manager.instances import commands, instance_files, runtime_base
 from node_manager.servers.access import remove_password, write_password
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
@@ -134,8 +134,9 @@ class Instances:
         directory.mkdir(mode=0o700)
         instance = Instance(name, directory, "cold" if cold else "warm")
         inside = self._inside(instance)
+        engine = cold is not None and bool(cold.manifest.command)
         environment = {
-            **(env or {}),
+            **({} if engine else env or {}),
             "TZ": os.environ.get("TZ", "UTC"),
             "HOME": inside.home,
             "UDO_INSTANCE": name,
@@ -150,10 +151,11 @@ class Instances:
         try:
             whole = cold is not None and self.whole(cold)
             if not whole:
-                path = self._place(instance, cold, inside) if cold else []
+                # An engine's operator is another process: nothing of it is on the engine's own path.
+                path = self._place(instance, cold, inside) if cold and not engine else []
                 environment["UDO_PYTHONPATH"] = os.pathsep.join([*path, inside.runtime or str(self._base.absolute())])
             allowance = Allowance.of(cold.manifest) if cold and whole else _WARM
-            spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "")
+            spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "", engine)
             write_password(directory / _PASSWORD, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)
         except BaseException:
@@ -198,9 +200,14 @@ class Instances:
         With `comparing` it may compare answers, but give none.
         """
         assert instance.handle is not None
-        for name, content in config.files.items():
-            instance_files.put(instance.directory, name, base64.b64decode(content))
         manifest, inside = image.manifest, self._inside(instance)
+        own = commands.own(instance.directory) if manifest.command else instance.directory
+        for name, content in config.files.items():
+            instance_files.put(own, name, base64.b64decode(content))
+        command = {}
+        if manifest.command:  # behind the files, none of which is to be written through a link to the image
+            nice = comparing["nice"] if comparing else 0
+            command = commands.placed(image, own, inside, self.driver, self._settings.sockets, nice)
         allowance = Allowance.of(manifest)
         # A cold start has them on its path already, in front of the runtime.
         path = self._place(instance, image, inside) if instance.kind == "warm" else []
@@ -228,6 +235,7 @@ class Instances:
             "version": manifest.version,
             "digest": image.digest,
             "entry": manifest.entry,
+            **({"command": command} if command else {}),
             "path": path,
             "input": base64.b64encode(to_ipc(manifest.input_schema)).decode(),
             "output": base64.b64encode(to_ipc(manifest.output_schema)).decode(),

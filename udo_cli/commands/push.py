@@ -77,7 +77,7 @@ def command(
             made, left_out = image.label(manifest, whole.config, whole.layers), []
         else:
             manifest = build.load_manifest(directory, version, target)
-            below = bases.choose(api, manifest.runtime, target, wish, output.say)
+            below = bases.choose(api, "python", target, wish, output.say)
             if left_out := layers.left_out(directory):
                 output.say(f"left out of the package: {output.some(left_out)} (hidden files, builds and environments)")
             made = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)

@@ -30,7 +30,7 @@ def push(api: Registry, example: str, cache: Path) -> str:
     target = build.Target.of(None, None)
     manifest = build.load_manifest(directory, None, target)
     with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
-        base = bases.choose(api, manifest.runtime, target, None, _silent)
+        base = bases.choose(api, "python", target, None, _silent)
         upload(api, manifest, build.build(directory, manifest, target, Path(work), cache, _silent, base), _silent)
     return manifest.reference
 

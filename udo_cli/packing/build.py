@@ -14,7 +14,7 @@ from pathlib import Path
 from node_manager.images.unpack import unpack
 from udo_cli.packing import image, isolated
 from udo_cli.packing.archive import Archive
-from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
+from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, left_out, pack
 from udo_cli.packing.requirements import current_target, dependencies_layer
 from udo_protocol.errors import ManifestError, UsageError
 from udo_protocol.formats import manifest as manifests
@@ -75,6 +75,10 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
     data = manifest.model_dump()
     if version:
         data["version"] = version
+    if manifest.command:
+        data["platform"] = target.platform  # a program runs on one
+        _require_program(directory, manifest)
+        return manifests.parse(data, str(directory / manifests.FILE_NAME))
     if manifest.requirements or not target.here:
         data |= {"python_tag": target.python_tag, "platform": target.platform}
     if not manifest.entry:
@@ -87,6 +91,20 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
         there = ", ".join(inside for inside, _ in files_of(directory) if inside.endswith(".py")) or "no Python files"
         raise ManifestError(f"{directory / manifests.FILE_NAME}: entry {manifest.entry!r} names the module {module}.py; there are: {there}")
     return manifests.parse(data, str(directory / manifests.FILE_NAME))
+
+
+def _require_program(directory: Path, manifest: Manifest) -> None:
+    program = manifest.command[0]
+    path = directory / program
+    if "/" not in program or program.startswith("/"):
+        return  # one of the node's
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise ManifestError(
+            f"{directory / manifests.FILE_NAME}: command names {program}, which is no program in {directory}: build the operator first "
+            "(docs/operators.md, Other languages)"
+        )
+    if left := [inside for inside in left_out(directory) if program == inside or program.startswith(inside)]:
+        raise ManifestError(f"{directory / manifests.FILE_NAME}: command names {program}, and {left[0]} is not packed: move it, as to bin/")
 
 
 def load_image_manifest(directory: Path, version: str | None, whole: Archive) -> Manifest:
@@ -113,7 +131,10 @@ def build(
     node would unpack it."""
     dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)
     if target.here:
-        say(f"checking that {manifest.entry} can be imported")
+        if manifest.command:
+            say(f"checking that {manifest.command[0]} speaks the operator protocol")
+        else:
+            say(f"checking that {manifest.entry} can be imported")
         isolated.check_import(manifest, directory.absolute(), unpacked)
     else:
         say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")

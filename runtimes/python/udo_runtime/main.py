@@ -26,7 +26,8 @@ from udo_protocol.queue.slot_reader import SlotReader
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
 from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
-from udo_runtime.execution.load import Processor, load
+from udo_runtime.execution.load import Processor
+from udo_runtime.loading import load
 from udo_runtime.output import by_lines
 from udo_runtime.sdk.api import Context
 
@@ -106,17 +107,20 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = files if most == resource.RLIM_INFINITY else min(files, most)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # both: the operator cannot raise it again
-    os.environ.update(a.get("env", {}))
-    os.environ.update(a.get("secrets", {}))
+    if not a.get("command"):  # else they are for another process
+        os.environ.update(a.get("env", {}))
+        os.environ.update(a.get("secrets", {}))
     ctx = Context(a["operator"], a["version"], a["instance"])
     started = time.perf_counter()
     try:
-        processor = load(a["entry"], a["path"], schemas[1], ctx)
+        processor = load(a, schemas, ctx)
         if a.get("keyed"):
             processor.per_event  # noqa: B018 (says now that it cannot be keyed)
         imported = time.perf_counter()
         try:
             processor.open()
+        except ProcessingError as e:  # of a process of its own
+            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {e}", e.traceback, code=e.wire_code) from e
         except Exception as e:
             raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {explained(e)}", own_traceback(e)) from e
     except ProcessingError as e:

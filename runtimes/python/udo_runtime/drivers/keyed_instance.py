@@ -22,7 +22,7 @@ from udo_runtime.drivers.stateless_instance import Schemas, replies_of
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.keyed import Engine
 from udo_runtime.engine.letters import KeyedLetters
-from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
@@ -36,8 +36,8 @@ class KeyedInstance:
 
     def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
         self.link, self._a, self._schemas = link, a, schemas
-        keyed = KeyedConfig(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
-        run = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
+        keyed = KeyedConfig.of(a["keyed"])
+        run = processor.keyed(keyed)
         run.policy = Policy(a.get("policy") == DEAD_LETTER, link.limits.retries, link.counters.retried)
         versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)
         state = Connection(a["state_socket"], login=link.conn.login)

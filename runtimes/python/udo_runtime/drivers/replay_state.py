@@ -15,7 +15,7 @@ from udo_runtime.engine.effects import LoadSession, Trim, WriteCheckpoint
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.durable import restored
@@ -32,11 +32,9 @@ def engine(
     ctx: Context,
 ) -> Engine:
     """As it was in front of the first frame. It keeps no dead letters: a bad event fails its frame, where it can be looked at."""
-    how = KeyedConfig(**{**keyed, "columns": tuple(keyed["columns"])})
-    target = processor.per_event
     groups = {record.get("key_groups", KEY_GROUPS) for record, _ in recording.sessions().values()}
     running = Engine(
-        KeyedProcessor(target, how, schemas[1], ctx),
+        processor.keyed(KeyedConfig.of(keyed)),
         schemas,
         replies,
         KeyedLetters("replay", DEFAULT),

@@ -6,7 +6,7 @@ import datetime as dt
 import heapq
 import json
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -39,6 +39,11 @@ class KeyedConfig:
     state_version: int = 0
     migrates_from: tuple[int, ...] = ()
     commit: str = "epoch"
+
+    @classmethod
+    def of(cls, keyed: Mapping[str, Any]) -> KeyedConfig:
+        """From a manifest's `keyed`, which may have come as JSON."""
+        return cls(**{**keyed, "columns": tuple(keyed["columns"])})
 
     @property
     def commit_frame(self) -> bool:
@@ -89,11 +94,15 @@ class KeyedProcessor:
         ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us)
         bad: list[BadEvent] = []
         if self.policy.plain:
-            answers = self._each(session, column, lambda: self._events_and_keys(batch))
-            answer = self._nothing if self.on_trial else rows_to_batch(answers, self._output)
+            answer = self._plain(session, batch, column)
         else:
             answer, bad = self._tolerant(session, batch, column, self.policy)
         return Processed(answer, bad, self._saw(session, batch, bad, partition))
+
+    def _plain(self, session: Session, batch: pa.RecordBatch, column: list[int]) -> pa.RecordBatch:
+        """The answer to the events of a frame whose failure is nobody's but its own."""
+        answers = self._each(session, column, lambda: self._events_and_keys(batch))
+        return self._nothing if self.on_trial else rows_to_batch(answers, self._output)
 
     def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[BadEvent], partition: int) -> int | None:
         """Note the highest event time of a frame, but for its bad events."""
@@ -208,6 +217,8 @@ class KeyedProcessor:
         try:
             given = call() or ()
             answers = list(given)
+        except ProcessingError:
+            raise
         except Exception as e:
             wrong = not_answers(given, self._output.names, event)
             raise wrong or ProcessingError(f"{what}{explained(e)}", own_traceback(e), event_text(event)) from e
@@ -274,7 +285,7 @@ class KeyedProcessor:
         ctx = self._ctx
 
         def whole() -> list[dict[str, Any]]:
-            return [answer for at, kind, n, packed in due for answer in self._on_timer(n, kind, at, packed)]
+            return self._timers(due)
 
         if self.policy.plain or not due:
             return rows_to_batch(whole(), self._output), []
@@ -293,6 +304,10 @@ class KeyedProcessor:
         with self._journaled() as journal:
             frame = bad_events.UserCalls(session.groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
             return bad_events.run(frame, self.policy, self._output)
+
+    def _timers(self, due: list[tuple[int, str, int, bytes]]) -> list[dict[str, Any]]:
+        """What the operator answers to these timers, in their order; expirations take effect among them."""
+        return [answer for at, kind, n, packed in due for answer in self._on_timer(n, kind, at, packed)]
 
     def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Sequence[dict[str, Any]]:
         ctx = self._ctx

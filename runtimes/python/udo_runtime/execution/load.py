@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from udo_runtime.execution.failure import (
     rows_to_batch,
 )
 from udo_runtime.sdk.api import Context, Operator
+
+if TYPE_CHECKING:
+    from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 
 Batchwise = Callable[[pa.RecordBatch], Any]
 
@@ -42,10 +45,19 @@ class Processor:
             raise ProcessingError(f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx)")
         return self._operator
 
+    def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
+        """What runs its keyed frames."""
+        from udo_runtime.execution.keyed import KeyedProcessor  # needs MessagePack, of which a stateless operator may bring its own
+
+        return KeyedProcessor(self.per_event, keyed, self._output, self._ctx)
+
     @property
     def by_event(self) -> bool:
         """Whether user code gets the events one by one, as Python objects."""
         return self._per_event
+
+    def check(self) -> None:
+        """What can be found out about it without its open: that it can be imported, which it has been."""
 
     def open(self) -> None:
         """Run the operator's own open."""
