@@ -111,6 +111,11 @@ def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) 
     deployment = manager.deployments.find(name)
     if for_s <= 0:
         raise UsageError(f"a recording lasts some time; got {for_s:g} s")
+    if len(deployment.own) > 1:
+        raise UsageError(
+            f"deployment {name!r} has {len(deployment.own)} slots on this node, and a recording is of one: record it with one (udo scale "
+            f"{name} 1), or deploy the version once more under another name"
+        )
     if deployment.slot.wanted is None:
         raise NotFound(f"deployment {name!r} is still starting; see: udo status")
     with (
