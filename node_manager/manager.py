@@ -18,6 +18,7 @@ from node_manager.deployments import adoption
 from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.lanes import Catalogue, Lanes
+from node_manager.deployments.scaling import Scaling
 from node_manager.deployments.updates import Updates
 from node_manager.drivers import available
 from node_manager.drivers.base import Driver
@@ -31,6 +32,7 @@ from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
 from node_manager.slots.loading import NodeParts
 from node_manager.trials.mirrors import MirrorFindings, Mirrors
+from node_manager.trials.together import together
 from udo_protocol.errors import Conflict, SlotBroken
 from udo_protocol.state import dead_letters, untrusted
 
@@ -50,8 +52,9 @@ class Manager:
         self._node = NodeParts(settings, self.servers, self.instances, self.pool)
         self.deployments = Deployments(self._node, self.images)
         self.mirrors = Mirrors(self._node)
-        self.canaries = Canaries(self._node, self.deployments, self.mirrors)
-        self.updates = Updates(settings.node, self.deployments, self.mirrors, self.canaries, self._prune)
+        self.scaling = Scaling(self._node, self.deployments)
+        self.canaries = Canaries(self.deployments, self.scaling, self.mirrors)
+        self.updates = Updates(settings.node, self.deployments, self.mirrors, self.scaling, self._prune)
         self.homes = Homes(settings.node, catalogue, lambda: self.servers.connect("state"))
         self.lanes = Lanes(self._node, self.deployments, self.images, self.homes, catalogue)
         self._lock_fd = -1
@@ -66,7 +69,7 @@ class Manager:
         """Adopt what a former manager left, then bring about what is wanted."""
         self.images.clean()
         self.servers.start()
-        adoption.adopt(self._node, self.images, self.deployments, self.canaries, self.lanes, self.mirrors)
+        adoption.adopt(self._node, self.images, self.deployments, self.scaling, self.lanes, self.mirrors)
 
     def stop(self) -> None:
         """Stop all instances and servers; what is wanted stays on disk for the next start."""
@@ -130,7 +133,7 @@ class Manager:
         try:
             with contextlib.closing(self.servers.connect("state")) as state:
                 (sessions,) = untrusted.read(state, ("HLEN", f"{deployment.slot.prefix}sessions"))
-                letters = sum(dead_letters.count(state, s.prefix) for s in (deployment.slot, *deployment.pinned.values()))
+                letters = sum(dead_letters.count(state, s.prefix) for s in deployment.slots)
         except SlotBroken as e:
             raise Conflict(f"what deployment {name!r} holds cannot be counted and would be lost: {e}. Use --drop-state") from None
         if letters:
@@ -145,4 +148,5 @@ class Manager:
         """Let a version answer beside the serving one, on this node, and tell what differs. What serves is not touched."""
         deployment = self.deployments.find(name)
         wanted = self.deployments.wanted(deployment, version, digest)
-        yield from self.mirrors.run(deployment.slot, wanted, for_s, examples, stop)
+        each = -(-examples // len(deployment.own))
+        yield from together([self.mirrors.run(slot, wanted, for_s, each, stop) for slot in deployment.own], stop)

@@ -284,7 +284,7 @@ class Reconciler:
             manager.canaries.end(name, update["digest"] if update else "")
         if update is not None:
             return self._update(wish, update)
-        version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
+        slots, version, digest, config = wish.get("slots", 1), wish["version"], wish["digest"], dict(wish["config"])
         try:
             deployment = manager.deployments.find(name)
         except NotFound:
@@ -296,6 +296,7 @@ class Reconciler:
             manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
         else:
             manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
+        manager.scaling.scale(name, slots, _DEPLOY_WAIT_S)
         manager.lanes.unserved.pop(name, None)
         self._report(wish, "answering")
         return True

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "push": ("push", "Check, package and upload an operator version."),
     "deploy": ("deploy", "Make an operator version callable under a name."),
     "update": ("update", "Replace a deployment's version while queries run."),
+    "scale": ("scale", "Give a deployment more or fewer slots on each node."),
     "rollback": ("rollback", "Go back to a former version while queries run."),
     "undeploy": ("undeploy", "Remove a deployment."),
     "ls": ("ls", "List operators or deployments."),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 # Units of state, routing and migration of a keyed deployment, unless it is deployed with another number: many more than slots as a rule,
 # few enough that END names them in passing. Balancing wants thousands; as many as END can name at most, 3 bytes each, in a header.
 KEY_GROUPS, MOST_KEY_GROUPS = 128, 1 << 15
+# Of a deployment on a node; each is a process of its own.
+MOST_SLOTS = 64
 # A session's runs are ordered by when they were planned; so many places are there for runs that were planned in one ms, which is what a
 # query restarted from the same DataFrame is. With 2048 the order is exact in Lua and in JSON (below 2^53) until the year 2109.
 RUNS_OF_A_PLAN = 2048

@@ -155,4 +155,4 @@ class DeadLetters:
 
 
 def _slots(deployment: NodeDeployment) -> list[int]:
-    return [s.number for s in (deployment.slot, *deployment.pinned.values()) if s is not None]
+    return [s.number for s in deployment.slots]

@@ -7,9 +7,9 @@ from collections import defaultdict
 
 import structlog
 
-from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments
 from node_manager.deployments.lanes import Lanes
+from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import Images
 from node_manager.instances.instances import Instance, InstanceConfig
 from node_manager.slots.loading import NodeParts, Wanted
@@ -21,7 +21,7 @@ from udo_protocol.queue import slot as log
 _log = structlog.get_logger()
 
 
-def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: Canaries, lanes: Lanes, mirrors: Mirrors) -> None:
+def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Scaling, lanes: Lanes, mirrors: Mirrors) -> None:
     """Find the instances that run, and bring each deployment of the node's file about with those of its slots; others are stopped."""
     running = node.instances.recover()
     node.pool.start([i for i in running if not i.record and i.life.state == "warm"])
@@ -51,7 +51,7 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: C
                 slot.adopt(instance, Wanted(image, config))
         return bool(left)
 
-    for deployment, beside in deployments.load():
+    for deployment, more, leaving in deployments.load():
         config = InstanceConfig.parse(deployment.config)
         take(deployment.slot, config)
         for digest, number in list(deployment.numbers.items()):
@@ -59,17 +59,21 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, canaries: C
                 take(lanes.slot(deployment, digest, number), config)
             else:  # it is started again, under a new number, at the next request
                 del deployment.numbers[digest]
-        for number in beside:
-            slot = canaries.slot(deployment, number)
+        for number in more:
+            slot = deployment.more[number] = scaling.new(deployment, number)
+            take(slot, config)
+        for number in leaving:
+            slot = deployment.beside[number] = scaling.new(deployment, number, pinned="canary")
             if take(slot, config):
                 deployment.adopted.add(number)
             else:
-                canaries.follow(deployment, only=slot)
+                scaling.follow(deployment, only=slot)
     for strays in assigned.values():
         for instance in strays:
             node.instances.stop(instance, node.settings.stop_grace_s)
     for deployment in deployments.all():
         try:
-            deployment.slot.serve(deployments.serving(deployment))
+            for slot in deployment.own:
+                slot.serve(deployments.serving(deployment))
         except UdoError as e:  # without the image and the registry it is left as it is
             _log.warning("wanted version is not available", deployment=deployment.name, version=deployment.version, error=str(e))

@@ -1,13 +1,12 @@
-"""The canaries of a node's deployments: begun, ended, and what their slots serve afterwards."""
+"""The canaries of a node's deployments: begun and ended."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from node_manager.deployments.deployments import Deployments, NodeDeployment
-from node_manager.slots.loading import NodeParts, Wanted
-from node_manager.slots.slot import Slot
+from node_manager.deployments.scaling import Scaling
+from node_manager.slots.loading import Wanted
 from node_manager.trials.canaries import Canary
 from node_manager.trials.keyed_canaries import KeyedCanary
 from node_manager.trials.mirrors import Mirrors
@@ -17,8 +16,8 @@ from udo_protocol.errors import UdoError
 class Canaries:
     """The canaries of one node. Methods may be called from any thread."""
 
-    def __init__(self, node: NodeParts, deployments: Deployments, mirrors: Mirrors) -> None:
-        self._node, self._deployments, self._mirrors = node, deployments, mirrors
+    def __init__(self, deployments: Deployments, scaling: Scaling, mirrors: Mirrors) -> None:
+        self._deployments, self._scaling, self._mirrors = deployments, scaling, mirrors
         self._lock = deployments.lock
 
     def running(self) -> list[tuple[str, Canary | KeyedCanary]]:
@@ -42,13 +41,14 @@ class Canaries:
             deployment.canary = None
             slot = next((s for s in deployment.beside.values() if s.number in deployment.adopted and s.wanted == wanted), None)
             if slot is None:
-                slot = self.slot(deployment, deployment.take_number())
+                slot = self._scaling.new(deployment, pinned="canary")
+                deployment.beside[slot.number] = slot
                 self._deployments.save()
                 slot.serve(wanted)
         try:
             slot.wait_serving(wanted.ready_timeout_s)
         except UdoError:
-            self._retire(deployment, slot)
+            self._scaling.remove(deployment, slot)
             raise
         with self._lock:
             deployment.canary = Canary(update_id, wanted.image.manifest.version, wanted.image.digest, percent, slot)
@@ -72,7 +72,7 @@ class Canaries:
         with self._lock:
             deployment.canary = None
             deployment.adopted.clear()
-        self.follow(deployment, going_to)
+        self._scaling.follow(deployment, going_to)
 
     def end_keyed(self, deployment: NodeDeployment) -> None:
         """One of a keyed deployment ends."""
@@ -83,32 +83,3 @@ class Canaries:
         with self._lock:
             if deployment.canary is canary:
                 deployment.canary = None
-
-    def follow(self, deployment: NodeDeployment, going_to: str = "", only: Slot | None = None) -> None:
-        """Slots of former canaries serve what the deployment serves."""
-        with self._lock:
-            running = deployment.canary.slot if deployment.canary else None
-            slots = [s for s in deployment.beside.values() if s is not running and only in (None, s)]
-        if not slots:
-            return
-        with contextlib.suppress(UdoError):  # one that is stopped just now
-            wanted = self._deployments.serving(deployment)
-            for slot in slots:
-                if slot.wanted is None or (slot.wanted.image.digest != going_to and slot.wanted != wanted):
-                    slot.serve(wanted)
-
-    def slot(self, deployment: NodeDeployment, number: int) -> Slot:
-        """A slot of a canary. It is removed when the canary is over and it has no lanes."""
-
-        def idle(slot: Slot) -> None:
-            if deployment.canary is None or deployment.canary.slot is not slot:
-                self._retire(deployment, slot)
-
-        slot = deployment.beside[number] = Slot(self._node, deployment.name, number, pinned="canary", on_idle=idle)
-        return slot
-
-    def _retire(self, deployment: NodeDeployment, slot: Slot) -> None:
-        with self._lock:
-            deployment.beside.pop(slot.number, None)
-            self._deployments.save()
-        slot.stop(drop=True)

@@ -37,13 +37,14 @@ class NodeDeployment:
     next_number: int = PINNED_FROM  # never used twice: the keys of a retired slot may still be on their way out
     epochs: dict[str, str] = field(default_factory=dict)
     canary: Canary | KeyedCanary | None = None
-    beside: dict[int, Slot] = field(default_factory=dict)  # of canaries, also of former ones that lanes are still open to
+    more: dict[int, Slot] = field(default_factory=dict)  # its own beside the first: new lanes are shared out among them
+    beside: dict[int, Slot] = field(default_factory=dict)  # a canary's, and those that only answer the lanes they have
     adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
 
     def record(self) -> dict[str, Any]:
         """The record on disk."""
         names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number")
-        return {**{k: getattr(self, k) for k in names}, "beside": list(self.beside)}
+        return {**{k: getattr(self, k) for k in names}, "more": list(self.more), "beside": list(self.beside)}
 
     def take_number(self) -> int:
         """Of a new slot."""
@@ -51,9 +52,14 @@ class NodeDeployment:
         return self.next_number - 1
 
     @property
+    def own(self) -> list[Slot]:
+        """The slots that serve the deployment's version, slot 0 first."""
+        return [self.slot, *self.more.values()]
+
+    @property
     def slots(self) -> list[Slot]:
         """All slots of the deployment, its own first."""
-        return [self.slot, *self.pinned.values(), *self.beside.values()]
+        return [*self.own, *self.pinned.values(), *self.beside.values()]
 
     @property
     def digests(self) -> set[str]:
@@ -71,12 +77,12 @@ class Deployments:
         self.closed = False
         self.lock = RLock()
 
-    def load(self) -> Iterator[tuple[NodeDeployment, list[int]]]:
-        """Take over those on disk, one by one; with the numbers of its canaries' slots."""
+    def load(self) -> Iterator[tuple[NodeDeployment, list[int], list[int]]]:
+        """Take over those on disk, one by one; with the numbers of its `more` and `beside` slots."""
         for record in (read_json(self._settings.wanted) or {}).get("deployments", []):
-            beside, name = record.pop("beside", []), record["name"]
+            more, beside, name = record.pop("more", []), record.pop("beside", []), record["name"]
             deployment = self._by_name[name] = NodeDeployment(**record, slot=Slot(self._node, name, 0))
-            yield deployment, beside
+            yield deployment, more, beside
 
     def new(self, name: str, image: OperatorImage, config: dict[str, Any], source: str) -> NodeDeployment:
         """One that this image is to serve. Unavailable while the node stops: a slot made now would outlive it."""
@@ -131,9 +137,16 @@ class Deployments:
         raise NotFound(f"no deployment {name!r} on node {self._settings.node}{there} Deploy it with: udo deploy {name}")
 
     def condition(self, name: str) -> tuple[str, str] | None:
-        """How the deployment's own slot fares now (Slot.condition); None if there is no such deployment."""
+        """How the deployment's own slots fare now (Slot.condition): the first that does not answer; None if there is no such deployment."""
         deployment = self.get(name)
-        return deployment.slot.condition() if deployment else None
+        if deployment is None:
+            return None
+        found = [(slot.number, slot.condition()) for slot in deployment.own]
+        worst = next(((number, c) for number, c in found if c is None or c[0] != "answering"), found[0])
+        if worst[1] is None or len(found) == 1:
+            return worst[1]
+        state, why = worst[1]
+        return state, f"slot {worst[0]} of {len(found)}: {why}" if why else ""
 
     def image(self, deployment: NodeDeployment, version: str, digest: str) -> OperatorImage:
         """A version of its operator, pulled if need be."""

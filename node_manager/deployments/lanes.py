@@ -107,7 +107,19 @@ class Lanes:
     def _own_or_canary(self, deployment: NodeDeployment) -> Slot:
         with self._deployments.lock:
             canary = deployment.canary
-            return canary.slot if canary is not None and canary.takes() else deployment.slot
+            if canary is not None and canary.takes():
+                return canary.slot
+            return self._least_loaded(deployment.own)
+
+    def _least_loaded(self, own: list[Slot]) -> Slot:
+        """Of the slots that answer, the one with the fewest lanes; of several the one that was chosen the longest ago."""
+        answering = [slot for slot in own if slot.view().owner] or own
+        if len(answering) > 1:
+            with contextlib.closing(self._node.servers.connect("queue")) as queue:
+                lanes = dict(zip(answering, log.open_lanes(queue, [slot.prefix for slot in answering]), strict=True))
+            answering.sort(key=lambda slot: (lanes[slot], slot.chosen_at))
+        answering[0].chosen_at = time.monotonic()
+        return answering[0]
 
     def _epoch(self, deployment: NodeDeployment, session: str, epoch: int) -> str:
         if deployment.source == "registry" and self._catalogue is not None:

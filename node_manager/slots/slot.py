@@ -53,6 +53,7 @@ class Slot(SlotThread):
         super().__init__(node, deployment, number)
         self.pinned = pinned
         self.used_at = time.monotonic()
+        self.chosen_at = 0.0  # for a lane
         self._on_idle = on_idle
         self._ended: Future[None] = Future()
         self._ownership = Ownership(self)

@@ -42,8 +42,8 @@ _KEPT_BYTES = 64 << 20
 # The comparing instance runs at this niceness: whatever else wants the processor goes first (measured: benchmarks diff).
 _NICE = 19
 # Numbers of a report that something is decided by.
-_COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
-_COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
+COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
+COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
 # Keys of a comparing instance.
 _OWN_KEYS = ("served", "servedbytes", "compared", "differ", "stats", "ready", "bell")
 # Examples handed on at once: below what a message may hold.
@@ -80,7 +80,7 @@ def outcome(report: dict[str, Any]) -> str:
 def _findings(text: bytes, key: str) -> dict[str, Any]:
     """What a comparing instance says it has found; SlotBroken unless it is of the form of udo_runtime.engine.comparison.Findings."""
     found = untrusted.document(text, key)
-    for name in _COUNTED:
+    for name in COUNTED:
         if type(count := found.get(name, 0)) not in (int, float):
             raise untrusted.broken(key, f"{name} to be a number", count)
         untrusted.measure(count, key)

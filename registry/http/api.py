@@ -108,6 +108,13 @@ def undeploy(name: str) -> Response:
     return reply({})
 
 
+@routes.post("/deployments/<name>/scale")
+def scale(name: str) -> Response:
+    s, wish = services(), body(deployments.ScaleBody)
+    with s.store.write() as session:
+        return reply(deployments.describe(session, deployments.scale(session, caller(), name, wish.slots), s.presence(session)))
+
+
 @routes.post("/deployments/<name>/epochs")
 def bind_epoch(name: str) -> Response:
     wish = body(EpochBody)

@@ -69,6 +69,7 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("post", "/api/v1/deployments", "Deploy", (200, 201), (), deployments.NewDeployment),
     ("get", _DEPLOYMENT, "One deployment", (200,), (), None),
     ("delete", _DEPLOYMENT, "Undeploy; if it has state or dead letters, only with drop_state", (200,), ("drop_state",), None),
+    ("post", _DEPLOYMENT + "/scale", "Change the number of slots on each node", (200,), (), deployments.ScaleBody),
     ("post", _DEPLOYMENT + "/epochs", "The version that serves an epoch", (200,), (), "EpochBody"),
     ("get", _DEPLOYMENT + "/group-maps", "The home of each keyed session's state", (200,), (), None),
     ("post", _DEPLOYMENT + "/group-maps", "A node is about to serve a session", (200,), (), group_maps.ClaimBody),

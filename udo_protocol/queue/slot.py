@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -127,6 +127,11 @@ def slot_stats(queue: Connection, prefix: str) -> SlotStats:
     if bool(size) != bool(length):
         raise untrusted.broken(f"{p}bytes", f"the size of {length} frames", size)
     return SlotStats(base, emitted, as_int(found[2] or None), tail - emitted, size, lanes)
+
+
+def open_lanes(queue: Connection, prefixes: Sequence[str]) -> list[int]:
+    """How many lanes each of these slots has."""
+    return untrusted.read(queue, *(("SCARD", f"{p}lanes") for p in prefixes))
 
 
 def owner(queue: Connection, prefix: str) -> int:

@@ -83,6 +83,10 @@ class Registry(ContentClient):
         }
         return self._json("POST", "/api/v1/deployments", body, retry_s=BRIEFLY_S)
 
+    def scale(self, name: str, slots: int) -> Json:
+        """Let it have that many slots on each node; returns at once, nodes report into `deployment(name)["nodes"]`."""
+        return self._json("POST", f"/api/v1/deployments/{_q(name)}/scale", {"slots": slots}, retry_s=BRIEFLY_S)
+
     def undeploy(self, name: str, *, drop_state: bool = False) -> None:
         """Remove a deployment; nodes stop its instances. A keyed one takes its state along: Conflict without `drop_state`."""
         self._json("DELETE", f"/api/v1/deployments/{_q(name)}{'?drop_state=true' if drop_state else ''}")
