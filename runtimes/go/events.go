@@ -141,18 +141,19 @@ func names[V any](columns map[string]V) string {
 // builder gathers emitted rows.
 type builder struct {
 	schema *arrow.Schema
+	fields []arrow.Field // those of the schema, which copies them each time
 	rows   *array.RecordBuilder
 }
 
 func builderOf(schema *arrow.Schema) *builder {
-	return &builder{schema, array.NewRecordBuilder(memory.DefaultAllocator, schema)}
+	return &builder{schema, schema.Fields(), array.NewRecordBuilder(memory.DefaultAllocator, schema)}
 }
 
 func (b *builder) append(row Row) {
-	if len(row) != b.schema.NumFields() {
+	if len(row) != len(b.fields) {
 		panic(SchemaError{fmt.Sprintf("expected an event with the columns %s; the operator answered %s", names(columnsOf(b.schema)), names(row))})
 	}
-	for i, f := range b.schema.Fields() {
+	for i, f := range b.fields {
 		value, ok := row[f.Name]
 		if !ok {
 			panic(SchemaError{fmt.Sprintf("the answer lacks the column %q; it has: %s", f.Name, names(row))})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
@@ -70,6 +70,12 @@ unpack_tuples = partial(msgpack.unpackb, timestamp=3, use_list=False, ext_hook=_
 def unpack_all(raws: Iterable[bytes], count: int) -> list[Any]:
     """Many values as one array: 75 instead of 300 ns each."""
     return unpack(b"".join((b"\xdd", count.to_bytes(4, "big"), *raws)))  # type: ignore[no-any-return]
+
+
+def unpack_each(raws: Sequence[bytes], mark: bytes) -> list[Any]:
+    """The same of values that nobody has looked at yet; behind each stands `mark`, which is packed as well."""
+    joined = mark.join(raws) + mark
+    return unpack(b"".join((b"\xdd", (2 * len(raws)).to_bytes(4, "big"), joined)))  # type: ignore[no-any-return]
 
 
 def timed_only(timers: Mapping[str, Collection[bytes]], values: Values) -> int:

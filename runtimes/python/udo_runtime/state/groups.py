@@ -7,7 +7,7 @@ touched an ENDed group, the ENDed values as a `candidate`. Each rule closes a ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from udo_protocol.errors import TwoProducers
@@ -216,6 +216,27 @@ class Group:
             for key, raw in zip(keys, raws, strict=True):
                 undo.setdefault(key, raw)
 
+    def replace(self, packed: Mapping[Any, bytes | None]) -> None:
+        """The packed states of keys that are not open; None: there is none."""
+        values, undo = self.values, self.undo
+        old = {key: values.get(key) for key in packed}
+        undo.update(old if undo.keys().isdisjoint(old) else {key: value for key, value in old.items() if key not in undo})
+        self._replace(packed, old.values())
+
+    def _replace(self, packed: Mapping[Any, bytes | None], old: Collection[bytes | None]) -> None:
+        """Put these in place of the `old` ones."""
+        if None in old or None in packed.values():
+            for key, value in packed.items():
+                self._put(key, value)
+            return
+        changed = {key: new for (key, new), was in zip(packed.items(), old, strict=True) if new != was}
+        if self.originals is not None:
+            for key in changed:
+                self.originals.setdefault(key, self.values[key])
+        self.values.update(changed)
+        self.dirty.update(changed)
+        self.size += sum(map(len, packed.values())) - sum(map(len, old))  # type: ignore[arg-type]
+
     def settle(self, *, close: bool = False) -> None:
         """Pack what is open; with `close` forget it too: the next epoch opens its keys anew."""
         live, opened = self.live, self._opened
@@ -223,17 +244,8 @@ class Group:
             return
         packed = list(map(pack, live.values()))
         if packed != opened:
-            if None in opened or EMPTY in packed:
-                for key, value in zip(live, packed, strict=True):
-                    self._put(key, None if value == EMPTY else value)
-            else:  # no key comes or goes
-                changed = {k: new for k, new, old in zip(live, packed, opened, strict=True) if new != old}
-                if self.originals is not None:
-                    for key in changed:
-                        self.originals.setdefault(key, self.values[key])
-                self.values.update(changed)
-                self.dirty.update(changed)
-                self.size += sum(map(len, packed)) - sum(map(len, opened))  # type: ignore[arg-type]
+            states = packed if EMPTY not in packed else [None if value == EMPTY else value for value in packed]
+            self._replace(dict(zip(live, states, strict=True)), opened)
         if TIMERS in live:
             self.waiting = timed_only(live[TIMERS], self.values)
         if close:
