@@ -1,0 +1,96 @@
+"""The conformance operator in Python (docs/operator-protocol.md, Conformance): `udo conformance python python_operator.py`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+from udo_runtime import Operator
+from udo_runtime.served.serve import serve
+
+
+class Opened(Operator):
+    """Opening fails when it is told to."""
+
+    def open(self, ctx: Any) -> None:
+        if os.environ.get("UDO_CONFORMANCE_OPEN") == "fails":
+            raise RuntimeError("no model")
+
+
+class Forward(Opened):
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> pa.RecordBatch:
+        return batch
+
+
+class Each(Opened):
+    def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
+        yield dict(event)
+
+
+class Events(Opened):
+    def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
+        do, n = event["do"], event["n"]
+        match do:
+            case "none":
+                return
+            case "twice":
+                yield {"n": n + 1}
+            case "log":
+                ctx.log.info("log %d", n)
+            case "print":
+                print("print", n, flush=True)
+            case "raise":
+                raise ValueError(f"raise {n}")
+            case "wrong":
+                yield {"n": "text"}
+            case "sleep":
+                time.sleep(n / 1000)
+            case "hang":
+                while True:
+                    time.sleep(60)
+            case "exit":
+                os._exit(3)
+            case "memory":
+                taken = []
+                while True:
+                    taken.append(b"x" * (1 << 24))
+        yield {"n": n + 1}
+
+
+class Keyed(Opened):
+    def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
+        state, n, at = ctx.state, event["n"], event["at"]
+        match event["do"]:
+            case "count":
+                state["n"] = state.get("n", 0) + n
+                yield {"k": event["k"], "n": state["n"], "at": None}
+            case "get":
+                yield {"k": event["k"], "n": state.get("n"), "at": None}
+            case "clear":
+                state.clear()
+            case "timer":
+                ctx.timer(at)
+            case "expire":
+                ctx.expire(at)
+            case "watermark":
+                yield {"k": event["k"], "n": None, "at": ctx.watermark}
+            case "raise":
+                state["n"] = state.get("n", 0) + 1000
+                ctx.timer(at)
+                raise ValueError(f"raise {n}")
+
+    def on_timer(self, key: Any, at: Any, ctx: Any) -> Iterable[dict[str, Any]]:
+        ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"k": key, "n": ctx.state["n"], "at": at}
+
+    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+        return {**old, "n": old["n"] * 10, "from": from_version}
+
+
+ROLES = {"forward": Forward, "each": Each, "events": Events, "keyed": Keyed, "keyed_batches": Keyed}
+
+if __name__ == "__main__":
+    serve(ROLES[os.environ["UDO_CONFORMANCE"]]())
