@@ -48,25 +48,9 @@ class Group:
     """See the module. Values stay bytes until a key is opened; an open key's state is a plain dict in `live`."""
 
     __slots__ = (
-        "_durable",
-        "_keys",
-        "_opened",
-        "_undo",
-        "_values",
-        "candidate",
-        "dirty",
-        "ended",
-        "former",
-        "label",
-        "live",
-        "originals",
-        "partition",
-        "size",
-        "stored",
-        "touched",
-        "versions",
-        "waiting",
-    )
+        "_durable", "_keys", "_opened", "_undo", "_values", "candidate", "dirty", "ended", "former", "label", "live", "originals",
+        "partition", "size", "stored", "touched", "versions", "waiting"
+    )  # fmt: skip
 
     def __init__(self, versions: Versions | None = None) -> None:
         self.versions = versions  # None: values are left as they are
@@ -209,18 +193,17 @@ class Group:
         raws = list(map(self.values.get, keys))
         live.update(zip(keys, unpack_all([r or EMPTY for r in raws], len(raws)), strict=True))
         self._opened += raws
+        self._remember(dict(zip(keys, raws, strict=True)))
+
+    def _remember(self, old: Delta) -> None:
+        """For undo; what was opened, or replaced, before in this epoch is known."""
         undo = self.undo
-        if undo.keys().isdisjoint(keys):
-            undo.update(zip(keys, raws, strict=True))
-        else:  # opened and closed before in this epoch
-            for key, raw in zip(keys, raws, strict=True):
-                undo.setdefault(key, raw)
+        undo.update(old if undo.keys().isdisjoint(old) else {key: value for key, value in old.items() if key not in undo})
 
     def replace(self, packed: Mapping[Any, bytes | None]) -> None:
         """The packed states of keys that are not open; None: there is none."""
-        values, undo = self.values, self.undo
-        old = {key: values.get(key) for key in packed}
-        undo.update(old if undo.keys().isdisjoint(old) else {key: value for key, value in old.items() if key not in undo})
+        old = dict(zip(packed, map(self.values.get, packed), strict=True))
+        self._remember(old)
         self._replace(packed, old.values())
 
     def _replace(self, packed: Mapping[Any, bytes | None], old: Collection[bytes | None]) -> None:
