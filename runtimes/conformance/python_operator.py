@@ -12,7 +12,7 @@ from udo_runtime import Operator
 from udo_runtime.served.serve import serve
 
 
-class Opened(Operator):
+class ConformanceOperator(Operator):
     """Opening fails when it is told to."""
 
     def open(self, ctx: Any) -> None:
@@ -20,17 +20,17 @@ class Opened(Operator):
             raise RuntimeError("no model")
 
 
-class Forward(Opened):
+class Forward(ConformanceOperator):
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> pa.RecordBatch:
         return batch
 
 
-class Each(Opened):
+class Each(ConformanceOperator):
     def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
         yield dict(event)
 
 
-class Events(Opened):
+class Events(ConformanceOperator):
     def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
         do, n = event["do"], event["n"]
         match do:
@@ -60,7 +60,7 @@ class Events(Opened):
         yield {"n": n + 1}
 
 
-class Keyed(Opened):
+class Keyed(ConformanceOperator):
     def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
         state, n, at = ctx.state, event["n"], event["at"]
         match event["do"]:

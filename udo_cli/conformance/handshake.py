@@ -8,7 +8,7 @@ import signal
 import psutil
 
 from udo_cli.conformance.cases import Open, case
-from udo_cli.conformance.player import KEYED, STOP_S, Failed, Mismatch, require
+from udo_cli.conformance.player import KEYED, STOP_S, AnsweredFailure, Mismatch, require
 from udo_cli.conformance.schemas import EVENTS, KEYED_BOTH, N, events
 from udo_protocol.proto import operator_pb2 as pb
 
@@ -51,7 +51,7 @@ def open_fails(open_: Open) -> None:
         with open_(role, UDO_CONFORMANCE_OPEN="fails") as p:
             try:
                 p.start(schemas, keyed)
-            except Failed as e:
+            except AnsweredFailure as e:
                 require("its message", True, "no model" in e.failure.message)
                 require("has a trace", True, bool(e.failure.trace))
             else:
@@ -72,7 +72,7 @@ def unknown_request(open_: Open) -> None:
         try:
             reply = p.ask(request)
             raise Mismatch(f"expected Failure, got {reply.message.WhichOneof('kind')}")
-        except Failed:
+        except AnsweredFailure:
             pass
         require("the next answer", [2], p.data(events(("add", 1))).column(0).to_pylist())
 

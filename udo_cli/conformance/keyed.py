@@ -10,7 +10,7 @@ from typing import Any
 from udo_runtime.state.codec import pack, unpack
 
 from udo_cli.conformance.cases import Open, case
-from udo_cli.conformance.player import KEYED, Failed, Known, Mismatch, require
+from udo_cli.conformance.player import KEYED, AnsweredFailure, Known, Mismatch, require
 from udo_cli.conformance.schemas import KEYED_BOTH, answers, keyed
 
 _AT = 1_700_000_000_000_000
@@ -90,7 +90,7 @@ def raises(open_: Open) -> None:
     with open_("keyed", KEYED_BOTH, KEYED) as p:
         try:
             p.keyed(keyed(("a", "count", 1, None), ("a", "raise", 7, _AT)), [Known("a", _n(1))])
-        except Failed as e:
+        except AnsweredFailure as e:
             require("its message", True, "raise 7" in e.failure.message)
             require("its row", 1, e.failure.row if e.failure.HasField("row") else None)
         else:

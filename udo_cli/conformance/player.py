@@ -35,7 +35,7 @@ class Mismatch(Exception):
     """The operator did something else than the case asks for."""
 
 
-class Failed(Exception):
+class AnsweredFailure(Exception):
     """It answered Failure."""
 
     def __init__(self, failure: pb.Failure) -> None:
@@ -106,7 +106,7 @@ class Player:
         require("the reply to Start", "ready", reply.message.WhichOneof("kind"))
 
     def ask(self, message: pb.Message, tables: Sequence[Table] = (), deadline: float | None = None) -> Received:
-        """Its reply; Failed if that is a Failure."""
+        """Its reply; AnsweredFailure if that is a Failure."""
         self.send(message, tables)
         return self.reply(deadline)
 
@@ -129,7 +129,7 @@ class Player:
             self.logs.append((reply.message.log.level, reply.message.log.message))
         require("the id of the reply", number or self._id, reply.message.id)
         if kind == "failure":
-            raise Failed(reply.message.failure)
+            raise AnsweredFailure(reply.message.failure)
         return reply
 
     # -- stateless ---------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Player:
         """The Failure that it answers to stateless events."""
         try:
             rows = self.data(batch)
-        except Failed as e:
+        except AnsweredFailure as e:
             return e.failure
         raise Mismatch(f"expected Failure, got an answer of {rows.num_rows} rows")
 
@@ -203,7 +203,7 @@ def _keys(keys: Sequence[Known]) -> pa.RecordBatch:
 def said(e: Exception) -> str:
     """Why a case failed."""
     match e:
-        case Mismatch() | Failed():
+        case Mismatch() | AnsweredFailure():
             return str(e)
         case Gone():
             return "it ended, or closed its connection"

@@ -16,7 +16,7 @@ from udo_runtime.child.wire import Gone
 from udo_runtime.state.codec import pack
 
 from udo_cli.conformance.cases import CASES, Case
-from udo_cli.conformance.player import Failed, Known, Mismatch, Player, said
+from udo_cli.conformance.player import AnsweredFailure, Known, Mismatch, Player, said
 from udo_cli.conformance.schemas import EVENTS, KEYED_BOTH, KEYED_IN, N
 from udo_protocol.errors import UdoError
 
@@ -50,7 +50,7 @@ def run(command: Sequence[str], timeout_s: float, chosen: str = "") -> Iterator[
         try:
             case.run(opened)
             why = ""
-        except (Mismatch, Failed, Gone, UdoError, pa.ArrowException, ValueError, KeyError, TypeError) as e:
+        except (Mismatch, AnsweredFailure, Gone, UdoError, pa.ArrowException, ValueError, KeyError, TypeError) as e:
             why = said(e)
         yield Result(case, (time.perf_counter() - started) * 1000, why, opened.lines if why else "")
 
@@ -94,7 +94,7 @@ def frames(command: Sequence[str], timeout_s: float) -> dict[str, float]:
         ("10,000 events of 1,000 keys, one by one", "keyed", KEYED_BOTH, both, lambda p: p.keyed(counted, keys)),
         ("10,000 events of 1,000 keys, batches", "keyed_batches", KEYED_BOTH, both, lambda p: p.keyed(counted, keys)),
     ):
-        with contextlib.suppress(Mismatch, Failed, Gone, UdoError), open_(role, schemas, keyed_as) as p:
+        with contextlib.suppress(Mismatch, AnsweredFailure, Gone, UdoError), open_(role, schemas, keyed_as) as p:
             found[name] = _median_us(p, ask)
     return found
 

@@ -16,7 +16,7 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.body import validated
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost
-from udo_runtime.child.keys import Changes, Keys, changes, distinct
+from udo_runtime.child.keys import Changes, StoredKeys, changes, distinct
 from udo_runtime.child.processor import name
 from udo_runtime.child.wire import INDEX, TIMES, Received
 from udo_runtime.execution.bad_events import BadEvent, again, bad_row, empty, joined
@@ -32,7 +32,7 @@ from udo_runtime.state.session import Session
 Outcome: TypeAlias = tuple[pa.RecordBatch, list[BadEvent]]  # the answer, and the bad events
 
 
-class Unit(NamedTuple):
+class OneCall(NamedTuple):
     """One event or one due timer: what gives its answer, and itself as a bad event."""
 
     run: Callable[[], pa.RecordBatch]
@@ -45,7 +45,7 @@ class ChildOperator(Operator):
     def __init__(self, child: Child, output: pa.Schema) -> None:
         self._child, self._output = child, output
 
-    def events(self, ctx: KeyedContext, batch: pa.RecordBatch, index: pa.Array, keys: Keys) -> pa.RecordBatch:
+    def events(self, ctx: KeyedContext, batch: pa.RecordBatch, index: pa.Array, keys: StoredKeys) -> pa.RecordBatch:
         """The answer to events, each of the key that `index` says; states and timers of these are changed."""
         request = pb.Message(data=pb.Data(watermark_us=ctx._watermark_us))
         rows = pa.RecordBatch.from_arrays([index], schema=INDEX)
@@ -56,7 +56,7 @@ class ChildOperator(Operator):
             raise
         return self._take(ctx, reply, keys)
 
-    def timers(self, ctx: KeyedContext, due: Sequence[Due], index: list[int], keys: Keys) -> pa.RecordBatch:
+    def timers(self, ctx: KeyedContext, due: Sequence[Due], index: list[int], keys: StoredKeys) -> pa.RecordBatch:
         """The answer to timers, in this order, each of the key that `index` says."""
         assert ctx._watermark_us is not None, "timers fire by a watermark"
         request = pb.Message(timers=pb.Timers(watermark_us=ctx._watermark_us))
@@ -71,7 +71,7 @@ class ChildOperator(Operator):
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
         """One key's state."""
-        keys = Keys([None], [0], [pack(old)])
+        keys = StoredKeys([None], [0], [pack(old)])
         reply = self._child.ask(pb.Message(migrate=pb.Migrate(from_version=from_version)), [(pb.Part.KEYS, keys.table())])
         try:
             ((_, state, _),) = changes(reply, 1).states
@@ -79,7 +79,7 @@ class ChildOperator(Operator):
             raise self._child.blame(ProtocolError(f"migrate: expected one state: {e}")) from e
         return unpack(state) if state else {}
 
-    def _take(self, ctx: KeyedContext, reply: Received, keys: Keys) -> pa.RecordBatch:
+    def _take(self, ctx: KeyedContext, reply: Received, keys: StoredKeys) -> pa.RecordBatch:
         """Put what it says about states and timers in force, once all of it has been looked at; the answer."""
         try:
             if (kind := reply.message.WhichOneof("kind")) != "answer":
@@ -102,7 +102,7 @@ class ChildKeyedProcessor(KeyedProcessor):
             self._check_keys(batch)
             validated(batch)  # also its text, which is not looked at before: no operator is to get such as is none
             index, values, first = distinct([batch.column(n) for n in self._keyed.columns])
-            keys = Keys.of(session.groups, values, numbers.take(first).to_pylist())
+            keys = StoredKeys.of(session.groups, values, numbers.take(first).to_pylist())
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
             raise ProcessingError(explained(e)) from e
         return self._operator.events(self._ctx, batch, index, keys)
@@ -110,19 +110,19 @@ class ChildKeyedProcessor(KeyedProcessor):
     def _tolerant(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array, policy: Policy) -> Outcome:
         whole = partial(self._plain, session)
 
-        def unit(row: int) -> Unit:
+        def unit(row: int) -> OneCall:
             run = partial(whole, batch.slice(row, 1), numbers.slice(row, 1))
-            return Unit(run, lambda e: bad_row(batch, row, e, numbers[row].as_py()))
+            return OneCall(run, lambda e: bad_row(batch, row, e, numbers[row].as_py()))
 
         return self._by_policy(partial(whole, batch, numbers), map(unit, range(batch.num_rows)), policy)
 
     def _fired(self, due: list[Due]) -> Outcome:
-        def unit(row: int) -> Unit:
-            return Unit(partial(self._all, [due[row]]), lambda e: bad_timer(row, due[row], e))
+        def unit(row: int) -> OneCall:
+            return OneCall(partial(self._all, [due[row]]), lambda e: bad_timer(row, due[row], e))
 
         return self._by_policy(partial(self._all, due), map(unit, range(len(due))), self.policy)
 
-    def _by_policy(self, whole: Callable[[], pa.RecordBatch], units: Iterable[Unit], policy: Policy) -> Outcome:
+    def _by_policy(self, whole: Callable[[], pa.RecordBatch], units: Iterable[OneCall], policy: Policy) -> Outcome:
         """The answer, and the bad events. What fails has changed nothing, since its changes come with its answer."""
         try:
             try:
@@ -165,10 +165,12 @@ class ChildKeyedProcessor(KeyedProcessor):
         if timers:
             places = {packed: (row, n) for row, (packed, n) in enumerate({packed: n for _, _, n, packed in timers}.items())}
             values, numbers = [unpack_key(packed) for packed in places], [n for _, n in places.values()]
-            yield self._operator.timers(ctx, timers, [places[packed][0] for *_, packed in timers], Keys.of(ctx._groups, values, numbers))
+            yield self._operator.timers(
+                ctx, timers, [places[packed][0] for *_, packed in timers], StoredKeys.of(ctx._groups, values, numbers)
+            )
         for at_us, kind, n, packed in due:
             if kind == EXPIRY:
-                Keys.of(ctx._groups, [unpack_key(packed)], [n]).expire(ctx, at_us)
+                StoredKeys.of(ctx._groups, [unpack_key(packed)], [n]).expire(ctx, at_us)
 
 
 def _final(e: ProcessingError) -> bool:

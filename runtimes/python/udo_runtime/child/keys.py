@@ -32,7 +32,7 @@ class Changes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Keys:
+class StoredKeys:
     """Touched keys: values, groups, stored states; `groups` are those of the session."""
 
     values: list[Any]
@@ -40,7 +40,7 @@ class Keys:
     stored: list[bytes | None]
 
     @classmethod
-    def of(cls, groups: Mapping[int, Group], values: list[Any], numbers: list[int]) -> Keys:
+    def of(cls, groups: Mapping[int, Group], values: list[Any], numbers: list[int]) -> StoredKeys:
         """These keys, each in its group, which was touched before and has none of them open."""
         get = {n: groups[n].values.get for n in set(numbers)}
         return cls(values, numbers, [get[n](value) for value, n in zip(values, numbers, strict=True)])
