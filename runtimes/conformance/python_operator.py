@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from udo_runtime import Operator
 from udo_runtime.served.serve import serve
 
@@ -90,7 +92,25 @@ class Keyed(ConformanceOperator):
         return {**old, "n": old["n"] * 10, "from": from_version}
 
 
-ROLES = {"forward": Forward, "each": Each, "events": Events, "keyed": Keyed, "keyed_batches": Keyed}
+class Filter(ConformanceOperator):
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> pa.RecordBatch:
+        return batch.filter(pc.greater(batch.column("amount"), 500.0))
+
+
+class FilterEach(ConformanceOperator):
+    def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
+        if event["amount"] > 500.0:
+            yield event
+
+
+class Tally(ConformanceOperator):
+    def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"id": event["id"], "card": event["card"], "n": n}
+
+
+BENCHMARKED = {"filter": Filter, "filter_each": FilterEach, "tally": Tally, "tally_batches": Tally}
+ROLES = {**BENCHMARKED, "forward": Forward, "each": Each, "events": Events, "keyed": Keyed, "keyed_batches": Keyed}
 
 if __name__ == "__main__":
-    serve(ROLES[os.environ["UDO_CONFORMANCE"]]())
+    serve(ROLES[os.environ.get("UDO_CONFORMANCE") or sys.argv[-1]]())

@@ -185,6 +185,12 @@ func (keyedBatches) ProcessKeys(batch arrow.RecordBatch, keys []*operator.Key, c
 }
 
 func main() {
-	roles := map[string]any{"forward": forward{}, "each": each{}, "events": events{}, "keyed": keyed{}, "keyed_batches": keyedBatches{}}
-	operator.Run(roles[os.Getenv("UDO_CONFORMANCE")])
+	role := os.Getenv("UDO_CONFORMANCE")
+	if role == "" {
+		role = os.Args[len(os.Args)-1]
+	}
+	operator.Run(map[string]any{
+		"forward": forward{}, "each": each{}, "events": events{}, "keyed": keyed{}, "keyed_batches": keyedBatches{},
+		"filter": filter{}, "filter_each": filterEach{}, "tally": tally{}, "tally_batches": tallyBatches{},
+	}[role])
 }
