@@ -7,7 +7,7 @@ touched an ENDed group, the ENDed values as a `candidate`. Each rule closes a ho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from udo_protocol.errors import TwoProducers
@@ -193,32 +193,36 @@ class Group:
         raws = list(map(self.values.get, keys))
         live.update(zip(keys, unpack_all([r or EMPTY for r in raws], len(raws)), strict=True))
         self._opened += raws
-        self._remember(dict(zip(keys, raws, strict=True)))
-
-    def _remember(self, old: Delta) -> None:
-        """For undo; what was opened, or replaced, before in this epoch is known."""
-        undo = self.undo
-        undo.update(old if undo.keys().isdisjoint(old) else {key: value for key, value in old.items() if key not in undo})
+        self._remember(keys, raws)
 
     def replace(self, packed: Mapping[Any, bytes | None]) -> None:
         """The packed states of keys that are not open; None: there is none."""
-        old = dict(zip(packed, map(self.values.get, packed), strict=True))
-        self._remember(old)
-        self._replace(packed, old.values())
+        old = list(map(self.values.get, packed))
+        self._remember(packed.keys(), old)
+        self._replace(packed, list(packed.values()), old)
 
-    def _replace(self, packed: Mapping[Any, bytes | None], old: Collection[bytes | None]) -> None:
+    def _remember(self, keys: Collection[Any], raws: list[bytes | None]) -> None:
+        """What these keys had before the epoch, unless it is known from earlier in it."""
+        undo = self.undo
+        if undo.keys().isdisjoint(keys):
+            undo.update(zip(keys, raws, strict=True))
+        else:
+            for key, raw in zip(keys, raws, strict=True):
+                undo.setdefault(key, raw)
+
+    def _replace(self, keys: Iterable[Any], packed: Sequence[bytes | None], old: Sequence[bytes | None]) -> None:
         """Put these in place of the `old` ones."""
-        if None in old or None in packed.values():
-            for key, value in packed.items():
+        if None in old or None in packed:
+            for key, value in zip(keys, packed, strict=True):
                 self._put(key, value)
             return
-        changed = {key: new for (key, new), was in zip(packed.items(), old, strict=True) if new != was}
+        changed = {key: new for key, new, was in zip(keys, packed, old, strict=True) if new != was}
         if self.originals is not None:
             for key in changed:
                 self.originals.setdefault(key, self.values[key])
         self.values.update(changed)
         self.dirty.update(changed)
-        self.size += sum(map(len, packed.values())) - sum(map(len, old))  # type: ignore[arg-type]
+        self.size += sum(map(len, packed)) - sum(map(len, old))  # type: ignore[arg-type]
 
     def settle(self, *, close: bool = False) -> None:
         """Pack what is open; with `close` forget it too: the next epoch opens its keys anew."""
@@ -228,7 +232,7 @@ class Group:
         packed = list(map(pack, live.values()))
         if packed != opened:
             states = packed if EMPTY not in packed else [None if value == EMPTY else value for value in packed]
-            self._replace(dict(zip(live, states, strict=True)), opened)
+            self._replace(live, states, opened)
         if TIMERS in live:
             self.waiting = timed_only(live[TIMERS], self.values)
         if close:
