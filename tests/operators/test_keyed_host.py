@@ -15,8 +15,10 @@ from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor, Processed
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.codec import TIMERS, unpack
+from udo_runtime.state.codec import EXPIRES, TIMERS, columns, pack, pack_large, unpack
+from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
+from udo_runtime.state.versions import Versions
 
 from udo_cli.conformance.schemas import KEYED_BOTH, answers, keyed
 from udo_protocol.proto.frame_pb2 import Label
@@ -56,22 +58,26 @@ class Frames:
 
 
 @pytest.fixture
-def frames(tmp_path: Path) -> Iterator[Callable[[Policy], Frames]]:
-    """frames(policy) -> epochs of the conformance operator in Python, in the role `keyed`."""
-    there: list[ChildProcessor] = []
+def processor(tmp_path: Path) -> Iterator[ChildProcessor]:
+    """The conformance operator in Python, in the role `keyed`."""
+    env = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PATH": os.environ["PATH"], "UDO_CONFORMANCE": "keyed"}
+    launch = Launch((sys.executable, str(PYTHON)), str(tmp_path), str(tmp_path), env)
+    made = ChildProcessor(launch, KEYED_BOTH, MANIFEST, Context("t", "1"))
+    made.open()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def frames(processor: ChildProcessor) -> Callable[[Policy], Frames]:
+    """frames(policy) -> epochs of that operator."""
 
     def make(policy: Policy) -> Frames:
-        env = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PATH": os.environ["PATH"], "UDO_CONFORMANCE": "keyed"}
-        launch = Launch((sys.executable, str(PYTHON)), str(tmp_path), str(tmp_path), env)
-        there.append(ChildProcessor(launch, KEYED_BOTH, MANIFEST, Context("t", "1")))
-        there[-1].open()
-        run = there[-1].keyed(KeyedConfig(("k",), "at"))
+        run = processor.keyed(KeyedConfig(("k",), "at"))
         run.policy = policy
         return Frames(run)
 
-    yield make
-    for processor in there:
-        processor.close()
+    return make
 
 
 def test_a_bad_event_becomes_a_dead_letter_and_leaves_no_state_and_no_timer(frames: Callable[[Policy], Frames]) -> None:
@@ -93,6 +99,24 @@ def test_a_frame_that_fails_is_tried_again_and_fails_with_its_event(frames: Call
         epochs.events(("a", "count", 1, None), ("b", "raise", 7, S))
     assert (len(tries), '"k": "b"' in e.value.event) == (2, True)
     assert epochs.states == {}
+
+
+def test_the_states_of_a_group_are_migrated_in_one_request_and_keep_their_expirations(processor: ChildProcessor) -> None:
+    values = {f"k{n}": pack({"n": n, "note": "ü", **({EXPIRES: 5} if n == 7 else {})}) for n in range(5_000)}
+    versions = Versions(2, [1], processor.per_event.migrate, processor.migrate_all)
+    before = processor._child._id
+    group = Group.restore(None, pack_large(columns(1, {**values, TIMERS: pack({"t": {}})})), [], versions)
+    assert unpack(group.values["k7"]) == {"n": 70, "note": "ü", "from": 1, EXPIRES: 5}
+    assert all(unpack(group.values[f"k{n}"])["n"] == 10 * n for n in range(5_000)) and unpack(group.values[TIMERS]) == {"t": {}}
+    assert processor._child._id == before + 1
+
+
+def test_a_state_that_cannot_be_migrated_is_named(processor: ChildProcessor) -> None:
+    versions = Versions(2, [1], processor.per_event.migrate, processor.migrate_all)
+    group = Group.restore(None, pack_large(columns(1, {"a": pack({"n": 1}), "b": pack({"m": 1})})), [], versions)
+    with pytest.raises(ProcessingError, match=r"migrate\(\) from state version 1: KeyError") as e:
+        _ = group.values
+    assert e.value.event == '{"key": "b", "state": {"m": 1}}'
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(dead_letter=True)], ids=["fail", "dead_letter"])

@@ -17,18 +17,21 @@ from udo_protocol.formats.body import validated
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost
 from udo_runtime.child.keys import Changes, StoredKeys, changes, distinct
+from udo_runtime.child.packed import apart, together
 from udo_runtime.child.processor import name
 from udo_runtime.child.wire import INDEX, TIMES, Received
 from udo_runtime.execution.bad_events import BadEvent, again, bad_row, empty, joined
-from udo_runtime.execution.failure import ProcessingError, explained
+from udo_runtime.execution.failure import ProcessingError, event_text, explained
 from udo_runtime.execution.keyed import KeyedProcessor, bad_timer
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.timers import Due, KeyedContext, unpack_key
 from udo_runtime.sdk.api import Operator
-from udo_runtime.state.codec import EXPIRY, pack, unpack
+from udo_runtime.state.codec import EMPTY, EXPIRY, pack, unpack
 from udo_runtime.state.savepoint import Savepoint
 from udo_runtime.state.session import Session
 
+# Of a request to migrate states: large enough that its way costs nothing, far below what a message may hold.
+_MIGRATED_BYTES = 8 << 20
 Outcome: TypeAlias = tuple[pa.RecordBatch, list[BadEvent]]  # the answer, and the bad events
 
 
@@ -40,7 +43,7 @@ class OneCall(NamedTuple):
 
 
 class ChildOperator(Operator):
-    """The operator in its process; `migrate` is one call for each state."""
+    """The operator in its process."""
 
     def __init__(self, child: Child, output: pa.Schema) -> None:
         self._child, self._output = child, output
@@ -71,13 +74,33 @@ class ChildOperator(Operator):
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
         """One key's state."""
-        keys = StoredKeys([None], [0], [pack(old)])
-        reply = self._child.ask(pb.Message(migrate=pb.Migrate(from_version=from_version)), [(pb.Part.KEYS, keys.table())])
+        return unpack(self.migrate_all([None], [pack(old)], from_version)[0])  # type: ignore[no-any-return]
+
+    def migrate_all(self, keys: Sequence[Any], stored: Sequence[bytes], from_version: int) -> list[bytes]:
+        """Stored states of another version as this one's, in requests of bounded size."""
+        made: list[bytes] = []
+        while len(made) < len(stored):
+            first, size, last = len(made), 0, len(made)
+            while last < len(stored) and (last == first or size + len(stored[last]) <= _MIGRATED_BYTES):
+                size, last = size + len(stored[last]), last + 1
+            made += self._migrated(list(keys[first:last]), list(stored[first:last]), from_version)
+        return made
+
+    def _migrated(self, keys: list[Any], stored: list[bytes], from_version: int) -> list[bytes]:
+        asked = StoredKeys(keys, [0] * len(keys), list(stored))
         try:
-            ((_, state, _),) = changes(reply, 1).states
-        except (ProtocolError, ValueError) as e:
-            raise self._child.blame(ProtocolError(f"migrate: expected one state: {e}")) from e
-        return unpack(state) if state else {}
+            reply = self._child.ask(pb.Message(migrate=pb.Migrate(from_version=from_version)), [(pb.Part.KEYS, asked.table())])
+        except Failed as e:
+            row = e.row if e.row is not None and e.row < len(keys) else None
+            event = "" if row is None else event_text({"key": keys[row], "state": unpack(stored[row])})
+            raise ProcessingError(f"migrate() from state version {from_version}: {e}", e.traceback, event) from e
+        try:
+            states = {row: state for row, state, _ in changes(reply, len(keys)).states}
+            if len(states) != len(keys):
+                raise ProtocolError(f"migrate: expected {len(keys)} states, got {len(states)}")
+        except ProtocolError as e:
+            raise self._child.blame(e) from e
+        return [together(states[row], apart(was)[1]) or EMPTY for row, was in enumerate(stored)]
 
     def _take(self, ctx: KeyedContext, reply: Received, keys: StoredKeys) -> pa.RecordBatch:
         """Put what it says about states and timers in force, once all of it has been looked at; the answer."""

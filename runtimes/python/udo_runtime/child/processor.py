@@ -18,6 +18,7 @@ from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
     from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+    from udo_runtime.state.versions import MigrateAll
 
 
 class ChildProcessor(Processor):
@@ -36,6 +37,15 @@ class ChildProcessor(Processor):
         from udo_runtime.child.keyed import ChildOperator  # needs MessagePack, as keyed.py in execution
 
         return ChildOperator(self._child, self._output)
+
+    @property
+    def migrate_all(self) -> MigrateAll | None:
+        """A call for each state would be a request for each."""
+        if not self._is_keyed:
+            return None
+        from udo_runtime.child.keyed import ChildOperator
+
+        return ChildOperator(self._child, self._output).migrate_all
 
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
         """What runs keyed frames."""

@@ -94,8 +94,19 @@ def state_version(packed: bytes) -> int:
     return packed[1]
 
 
-def migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
-    """One key's packed state of another version as this one's; when it expires is the platform's and stays."""
+def migrated(versions: Versions | None, values: Delta, version: int) -> Delta:
+    """Packed states of a version as this one's; when they expire is the platform's and stays, as do timers."""
+    if versions is None or version == versions.version:
+        return values
+    former = {key: raw for key, raw in values.items() if raw is not None and key != TIMERS}
+    if not former:
+        return values
+    if in_one := versions.in_one(version):
+        return {**values, **dict(zip(former, in_one(list(former), list(former.values()), version), strict=True))}
+    return {**values, **{key: _migrated(versions, key, raw, version) for key, raw in former.items()}}
+
+
+def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
     state = unpack(raw)
     expires = state.pop(EXPIRES, None)
     new = versions.migrated(key, state, version)

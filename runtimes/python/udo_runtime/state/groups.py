@@ -267,12 +267,7 @@ class Group:
     def _read_columns(self, packed: bytes) -> Delta:
         version, keys, values = unpack_tuples(packed)
         delta: Delta = dict(zip(keys, values, strict=True))
-        versions = self.versions
-        if versions is not None and version != versions.version:
-            for key, raw in delta.items():
-                if raw is not None and key != TIMERS:
-                    delta[key] = migrated(versions, key, raw, version)
-        return delta
+        return migrated(self.versions, delta, version)
 
     def _lay(self, values: Values, packed: bytes) -> None:
         """Lay a stored piece over values."""
@@ -381,10 +376,7 @@ class Group:
 
     def fill(self, values: Mapping[bytes, bytes], version: int = 0) -> None:
         """A part of the stored values of this state version, by packed key; migrated if it is a former one."""
-        delta: Delta = dict(with_keys(values))
-        if (versions := self.versions) is not None and version != versions.version:
-            delta = {k: v if v is None or k == TIMERS else migrated(versions, k, v, version) for k, v in delta.items()}
-        self._apply(delta)
+        self._apply(migrated(self.versions, dict(with_keys(values)), version))
 
     def restored(self, epoch: int) -> None:
         """All is there: the values that `epoch` left; any run is newer, and what was before that epoch is not known."""
