@@ -136,7 +136,7 @@ class Player:
 
     def data(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The answer to stateless events."""
-        return self._answer(self.ask(pb.Message(data=pb.Data()), [(pb.Part.EVENTS, batch)]), 0).rows
+        return self.answered(pb.Data(), [(pb.Part.EVENTS, batch)], 0).rows
 
     def fails(self, batch: pa.RecordBatch) -> pb.Failure:
         """The Failure that it answers to stateless events."""
@@ -150,10 +150,11 @@ class Player:
 
     def keyed(self, batch: pa.RecordBatch, keys: Sequence[Known], watermark_us: int | None = None) -> Answer:
         """The answer to events, whose column `k` is one of the keys."""
-        rows = {known.key: row for row, known in enumerate(keys)}
-        index = pa.RecordBatch.from_pydict({"key": [rows[k] for k in batch.column("k").to_pylist()]}, schema=INDEX)
-        tables = [(pb.Part.EVENTS, batch), (pb.Part.INDEX, index), (pb.Part.KEYS, _keys(keys))]
-        return self._answer(self.ask(pb.Message(data=pb.Data(watermark_us=watermark_us)), tables), len(keys))
+        return self.answered(pb.Data(watermark_us=watermark_us), keyed_tables(batch, keys), len(keys))
+
+    def answered(self, data: pb.Data, tables: Sequence[Table], keys: int) -> Answer:
+        """The answer to a request that is made already."""
+        return self._answer(self.ask(pb.Message(data=data), tables), keys)
 
     def timers(self, due: Sequence[tuple[int, int]], keys: Sequence[Known], watermark_us: int) -> Answer:
         """The answer to timers: (row of `keys`, µs)."""
@@ -193,6 +194,13 @@ class Player:
             self._wire.close()
         self.process.end()
         self._directory.cleanup()
+
+
+def keyed_tables(batch: pa.RecordBatch, keys: Sequence[Known]) -> list[Table]:
+    """EVENTS, INDEX and KEYS."""
+    rows = {known.key: row for row, known in enumerate(keys)}
+    index = pa.RecordBatch.from_pydict({"key": [rows[k] for k in batch.column("k").to_pylist()]}, schema=INDEX)
+    return [(pb.Part.EVENTS, batch), (pb.Part.INDEX, index), (pb.Part.KEYS, _keys(keys))]
 
 
 def _keys(keys: Sequence[Known]) -> pa.RecordBatch:

@@ -16,9 +16,10 @@ from udo_runtime.child.wire import Gone
 from udo_runtime.state.codec import pack
 
 from udo_cli.conformance.cases import CASES, Case
-from udo_cli.conformance.player import AnsweredFailure, Known, Mismatch, Player, said
+from udo_cli.conformance.player import AnsweredFailure, Known, Mismatch, Player, keyed_tables, said
 from udo_cli.conformance.schemas import EVENTS, KEYED_BOTH, KEYED_IN, N
 from udo_protocol.errors import UdoError
+from udo_protocol.proto import operator_pb2 as pb
 
 # They enter their cases, in this order.
 for _part in ("handshake", "types", "events", "keyed"):
@@ -84,15 +85,15 @@ def frames(command: Sequence[str], timeout_s: float) -> dict[str, float]:
     names = pa.array([f"k{n % _KEYS}" for n in range(_ROWS)])
     at = pa.nulls(_ROWS, KEYED_IN.types[3])
     counted = pa.RecordBatch.from_arrays([names, pa.array(["count"] * _ROWS), numbers.column(0), at], schema=KEYED_IN)
-    keys = [Known(f"k{n}", pack({"n": n})) for n in range(_KEYS)]
+    tables = keyed_tables(counted, [Known(f"k{n}", pack({"n": n})) for n in range(_KEYS)])
     both = {"columns": ["k"]}
     found: dict[str, float] = {}
     for name, role, schemas, keyed_as, ask in (
         ("one event, batches", "forward", (N, N), None, lambda p: p.data(numbers.slice(0, 1))),
         ("10,000 events, batches", "forward", (N, N), None, lambda p: p.data(numbers)),
         ("10,000 events, one by one", "events", (EVENTS, N), None, lambda p: p.data(some)),
-        ("10,000 events of 1,000 keys, one by one", "keyed", KEYED_BOTH, both, lambda p: p.keyed(counted, keys)),
-        ("10,000 events of 1,000 keys, batches", "keyed_batches", KEYED_BOTH, both, lambda p: p.keyed(counted, keys)),
+        ("10,000 events of 1,000 keys, one by one", "keyed", KEYED_BOTH, both, lambda p: p.answered(pb.Data(), tables, _KEYS)),
+        ("10,000 events of 1,000 keys, batches", "keyed_batches", KEYED_BOTH, both, lambda p: p.answered(pb.Data(), tables, _KEYS)),
     ):
         with contextlib.suppress(Mismatch, AnsweredFailure, Gone, UdoError), open_(role, schemas, keyed_as) as p:
             found[name] = _median_us(p, ask)
