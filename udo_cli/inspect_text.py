@@ -24,6 +24,7 @@ def deployment(d: Json) -> None:
         ("since", d["created_at"]),
         ("update", update and f"to {update['to_version']}: {update['state']} {update['detail']}"),
         ("can be rolled back to", former),
+        ("slots on each node", d["slots"]),
         ("on error", d["policy"] + retries),
         ("limits", _pairs({k: v for k, v in d["limits"].items() if k != "retries"})),
         ("variables", _pairs(d["env"])),

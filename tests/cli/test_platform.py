@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +54,31 @@ def test_an_operator_is_pushed_deployed_updated_and_rolled_back(platform: Shell,
     platform("undeploy", "main")
     assert platform("inspect", "main", "--json").json["version"] == "2"  # the operator is still there
     assert "main" not in [d["name"] for d in platform("ls", "deployments", "--json").json["deployments"]]
+
+
+def test_a_deployment_gets_more_slots_and_fewer_and_every_view_says_how_many(platform: Shell, operator: Operators) -> None:
+    platform("push", operator("wide"))
+    assert platform("deploy", "wide", "--slots", "2", "--json").json["slots"] == 2
+    assert platform("scale", "wide", "3").out.strip() == "wide: 3 slots on each node"
+    assert ask(platform, "wide", 1) == 2
+    status = platform("status", "--json").json
+    owners = [s for s in status["node"]["slots"] if s["deployment"] == "wide"]
+    assert [s["state"] for s in owners] == ["owner"] * 3 and len({s["pid"] for s in owners}) == 3
+    shown = platform("status").out.splitlines()
+    columns = next(line for line in shown if line.startswith("DEPLOYMENT")).split()
+    assert next(line for line in shown if line.startswith("wide ")).split()[columns.index("SLOTS")] == "3"
+    assert "slots on each node" in platform("inspect", "wide").out
+    rates = platform("top", "--once", "--json").json["slots"]
+    assert len({s["slot"] for s in rates if s["deployment"] == "wide"}) == 3
+    with urllib.request.urlopen(status["node"]["metrics_address"], timeout=30) as reply:
+        metrics = reply.read().decode()
+    assert metrics.count('udo_restarts_total{deployment="wide",slot=') == 3
+
+    assert platform("scale", "wide", "1", "--json").json["slots"] == 1
+    assert "64" in platform("scale", "wide", "65", code=2).err
+    assert "no deployment 'wider'" in platform("scale", "wider", "2", code=3).err
+    details = [e["detail"] for e in platform("registry", "audit", "--deployment", "wide", "--json").json if e["action"] == "scale"]
+    assert sorted(details) == ["2 to 3 slots", "3 to 1 slots"]
 
 
 def test_the_same_version_again_is_fine_and_other_content_is_refused(platform: Shell, operator: Operators) -> None:

@@ -98,8 +98,9 @@ def _show(found: dict[str, Any]) -> None:
         for d in registry["deployments"]:
             if running := d["update"]:
                 click.echo(f"{d['name']}: {_running(running)}")
-        states = [(d["name"], f"{d['operator']}@{d['version']}", *_said(n)) for d in registry["deployments"] for n in d["nodes"] or [{}]]
-        output.table(("DEPLOYMENT", "WANTED", "NODE", "VERSION", "STATE", "DETAIL"), states, "no deployments")
+        wanted = [(d, (d["name"], f"{d['operator']}@{d['version']}", d["slots"])) for d in registry["deployments"]]
+        states = [(*row, *_said(n)) for d, row in wanted for n in d["nodes"] or [{}]]
+        output.table(("DEPLOYMENT", "WANTED", "SLOTS", "NODE", "VERSION", "STATE", "DETAIL"), states, "no deployments")
         click.echo()
     if node := found["node"]:
         click.echo(f"node {node['node']} at {node['address']}: driver {node['driver']}, metrics {node['metrics_address'] or 'off'}")
