@@ -46,6 +46,7 @@ OPTIONS = [
     click.option(
         "--stops", type=click.FloatRange(0), help=f"Weight of stops (SIGSTOP for 5 to 90 s) among the faults (default: {STOPS}, quick: 0)."
     ),
+    click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="Slots of each deployment of the part on Spark."),
     click.option("--broken", type=click.Choice(sorted(LACKS)), help="Lack this rule: the run must catch it (status 0 says that it did)."),
 ]
 
@@ -61,6 +62,7 @@ def run(
     first: int = 0,
     for_s: float | None = None,
     stops: float | None = None,
+    slots: int = 1,
     broken: str | None = None,
 ) -> dict[str, Any]:
     """All parts; with `broken` only the first one, until it is caught. InvalidRun with every trace if anything differs."""
@@ -81,9 +83,8 @@ def run(
         from benchmarks.chaos import on_spark as part
 
         say(f"{len(on_spark)} seeds on Spark")
-        spark = part.run(
-            on_spark, weights=part.WEIGHTS | stopped, deadline_s=for_s - (time.monotonic() - started), done=_progress(on_spark)
-        )
+        left_s = for_s - (time.monotonic() - started)
+        spark = part.run(on_spark, weights=part.WEIGHTS | stopped, deadline_s=left_s, done=_progress(on_spark), slots=slots)
     over_two = range(
         first, first + (two_nodes_seeds if two_nodes_seeds is not None else QUICK_TWO_NODES_SEEDS if quick else TWO_NODES_SEEDS)
     )

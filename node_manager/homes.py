@@ -41,6 +41,7 @@ class SessionRequest:
     epoch: int | None = None
     stored: bool = False
     start_empty: bool = False
+    slots: int = 1  # of the deployment here
 
     def __str__(self) -> str:
         epoch = "" if self.epoch is None else f" (epoch {self.epoch})"
@@ -102,6 +103,11 @@ class Homes:
             ) from e
         if not found["granted"]:
             raise StateElsewhere(self._refusal(asked, found))
+        if (slots := int(found.get("slots", asked.slots))) != asked.slots:
+            raise Unavailable(
+                f"{asked} is spread over {slots} slots, and the deployment has {asked.slots} on node {self._node}: it was deployed anew, "
+                "and this node has not followed yet; see: udo status"
+            )
         return int(found["version"])
 
     def _refusal(self, asked: SessionRequest, found: Mapping[str, Any]) -> str:

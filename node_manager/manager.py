@@ -95,15 +95,28 @@ class Manager:
             self.driver.forget(reference)
 
     def deploy(
-        self, name: str, operator: str, version: str, digest: str, config: dict[str, Any], wait_s: float, source: str = "local"
+        self,
+        name: str,
+        operator: str,
+        version: str,
+        digest: str,
+        config: dict[str, Any],
+        wait_s: float,
+        source: str = "local",
+        slots: int = 1,
     ) -> str:
-        """Make it callable and wait for it; the same again changes nothing. Answers the instance."""
+        """Make it callable and wait for it; the same again changes nothing. Answers the instance.
+
+        `slots` are those of a new keyed deployment, which keeps them; other ones are scaled.
+        """
         image = self.images.get(operator, version, digest)
         InstanceConfig.parse(config)
         with self.deployments.lock:
             deployment = self.deployments.get(name)
             if deployment is None:
                 deployment = self.deployments.new(name, image, config, source)
+                if image.manifest.key:
+                    self.scaling.begin(deployment, slots)
             elif (deployment.operator, deployment.digest) != (operator, image.digest):
                 there = f"{deployment.operator}@{deployment.version} ({deployment.digest})"
                 raise Conflict(f"deployment {name!r} on node {self.settings.node} serves {there}; change it with: udo update {name}")
@@ -148,5 +161,7 @@ class Manager:
         """Let a version answer beside the serving one, on this node, and tell what differs. What serves is not touched."""
         deployment = self.deployments.find(name)
         wanted = self.deployments.wanted(deployment, version, digest)
+        if wanted.image.manifest.key:
+            deployment.require_one_slot("a diff of a keyed operator")
         each = -(-examples // len(deployment.own))
         yield from together([self.mirrors.run(slot, wanted, for_s, each, stop) for slot in deployment.own], stop)

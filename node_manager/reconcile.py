@@ -293,7 +293,7 @@ class Reconciler:
             manager.undeploy(name, source="registry")
             deployment = None
         if deployment is None:
-            manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
+            manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, "registry", slots)
         else:
             manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
         manager.scaling.scale(name, slots, _DEPLOY_WAIT_S)
@@ -339,14 +339,16 @@ class Reconciler:
             except Conflict:  # not prepared by this manager: it was started meanwhile, or the standby died
                 instance = manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
             except NotFound:  # the old version was refused here
-                instance = manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
+                slots = wish.get("slots", 1)
+                instance = manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, "registry", slots)
             self._report(wish, "answering", instance, phase="answering", **step)
         return True
 
     def _serve_old(self, wish: Mapping[str, Any], config: dict[str, Any]) -> bool:
         """Before an update: False if there is nothing to serve until then, since the old version's image is refused."""
+        version, digest, slots = wish["version"], wish["digest"], wish.get("slots", 1)
         try:
-            self._manager.deploy(wish["name"], wish["operator"], wish["version"], wish["digest"], config, _DEPLOY_WAIT_S, source="registry")
+            self._manager.deploy(wish["name"], wish["operator"], version, digest, config, _DEPLOY_WAIT_S, "registry", slots)
         except Refused:
             if wish["update"]["phase"] == "canary":  # of what share, then
                 raise

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from udo_protocol.errors import NodeAway, PeerError, ProtocolError, ServerLost
 from udo_protocol.formats.schema import from_ipc, to_ipc
 from udo_protocol.limits import DEFAULT, KEY_GROUPS, SlotLimits
 from udo_protocol.node.api import connect_node
+from udo_protocol.proto.node_manager_pb2 import SlotAddress
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.lane_end import LaneEnd
@@ -80,12 +82,26 @@ class Opened:
     login: Login
     route: Route
     stamp: Stamp | None = None
+    group_slots: tuple[int, ...] = ()  # for each key group the place of its slot in `each`; empty: there is one slot
+    others: tuple[SlotAddress, ...] = ()  # the slots behind the first one
 
     def end(self) -> LaneEnd:
         """A connection of its own to the lane; one per thread."""
         end = LaneEnd(Connection(self.queue_socket, run_id=self.run_id, login=self.login), self.prefix, self.lane, self.limits)
         end.route = self.route
         return end
+
+    def each(self) -> list[Opened]:
+        """The lane in each slot by itself, answering for the key groups that the slot has."""
+        if not self.others:
+            return [self]
+        return [self._part(0, self), *(self._part(k, replace(self, **_address(a))) for k, a in enumerate(self.others, 1))]
+
+    def _part(self, slot: int, of: Opened) -> Opened:
+        assert self.stamp is not None
+        groups = tuple(g for g in self.stamp.groups if self.group_slots[g % len(self.group_slots)] == slot)
+        place = replace(self.place, slot=of.prefix.rstrip(":"))
+        return replace(of, place=place, stamp=replace(self.stamp, groups=groups), group_slots=(), others=())
 
 
 def ask(address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0) -> Opened:
@@ -129,11 +145,14 @@ def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
         stored=bool(request.keyed and request.keyed.stored),
         start_empty=bool(request.keyed and request.keyed.start_empty),
     )
-    if len(reply.slots) != 1:
+    slots, groups = len(reply.slots), reply.groups.slots
+    several = slots > 1 and request.keyed is not None
+    if not slots or (several and max(groups, default=slots) >= slots):
         raise ProtocolError(
-            f"node {reply.node} offers {len(reply.slots)} slots for {request.deployment}; this version of udo-spark speaks to exactly one"
+            f"node {reply.node} offers {slots} slots for {request.deployment}, and a map of {len(groups)} key groups: expected one slot, "
+            "or for a keyed operator several and for each key group one of them"
         )
-    slot = reply.slots[0]
+    first = _address(reply.slots[0])
     bounds = {
         n: getattr(reply, n)
         for n in ("window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "backoff_ceiling_us")
@@ -144,7 +163,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
         operator=reply.operator,
         version=reply.version,
         node=reply.node,
-        slot=slot.prefix.rstrip(":"),
+        slot=first["prefix"].rstrip(":"),
         deployment=request.deployment,
         partition=request.partition,
         epoch=request.epoch,
@@ -161,13 +180,22 @@ def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
         limits,
         from_ipc(reply.input_schema),
         from_ipc(reply.output_schema),
-        slot.prefix,
-        slot.queue_socket,
-        slot.run_id,
-        Login(slot.user, slot.password),
-        Route(reply.route, (slot.prefix,)),
-        _stamp(request, reply.run),
+        **first,
+        stamp=_stamp(request, reply.run),
+        group_slots=tuple(groups) if several else (),
+        others=tuple(reply.slots[1:]) if several else (),
     )
+
+
+def _address(slot: SlotAddress) -> dict[str, Any]:
+    """The fields of Opened that say where a slot is."""
+    return {
+        "prefix": slot.prefix,
+        "queue_socket": slot.queue_socket,
+        "run_id": slot.run_id,
+        "login": Login(slot.user, slot.password),
+        "route": Route(slot.route, (slot.prefix,)),
+    }
 
 
 def _stamp(request: Request, run: int) -> Stamp | None:
@@ -196,17 +224,36 @@ def reach(address: str, request: Request, sent: pa.Schema | None = None, wait_s:
 def conversation(
     address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0
 ) -> Iterator[tuple[Sender, Collector, Place]]:
-    """A lane over one connection for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
+    """A lane in the only slot over one connection for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
+    with conversations(address, request, sent, expected, wait_s) as (lanes, opened):
+        ((sender, collector),) = lanes
+        yield sender, collector, opened.place
+
+
+@contextmanager
+def conversations(
+    address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0
+) -> Iterator[tuple[list[tuple[Sender, Collector]], Opened]]:
+    """As `conversation`, with a lane in each slot of the deployment."""
     opened, end = reach(address, request, sent, wait_s)
-    sender = Sender(end, opened.place, sent, stamp=opened.stamp)
+    lanes: list[tuple[Sender, Collector]] = []
+    ends = [end]
     try:
-        sender.open()
-        yield sender, Collector(end, sender, expected), opened.place
+        for number, part in enumerate(opened.each()):
+            if number:
+                ends.append(end := part.end())
+            sender = Sender(end, part.place, sent, stamp=part.stamp)
+            lanes.append((sender, Collector(end, sender, expected)))
+            sender.open()
+        yield lanes, opened
     except ServerLost as e:
         raise ServerLost(f"{opened.place}: {e}") from e
     finally:
-        # Whatever happened, the lane's answers and credits go at once; if the server is gone they are gone with it.
-        with contextlib.suppress(PeerError, OSError):
-            sender.abandon()
-            end.close()
-        end.conn.close()
+        # Whatever happened, the lanes' answers and credits go at once; if the server is gone they are gone with it.
+        for sender, _ in lanes:
+            with contextlib.suppress(PeerError, OSError):
+                sender.abandon()
+        for end in ends:
+            with contextlib.suppress(PeerError, OSError):
+                end.close()
+            end.conn.close()

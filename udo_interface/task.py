@@ -22,9 +22,10 @@ from udo_interface.discovery import node_address, node_wait_s
 from udo_interface.held import held
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Collector, PendingFrame, Sender, exchange
-from udo_interface.opening import KeyedCall, Request, conversation
+from udo_interface.opening import KeyedCall, Opened, Request, conversations
 from udo_interface.place import Place
 from udo_interface.progress import require_synchronous
+from udo_interface.split import SplitExchange
 from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import OperatorError, SchemaError, UdoError, UsageError
@@ -114,13 +115,17 @@ class Task:
         given = items if first is None else itertools.chain([first], items)
         request = self.request()
         wait_s = node_wait_s(self.node_wait)
-        with conversation(node_address(self.node), request, sent, from_ipc(self.output), wait_s) as (sender, collector, place):
-            for asked, answer in self._answers(sender, collector, given, place, interleave):
-                yield asked, answer, place
+        with conversations(node_address(self.node), request, sent, from_ipc(self.output), wait_s) as (lanes, opened):
+            for asked, answer in self._answers(lanes, opened, given, interleave):
+                yield asked, answer, opened.place
 
     def _answers(
-        self, sender: Sender, collector: Collector, given: Iterator[tuple[pa.RecordBatch, Any]], place: Place, interleave: bool
+        self, lanes: list[tuple[Sender, Collector]], opened: Opened, given: Iterator[tuple[pa.RecordBatch, Any]], interleave: bool
     ) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
+        place = opened.place
+        if opened.group_slots:
+            return SplitExchange(lanes, opened.group_slots, place.window_frames).run(given, interleave=interleave)
+        ((sender, collector),) = lanes
         answers = exchange(sender, collector, given, place.window_frames, interleave=interleave)
         if self.keyed is None or self.keyed.stored is None:
             return answers

@@ -47,6 +47,7 @@ INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (
 )
 WEIGHTS = {INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
 WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 8.0}
+_OF_ONE_SLOT = {BACK_KEPT, CANARY}  # refused for a keyed deployment with several
 _NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER, stops.REGISTRY)
 # As many as two queries draw in one epoch each, and canaries of the epochs before.
@@ -143,9 +144,9 @@ class PlatformFaults:
                     if kind == STOPPED:
                         why, took = str(stop), self.stops.happen(deployment, stop)
                     else:
-                        self._break(kind, deployment)
+                        self._break(kind, deployment, random.Random(after_s))
                         took = [kind]
-        except (UdoError, OSError, StopIteration, psutil.Error) as e:
+        except (UdoError, OSError, LookupError, StopIteration, psutil.Error) as e:
             why = f"{type(e).__name__}: {e}"
         finally:
             self._free.release()
@@ -153,11 +154,11 @@ class PlatformFaults:
                 self.counts.update(took)
                 self.happened.append(f"{at:7.3f} {kind} on {deployment}: {', '.join(took) or 'did not take place'} {why[:300]}".rstrip())
 
-    def _break(self, kind: str, deployment: str) -> None:
+    def _break(self, kind: str, deployment: str, rng: random.Random) -> None:
         """What is away is back, or coming back, on return."""
         p = self._platform
         if kind == INSTANCE:
-            os.kill(next(s.pid for s in p.node().status().slots if s.deployment == deployment and s.pid), signal.SIGKILL)
+            os.kill(rng.choice(self._pids(stops.INSTANCE, deployment)), signal.SIGKILL)
         elif kind in (QUEUE, STATE):
             role = kind.split()[0]
             os.kill(next(s.pid for s in p.node().status().servers if s.role == role), signal.SIGKILL)
@@ -213,16 +214,19 @@ def run(
     weights: Mapping[str, float] = WEIGHTS,
     deadline_s: float = float("inf"),
     done: Callable[[int], None] = lambda seed: None,
+    slots: int = 1,
 ) -> Outcome:
-    """All seeds; no new one starts `deadline_s` after Spark is up."""
+    """All seeds, with deployments of so many slots; no new one starts `deadline_s` after Spark is up."""
     outcome = Outcome()
+    if slots > 1:
+        weights = {kind: weight for kind, weight in weights.items() if kind not in _OF_ONE_SLOT}
     with _platform() as p:
         for kind in dict.fromkeys(KINDS):
             for version, otherwise in kind.versions.items():
                 p.push(kind.operator, version, **otherwise)
         deployed = {f"d{i}": kind for i, kind in enumerate(KINDS)}
         for name, kind in deployed.items():
-            p.deploy(name, kind.operator)
+            p.deploy(name, kind.operator, slots=slots)
         conf = {"spark.udo.registry": p.registry_url, "spark.udo.node": p.node_socket}
         say("starting Spark")
         spark = spark_session("udo-chaos", master="local[2,3]", **QUIET, **conf)

@@ -30,7 +30,8 @@ def durable_state(
     while True:
         try:
             with contextlib.closing(access.connect(home, "state")) as conn:
-                session = load_session(conn, prefix(deployment, 0), name)
+                known = conn.call("KEYS", f"{prefix(deployment, 0).removesuffix('0:')}*:sessions")  # of each slot
+                sessions = [load_session(conn, bytes(key).decode().removesuffix("sessions"), name) for key in known]
                 break
         except ServerLost:  # killed just now; it comes back
             if time.monotonic() > deadline:
@@ -38,7 +39,7 @@ def durable_state(
             time.sleep(0.1)
     states: dict[str, dict[str, Any]] = {}
     timers: set[tuple[dt.datetime, str, str]] = set()
-    for number, group in session.groups.items():
+    for number, group in (item for session in sessions for item in session.groups.items()):
         if number < 0:  # highest event times
             continue
         for key, raw in group.values.items():

@@ -111,11 +111,7 @@ def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) 
     deployment = manager.deployments.find(name)
     if for_s <= 0:
         raise UsageError(f"expected a recording time above 0 s; got {for_s:g} s")
-    if len(deployment.own) > 1:
-        raise UsageError(
-            f"deployment {name!r} has {len(deployment.own)} slots on this node; expected one, since a recording is of one slot: "
-            f"scale it to one (udo scale {name} 1), or deploy the version under another name"
-        )
+    deployment.require_one_slot("a recording")
     if deployment.slot.wanted is None:
         raise NotFound(f"deployment {name!r} is still starting; see: udo status")
     with (

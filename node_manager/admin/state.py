@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from node_manager.deployments.deployments import NodeDeployment
@@ -81,13 +82,13 @@ class States:
     def sessions(self, name: str = "") -> list[Info]:
         """Of one deployment, or of all, by name."""
         deployments = [self._manager.deployments.find(name)] if name else self._manager.deployments.all()
+        found: dict[tuple[str, str], list[Info]] = {}
         with self._connected() as (state, queue):
-            return [
-                self._info(queue, slot, session, record)
-                for d in deployments
-                if (slot := d.slot) is not None
-                for session, record in self._listed(state, slot, bool(name))
-            ]
+            for d in deployments:
+                for slot in d.own:
+                    for session, record in self._listed(state, slot, bool(name)):
+                        found.setdefault((d.name, session), []).append(self._info(queue, slot, session, record))
+        return [_together(infos) for infos in found.values()]
 
     def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, Mapping[str, Any]]]:
         """By name. What cannot be read is listed as such among those of other deployments: it hides none of them."""
@@ -100,39 +101,55 @@ class States:
 
     def header(self, name: str, session: str) -> tuple[Info, Manifest]:
         """The session and the operator that serves it; NotFound lists near names."""
-        slot, manifest = keyed(self._manager.deployments.find(name))
+        deployment = self._manager.deployments.find(name)
+        first, manifest = keyed(deployment)
         with self._connected() as (state, queue):
-            return self._info(queue, slot, session, self._record(state, slot, session)), manifest
+            self._record(state, first, session)
+            there = [(slot, _records(state, slot.prefix)) for slot in deployment.own]
+            infos = [self._info(queue, slot, session, records[session]) for slot, records in there if session in records]
+            return _together(infos), manifest
 
     def groups(self, name: str, session: str) -> Iterator[tuple[int, GroupPieces]]:
-        """The session's groups as one checkpoint left them."""
-        slot, _ = keyed(self._manager.deployments.find(name))
+        """The session's groups, those of each slot as one checkpoint left them. All slots have the partitions' highest event times."""
+        deployment = self._manager.deployments.find(name)
+        first, _ = keyed(deployment)
         with self._connected() as (state, _queue):
-            yield from _read(state, slot.prefix, session)
+            for slot in deployment.own:
+                yield from ((n, group) for n, group in _read(state, slot.prefix, session) if n >= 0 or slot is first)
 
     def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
-        """Remove a session for good; its record. Conflict while it is in use, unless forced: then its query fails."""
-        slot, _ = keyed(self._manager.deployments.find(name))
-        found: dict[str, Any] = {}
+        """Remove a session for good; its record. Conflict while it is in use, unless forced: then its query fails.
 
-        def drop(state: Connection, queue: Connection) -> Writes:
-            found.update(self._record(state, slot, session))
+        It goes from the first slot last, which has its home: a drop that is interrupted can be repeated.
+        """
+        found, _ = self.header(name, session)
+        first, *others = self._manager.deployments.find(name).own
+
+        def removal(slot: Slot, state: Connection, queue: Connection) -> Writes:
             if not force:
                 self._require_unused(queue, slot, session, "to drop it anyway, use --force (the query then fails with StateLost)")
-            writes: Writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
-            writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
-            return writes
+            return _removal(state, slot.prefix, session)
+
+        def drop(state: Connection, queue: Connection) -> Writes:
+            self._record(state, first, session)
+            forgotten: Writes = [["HDEL", f"{first.prefix}homes", session]]
+            forgotten.append(["PEXPIRE", f"{first.prefix}runs:{session}", _FORGET_RUNS_MS])
+            return [*removal(first, state, queue), *forgotten]
 
         def release() -> None:
             if self._registered(name):
                 self._manager.homes.release(name, session)
 
-        self._change(slot, session, drop, release)
-        return found
+        for slot in others:
+            self._change(slot, session, functools.partial(removal, slot), lambda: None)
+        self._change(first, session, drop, release)
+        return found.record
 
     def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, GroupPieces], *, replace: bool) -> None:
         """Write a session. Conflict while one of that name is in use, or is there and is not to be replaced."""
-        slot, manifest = keyed(self._manager.deployments.find(name))
+        deployment = self._manager.deployments.find(name)
+        slot, manifest = keyed(deployment)
+        deployment.require_one_slot("an import of state")
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
         home: Writes = []
@@ -222,6 +239,18 @@ class States:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
         finally:
             self._manager.mirrors.end(slot.deployment)  # it knows the state from before; a canary begins anew
+
+
+def _together(infos: Sequence[Info]) -> Info:
+    """One session of the parts that the slots have of it, the first slot's first."""
+    if len(infos) == 1:
+        return infos[0]
+    records = [i.record for i in infos]
+    ended = [r["last_ended"] for r in records if r["last_ended"] is not None]
+    sums = {name: sum(r.get(name, 0) for r in records) for name in ("keys", "bytes")}
+    broken = next((r["broken"] for r in records if r.get("broken")), "")
+    record = {**records[0], **sums, "last_ended": max(ended, default=None), "at": max(r["at"] for r in records), "broken": broken}
+    return replace(infos[0], record=record, used_at=max(i.used_at for i in infos), in_use=any(i.in_use for i in infos))
 
 
 def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int, wanted_groups: int) -> None:

@@ -54,6 +54,7 @@ class Canaries:
             deployment.canary = Canary(update_id, wanted.image.manifest.version, wanted.image.digest, percent, slot)
 
     def _start_keyed(self, deployment: NodeDeployment, update_id: str, wanted: Wanted, percent: float) -> None:
+        deployment.require_one_slot("a canary of a keyed operator")
         self.end_keyed(deployment)
         with self._lock:
             deployment.canary = canary = KeyedCanary(self._mirrors, deployment.slot, wanted, update_id, percent)

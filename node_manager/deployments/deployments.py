@@ -15,7 +15,7 @@ from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
 from node_manager.trials.keyed_canaries import KeyedCanary
-from udo_protocol.errors import Conflict, NotFound, Unavailable
+from udo_protocol.errors import Conflict, NotFound, Unavailable, UsageError
 
 # Slots of pinned versions are numbered from here on, those of the deployment itself from 0.
 PINNED_FROM = 1000
@@ -55,6 +55,14 @@ class NodeDeployment:
     def own(self) -> list[Slot]:
         """The slots that serve the deployment's version, slot 0 first."""
         return [self.slot, *self.more.values()]
+
+    def require_one_slot(self, what: str) -> None:
+        """UsageError if `what` was asked for, which goes by the log and the state of one slot, and there are several."""
+        if len(self.own) > 1:
+            raise UsageError(
+                f"deployment {self.name!r} has {len(self.own)} slots on this node; expected one, since {what} is of one slot: scale it to "
+                f"one (udo scale {self.name} 1; not if it keeps state), or deploy the version under another name"
+            )
 
     @property
     def slots(self) -> list[Slot]:

@@ -36,8 +36,22 @@ class Lane:
     """Answer to OpenLane."""
 
     image: OperatorImage
-    slot: Slot
+    slots: tuple[Slot, ...]  # keyed: all of the deployment's; else one
     run_id: str
+
+    @property
+    def slot(self) -> Slot:
+        """The first one, which also keeps what is of the session as a whole: its home, the order of its runs."""
+        return self.slots[0]
+
+
+def require_no_store(name: str, lane: Lane) -> None:
+    """UsageError if the session's state is to be kept in a store and lies in several slots."""
+    if len(lane.slots) > 1:
+        raise UsageError(
+            f"deployment {name!r} keeps its state in {len(lane.slots)} slots, and a store is filled from one: call the operator without "
+            "store=, or deploy it with one slot"
+        )
 
 
 def require_groups(name: str, came: int, wanted: Wanted | None) -> None:
@@ -62,6 +76,7 @@ class Lanes:
         self, name: str, *, session: str = "", epoch: int = 0, pin_epoch: bool = False, schema: bytes = b"", wait_s: float = 0.0
     ) -> Lane:
         """The slot a producer is to push to; SchemaError if its events do not fit, OperatorError if it cannot load."""
+        deadline = time.monotonic() + wait_s
         base, _, pin = name.partition("@")
         where = f"node {self._node.settings.node}"
         try:
@@ -83,14 +98,18 @@ class Lanes:
             what = f"events for {name} ({wanted.reference})"
             remedy = f"Select or cast the columns so that they fit; see: udo inspect {deployment.operator}"
             require_fit(from_ipc(schema), wanted.image.manifest.input_schema, what, remedy)
-        return Lane(wanted.image, slot, self._node.servers.run_id("queue"))
+        slots = tuple(deployment.own) if wanted.image.manifest.key else (slot,)
+        for other in slots:
+            other.wait_serving(max(0.0, deadline - time.monotonic()))
+        return Lane(wanted.image, slots, self._node.servers.run_id("queue"))
 
-    def begun(self, lane: Lane, session: str, name: str) -> int:
-        """A producer is about to open the lane `name`: the version of the route that it is to go by."""
+    def begun(self, lane: Lane, session: str, name: str) -> list[int]:
+        """A producer is about to open the lane `name` in each slot: the versions of the routes that it is to go by."""
         with contextlib.closing(self._node.servers.connect("queue")) as queue:
             if lane.image.manifest.key:
-                log.uses(queue, lane.slot.prefix, session, name)
-            return route.version(queue, lane.slot.prefix)
+                for slot in lane.slots:
+                    log.uses(queue, slot.prefix, session, name)
+            return [route.version(queue, slot.prefix) for slot in lane.slots]
 
     def run_order(self, lane: Lane, asked: SessionRequest, run: str, call: str, planned_ms: int) -> int:
         """The place of a keyed session's run among all of its runs. StateElsewhere if its home is another node."""

@@ -12,7 +12,7 @@ import time
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.slots.loading import NodeParts
 from node_manager.slots.slot import Slot
-from udo_protocol.errors import UdoError, UsageError
+from udo_protocol.errors import Conflict, UdoError, UsageError
 from udo_protocol.limits import MOST_SLOTS
 from udo_protocol.queue import keys
 
@@ -41,19 +41,29 @@ class Scaling:
             self._deployments.save()
         slot.stop(drop=True, letters_to=keys.prefix(deployment.name, 0))
 
+    def begin(self, deployment: NodeDeployment, count: int) -> None:
+        """Give a new keyed deployment its slots, before the first lane is opened: they cannot be more or fewer later."""
+        with self._lock:
+            while len(deployment.own) < count:
+                slot = self.new(deployment)
+                deployment.more[slot.number] = slot
+
     def scale(self, name: str, count: int, wait_s: float) -> None:
         """Let the deployment have that many slots on this node; returns once all of them serve. The same again changes nothing.
 
-        Slots that are too many get no new lanes and answer those they have. UsageError for a keyed operator and more than one slot,
-        OperatorError if a new slot cannot load.
+        Slots that are too many get no new lanes and answer those they have. Conflict for a keyed operator, whose key groups stay in the
+        slots they are in; OperatorError if a new slot cannot load.
         """
         deployment = self._deployments.find(name)
         if not 1 <= count <= MOST_SLOTS:
             raise UsageError(f"slots of deployment {name!r}: expected 1 to {MOST_SLOTS}, got {count}")
         wanted = self._deployments.serving(deployment)
-        if count > 1 and wanted.image.manifest.key:
-            raise UsageError(f"deployment {name!r} keeps state per key, which lies in one slot: expected 1 slot, got {count}")
         with self._lock:
+            if wanted.image.manifest.key and count != (there := len(deployment.own)):
+                raise Conflict(
+                    f"deployment {name!r} keeps its state in {there} slot{'s' * (there > 1)} on node {self._node.settings.node}, as "
+                    f"many as when it was deployed there; expected the same, got {count}. Undeploy it first"
+                )
             while len(deployment.own) < count:
                 slot = self.new(deployment)
                 deployment.more[slot.number] = slot

@@ -10,12 +10,13 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
-from node_manager.deployments.deployments import Deployments
+from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance
 from node_manager.trials.mirrors import Mirrors
-from udo_protocol.errors import UdoError, WaitTimeout
+from udo_protocol.errors import SchemaError, UdoError, WaitTimeout
+from udo_protocol.formats.manifest import Manifest
 
 # Promotion is two round trips; a standby that had to be loaded anew comes on top.
 _PROMOTE_TIMEOUT_S = 30.0
@@ -43,9 +44,22 @@ class Updates:
         """Pull and load a version as a standby of each slot; returns once all are ready. The old version serves whatever happens."""
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
+        self._require_readable(deployment, wanted.image.manifest)
         prepared = [slot.prepare(wanted, check=check) for slot in deployment.own]
         self._await(prepared, wanted.ready_timeout_s, f"{wanted.reference} to be ready")
         return wanted.image
+
+    def _require_readable(self, deployment: NodeDeployment, new: Manifest) -> None:
+        """SchemaError if the version would start in each of several slots from what was kept there at the last update."""
+        old = deployment.slot.wanted
+        if old is None or len(deployment.own) == 1 or not new.key:
+            return
+        if (there := old.image.manifest.state_version) not in (new.state_version, *new.migrates_from):
+            raise SchemaError(
+                f"{new.reference} does not read the state of {old.image.manifest.reference}, which is of version {there}, and deployment "
+                f"{deployment.name!r} has {len(deployment.own)} slots: only with one slot can it return to the state from before the "
+                "update. Update to a version that migrates from it (migrates_from)"
+            )
 
     def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
         """Let the prepared version answer from here on; what is wanted is now this. Answers the first slot's instance."""

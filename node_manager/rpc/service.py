@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
-from node_manager.deployments.lanes import require_groups
+from node_manager.deployments.lanes import require_groups, require_no_store
 from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.rpc import dead_service, record_service, state_service
@@ -33,7 +33,7 @@ from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
-from udo_protocol.state import untrusted
+from udo_protocol.state import group_map, untrusted
 from udo_protocol.state.dead_letters import count
 
 SERVICE = "udo.v1.NodeManager"
@@ -65,30 +65,26 @@ class NodeService(rpc.NodeManagerServicer):
         run = 0
         if request.run:
             base = request.deployment.partition("@")[0]
-            asked = SessionRequest(base, request.session, request.epoch, request.stored, request.start_empty)
+            asked = SessionRequest(base, request.session, request.epoch, request.stored, request.start_empty, len(lane.slots))
             run = self._manager.lanes.run_order(lane, asked, request.run, request.call, request.run_started_ms)
-        manifest, wanted = lane.image.manifest, lane.slot.wanted
+        manifest, wanted, groups = lane.image.manifest, lane.slot.wanted, request.key_groups or KEY_GROUPS
         if manifest.key:
-            require_groups(request.deployment, request.key_groups or KEY_GROUPS, wanted)
-        route = self._manager.lanes.begun(lane, request.session, request.lane)
+            require_groups(request.deployment, groups, wanted)
+        if request.stored:
+            require_no_store(request.deployment, lane)
+        routes = self._manager.lanes.begun(lane, request.session, request.lane)
         limits = wanted.config.limits if wanted else {}
-        servers = self._manager.servers
-        login = servers.lanes(lane.slot.prefix)
-        address = pb.SlotAddress(
-            prefix=lane.slot.prefix,
-            queue_socket=str(servers.socket("queue")),
-            run_id=lane.run_id,
-            user=login.user,
-            password=login.password,
-        )
+        addresses = [self._address(slot.prefix, lane.run_id, route) for slot, route in zip(lane.slots, routes, strict=True)]
+        several = pb.GroupMap(version=group_map.FIRST_VERSION, slots=group_map.even(groups, len(addresses)))
         return pb.OpenLaneReply(
             operator=manifest.name,
             version=manifest.version,
             digest=lane.image.digest,
             input_schema=to_ipc(manifest.input_schema),
             output_schema=to_ipc(manifest.output_schema),
-            slots=[address],
-            route=route,
+            slots=addresses,
+            groups=several if len(addresses) > 1 else None,
+            route=routes[0],
             node=self._manager.settings.node,
             window_frames=int(limits.get("window_frames", DEFAULT.window_frames)),
             answer_timeout_ms=int((wanted.answer_timeout_s if wanted else manifest.limits.answer_timeout_s) * 1000),
@@ -101,6 +97,12 @@ class NodeService(rpc.NodeManagerServicer):
             policy=wanted.config.policy if wanted else "",
             backoff_ceiling_us=int(limits.get("backoff_ceiling_us", DEFAULT.backoff_ceiling_us)),
         )
+
+    def _address(self, prefix: str, run_id: str, route: int) -> pb.SlotAddress:
+        """Where a lane leads, and with which user."""
+        servers = self._manager.servers
+        login, socket = servers.lanes(prefix), str(servers.socket("queue"))
+        return pb.SlotAddress(prefix=prefix, queue_socket=socket, run_id=run_id, user=login.user, password=login.password, route=route)
 
     @unary
     def Deploy(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.DeployReply:

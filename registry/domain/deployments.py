@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 from registry.domain import audit, catalogue
 from registry.domain.audit import Caller, iso
 from registry.domain.presence import Presence
-from registry.store.models import Deployment, Epoch, GroupMap, NodeState, Update, Version
+from registry.store.models import Deployment, Epoch, GroupMap, NodeState, Update
 from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.formats.manifest import Name, OperatorLimits
 from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
-from udo_protocol.limits import MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_RETRIES, MOST_SLOTS, SlotLimits
+from udo_protocol.limits import KEY_GROUPS, MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_RETRIES, MOST_SLOTS, SlotLimits
 from udo_protocol.state.dead_letters import DEAD_LETTER
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
@@ -132,7 +132,8 @@ def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deploy
     """Deploy (deployment, whether it is new). The same again is fine, and nodes that have refused it try again; another one under
     that name is a Conflict."""
     version = catalogue.find(session, new.operator, new.version)
-    _require_slots(new.name, version, new.slots)
+    if version.manifest.get("key") and new.slots > (groups := int(new.limits.get("key_groups", KEY_GROUPS))):
+        raise UsageError(f"deployment {new.name!r} has {groups} key groups: expected at most as many slots, got {new.slots}")
     config = {n: getattr(new, n) for n in ("env", "secrets", "files", "slots", "policy", "limits")}
     if there := session.get(Deployment, new.name):
         if there.version_id == version.id and all(getattr(there, n) == value for n, value in config.items()):
@@ -156,7 +157,11 @@ def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deploy
 def scale(session: Session, caller: Caller, name: str, slots: int) -> Deployment:
     """Let it have that many slots on each node; nodes that answered report again when they have them. Conflict while an update runs."""
     deployment = find(session, name)
-    _require_slots(name, deployment.version, slots)
+    if deployment.version.manifest.get("key") and slots != deployment.slots:
+        raise Conflict(
+            f"deployment {name!r} keeps state per key, whose groups stay where they are: expected {deployment.slots} slots per node, as it "
+            f"was deployed, got {slots}. Undeploy it, and deploy it with --slots {slots}"
+        )
     if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
         raise Conflict(f"deployment {name!r} is being updated ({running.id}); scale it when that has ended")
     if slots != deployment.slots:
@@ -165,11 +170,6 @@ def scale(session: Session, caller: Caller, name: str, slots: int) -> Deployment
         for state in session.scalars(select(NodeState).where(NodeState.deployment == name, NodeState.state == "answering")):
             state.state = "scaling"
     return deployment
-
-
-def _require_slots(name: str, version: Version, slots: int) -> None:
-    if slots > 1 and version.manifest.get("key"):
-        raise UsageError(f"deployment {name!r} keeps state per key, which lies in one slot: expected 1 slot, got {slots}")
 
 
 def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = False) -> None:

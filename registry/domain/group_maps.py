@@ -1,4 +1,5 @@
-"""Group maps: which node holds the keyed state of a session. Until state spans nodes a map names one, the session's home.
+"""Group maps: which node holds the keyed state of a session, and in how many slots there. Until state spans nodes a map names one
+node, the session's home; the deployment's slots there have equal ranges of the key groups (udo_protocol/state/group_map.py).
 
 The first node that asks becomes the home. A node asks once for each session and remembers the answer with the state itself
 (node_manager/homes.py), so a registry that is away holds up new sessions only. A release makes a new version of the map: what
@@ -54,7 +55,7 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
     With a store any node may, since it brings the state from there each epoch; but none may begin empty what began elsewhere
     without a store.
     """
-    deployments.find(session, name)
+    deployment = deployments.find(session, name)
     found = session.get(GroupMap, (name, wish.session))
     if found is None:
         kept = select(func.count()).select_from(GroupMap).where(GroupMap.deployment == name, GroupMap.node != "")
@@ -63,10 +64,12 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
                 f"deployment {name!r} keeps the state of {MAPS_KEPT} sessions: remove those that no query continues (udo state ls {name}, "
                 f"udo state drop {name} SESSION)"
             )
-        found = GroupMap(deployment=name, session=wish.session, version=0, node="", incarnation="", stored=False, spread=False, at=now)
+        empty = {"version": 0, "node": "", "incarnation": "", "slots": 1, "stored": False, "spread": False}
+        found = GroupMap(deployment=name, session=wish.session, at=now, **empty)
         session.add(found)
     if not found.node:
         found.node, found.incarnation, found.stored, found.at = wish.node, wish.incarnation, wish.stored, now
+        found.slots = deployment.slots
     here = (found.node, found.incarnation) == (wish.node, wish.incarnation)
     granted = here and not found.spread
     if wish.stored:
@@ -82,6 +85,7 @@ def describe(found: GroupMap) -> dict[str, Any]:
         "version": found.version,
         "node": found.node,
         "incarnation": found.incarnation,
+        "slots": found.slots,
         "spread": found.spread,
         "at": iso(found.at),
     }

@@ -183,6 +183,7 @@ class GroupMap(Base):
     session: Mapped[str] = mapped_column(primary_key=True)
     version: Mapped[int]
     node: Mapped[str]  # empty: released, the next node that asks becomes the home
+    slots: Mapped[int]  # over which the key groups are spread there, evenly (udo_protocol/state/group_map.py)
     incarnation: Mapped[str]  # of that node's state server: after the loss of its disk, a node is a different one
     stored: Mapped[bool]  # has had a store since it began
     spread: Mapped[bool]  # other nodes have served it from its store: no node alone has all of its state

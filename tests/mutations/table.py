@@ -63,6 +63,24 @@ MUTATIONS = {
         "        return answers\n",
         "udo_interface/test_keyed.py::test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_does_not_run_not_at_all",
     ),
+    "own-time-at-each-slot": Mutation(
+        "udo_interface/split.py",
+        "highest_us=max(seen, default=None)",
+        "highest_us=collector.highest_us",
+        "node_manager/test_keyed_slots.py::test_the_watermark_of_every_slot_is_that_of_all_events",
+    ),
+    "end-at-slots-with-events": Mutation(
+        "udo_interface/split.py",
+        "            if not self._under_way[slot]:\n                collector.due()\n            sender.push_end(",
+        "            if not sender.number:\n                continue\n            sender.push_end(",
+        "node_manager/test_keyed_slots.py::test_the_watermark_of_every_slot_is_that_of_all_events",
+    ),
+    "answers-slot-by-slot": Mutation(
+        "udo_interface/split.py",
+        "pa.array(np.argsort(np.concatenate([part.rows for part in item.parts])))",
+        "pa.array(np.arange(item.rows))",
+        "node_manager/test_keyed_slots.py::test_answers_come_in_the_order_of_the_rows_and_a_session_is_one_over_all_slots",
+    ),
     "network-for-all": Mutation(
         "node_manager/instances/network_access.py",
         "if e not in allowed]",

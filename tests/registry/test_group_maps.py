@@ -58,3 +58,16 @@ def test_released_maps_are_told_to_the_nodes_and_forgotten_after_a_while(store: 
             group_maps.forget(session, before)
             assert [m["session"] for m in group_maps.moved(session)] == told
     assert claim(store, "two")
+
+
+def test_a_map_says_over_how_many_slots_the_groups_are_spread_since_the_session_began(store: Store) -> None:
+    def slots() -> int:
+        with store.write() as session:
+            return int(group_maps.claim(session, "d", ClaimBody(session="one", node="a", incarnation="i"), 0.0)["slots"])
+
+    assert slots() == 1
+    with store.write() as session:
+        session.get_one(Deployment, "d").slots = 3
+    assert slots() == 1, "its state lies in the slots that it began in"
+    release(store, "one")
+    assert slots() == 3

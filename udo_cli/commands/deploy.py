@@ -35,7 +35,7 @@ udo deploy fraud --slots 4                         four instances on each node
     type=click.IntRange(1, MOST_SLOTS),
     default=1,
     show_default=True,
-    help="How many instances serve it on each node, each with a queue of its own; of an operator without state. See: udo scale",
+    help="How many instances serve it on each node, each with a queue of its own; fixed for a keyed operator. See: udo scale",
 )
 @click.option(
     "--wait-s",

@@ -38,7 +38,7 @@ class OpenLaneRequest(_message.Message):
     def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., key_groups: _Optional[int] = ...) -> None: ...
 
 class OpenLaneReply(_message.Message):
-    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy", "timed", "backoff_ceiling_us")
+    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy", "timed", "backoff_ceiling_us", "groups")
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class OpenLaneReply(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     TIMED_FIELD_NUMBER: _ClassVar[int]
     BACKOFF_CEILING_US_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     operator: str
     version: str
     digest: str
@@ -75,21 +76,32 @@ class OpenLaneReply(_message.Message):
     policy: str
     timed: bool
     backoff_ceiling_us: int
-    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., timed: _Optional[bool] = ..., backoff_ceiling_us: _Optional[int] = ...) -> None: ...
+    groups: GroupMap
+    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., timed: _Optional[bool] = ..., backoff_ceiling_us: _Optional[int] = ..., groups: _Optional[_Union[GroupMap, _Mapping]] = ...) -> None: ...
+
+class GroupMap(_message.Message):
+    __slots__ = ("version", "slots")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    slots: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SlotAddress(_message.Message):
-    __slots__ = ("prefix", "queue_socket", "run_id", "user", "password")
+    __slots__ = ("prefix", "queue_socket", "run_id", "user", "password", "route")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     QUEUE_SOCKET_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
     prefix: str
     queue_socket: str
     run_id: str
     user: str
     password: str
-    def __init__(self, prefix: _Optional[str] = ..., queue_socket: _Optional[str] = ..., run_id: _Optional[str] = ..., user: _Optional[str] = ..., password: _Optional[str] = ...) -> None: ...
+    route: int
+    def __init__(self, prefix: _Optional[str] = ..., queue_socket: _Optional[str] = ..., run_id: _Optional[str] = ..., user: _Optional[str] = ..., password: _Optional[str] = ..., route: _Optional[int] = ...) -> None: ...
 
 class DeployRequest(_message.Message):
     __slots__ = ("name", "operator", "version", "digest", "config_json", "wait_ms")

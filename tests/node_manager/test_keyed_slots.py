@@ -1,0 +1,189 @@
+"""A keyed deployment with several slots: its groups are spread over them, and an epoch counts in all of them or in none."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.support.cluster import Cluster
+from tests.support.split_attempt import Job
+from udo_protocol.errors import Conflict, UsageError
+
+# Counts the events of each key, says its version, too, and nothing to the first event of a negative key.
+COUNT = """
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        if event["a"] >= 0 or n > 1:
+            yield {{"b": n + 1000 * {version}}}
+"""
+# Answers a key's timer with the key, a second behind its event.
+TIMED = """
+import datetime as dt
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        ctx.timer(event["t"] + dt.timedelta(seconds=1))
+        yield {"b": 0}
+    def on_timer(self, key, when, ctx):
+        yield {"b": key}
+"""
+
+
+def deploy(c: Cluster, slots: int = 3, source: str = COUNT.format(version=1), **manifest: object) -> Job:
+    """The keyed operator as d; a query of it."""
+    c.push("1", source, key=["a"], **manifest)
+    c.client.deploy("d", "t", "1", slots=slots)
+    wait_until(lambda: c.state()[0] == "answering", 60, "the deployment to answer")
+    return Job(str(c.node.home / "node.sock"))
+
+
+class Oracle:
+    """One process that sees each epoch once."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+
+    def epoch(self, batches: list[list[int]]) -> list[int]:
+        """The answers, without the version."""
+        found = []
+        for a in (a for batch in batches for a in batch):
+            self.counts[a] += 1
+            found.append(self.counts[a])
+        return found
+
+
+def events(orders: random.Random, batches: int = 4) -> list[list[int]]:
+    """Batches of positive keys."""
+    return [[orders.randrange(200) for _ in range(orders.randint(1, 60))] for _ in range(batches)]
+
+
+def counted(answers: list[int]) -> list[int]:
+    return [b % 1000 for b in answers]
+
+
+def test_answers_come_in_the_order_of_the_rows_and_a_session_is_one_over_all_slots(cluster: Cluster) -> None:
+    job, oracle, orders = deploy(cluster), Oracle(), random.Random(1)
+    for epoch in range(3):
+        batches = events(orders)
+        assert counted(job.epoch(epoch, batches)) == oracle.epoch(batches)
+    answers = counted(job.epoch(3, [[-k for k in range(1, 60)] * 3]))
+    assert sorted(answers) == [2] * 59 + [3] * 59, "the first event of a negative key has no answer"
+    wait_until(lambda: all(s.events_in > 20 for s in cluster.node.api.stats("d").slots), 20, "events in each slot")
+    assert [s.state for s in cluster.node.api.status().slots] == ["owner"] * 3
+
+    (listed,) = cluster.node.api.sessions("d").sessions
+    assert (listed.session, listed.slot, listed.last_ended, listed.keys) == ("q", 0, 3, len(oracle.counts) + 59)
+    parts = list(cluster.node.api.export_state("d", "q"))
+    assert parts[0].header.keys == listed.keys
+    groups = {part.piece.group for part in parts if part.HasField("piece")}
+    assert groups >= {k % 128 for k in [*oracle.counts, *range(-59, 0)]}, "the groups of all slots"
+    cluster.node.api.drop_state("d", "q", force=True)
+    assert not cluster.node.api.sessions("d").sessions
+    job.restart()
+    assert counted(job.epoch(0, [[1, 2, 3]])) == [1, 1, 1], "nothing is left in any slot"
+
+
+def test_an_attempt_that_dies_between_the_ends_of_two_slots_counts_once(cluster: Cluster) -> None:
+    job, oracle, orders = deploy(cluster), Oracle(), random.Random(2)
+    job.epoch(0, first := events(orders))
+    oracle.epoch(first)
+    for epoch, ended in enumerate([(0,), (1, 2), (2,), (0, 1, 2)], 1):
+        job.dies(epoch, batches := events(orders), ended)
+        os.kill(cluster.node.api.status().slots[ended[-1]].pid, signal.SIGKILL)
+        assert counted(job.epoch(epoch, batches)) == (expected := oracle.epoch(batches)), "the task is tried again"
+        job.restart()
+        assert counted(job.epoch(epoch, batches)) == expected, "the query is restarted before Spark has committed the epoch"
+        job.dies(epoch, batches, ended)  # of two equal attempts either counts, in whatever slots the newer one has ended
+    assert counted(job.epoch(5, last := events(orders))) == oracle.epoch(last)
+
+
+def test_the_watermark_of_every_slot_is_that_of_all_events(cluster: Cluster) -> None:
+    deploy(cluster, source=TIMED, input={"a": "int64", "t": "timestamp[us]"}, event_time={"column": "t"})
+    job, everywhere = Job(str(cluster.node.home / "node.sock"), times=True), list(range(128))
+    assert job.epoch(0, [everywhere[::2]], 0, partition=0, partitions=2) == [0] * 64
+    assert job.epoch(0, [everywhere[1::2]], 0, partition=1, partitions=2) == [0] * 64
+    # One event of one group, so in one slot: its time is the watermark of the next epoch in all.
+    assert job.epoch(1, [[1]], 60, partition=1, partitions=2) == [0]
+    assert job.epoch(1, [], 0, partition=0, partitions=2) == []
+    fired = job.epoch(2, [], 0, partition=0, partitions=2) + job.epoch(2, [], 0, partition=1, partitions=2)
+    assert sorted(fired) == everywhere
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_epochs_count_once_whatever_dies_is_tried_again_or_updated(cluster: Cluster, seed: int) -> None:
+    """The chaos of one query: attempts die between ENDs, owners and the node manager are killed, the version is updated."""
+    job, oracle, orders = deploy(cluster), Oracle(), random.Random(seed)
+    versions = {1}
+    for epoch in range(12):
+        batches = events(orders)
+        expected = oracle.epoch(batches)
+        for what in orders.sample(["dies", "owner", "restart", "update", "manager", "nothing"], 2):
+            if what == "dies":
+                job.dies(epoch, batches, orders.sample(range(3), orders.randint(0, 3)))
+            elif what == "owner":
+                os.kill(orders.choice([s.pid for s in cluster.node.api.status().slots if s.pid]), signal.SIGKILL)
+            elif what == "restart":
+                job.restart()
+            elif what == "manager" and epoch % 3 == 0:
+                cluster.node.kill()
+                cluster.start_node()
+            elif what == "update":
+                new = str(max(versions) + 1)
+                cluster.push(new, COUNT.format(version=new), key=["a"])
+                assert list(cluster.client.update("d", new))[-1]["phase"] == "done"
+                versions.add(int(new))
+        answers = job.epoch(epoch, batches)
+        assert counted(answers) == expected, f"epoch {epoch}"
+        assert {b // 1000 for b in answers} == {max(versions)}, "every slot has the version"
+
+
+def test_dead_letters_of_all_slots_are_listed_and_take_part_in_the_next_epoch(cluster: Cluster) -> None:
+    fails = "        if event['a'] % 10 == 3: raise ValueError('unlucky')\n"
+    before, after = COUNT.split("        n =")
+    cluster.push("1", (before + fails + "        n =" + after).format(version=1), key=["a"])
+    cluster.client.deploy("d", "t", "1", slots=3, policy="dead-letter")
+    wait_until(lambda: cluster.state()[0] == "answering", 60, "the deployment to answer")
+    job, api = Job(str(cluster.node.home / "node.sock")), cluster.node.api
+    assert counted(job.epoch(0, [list(range(128))])) == [1] * (128 - 13)
+    letters = list(api.dead_letters("d"))
+    assert len(letters) == 13 and {letter.slot for letter in letters} == {s.slot for s in api.status().slots}
+
+    cluster.push("2", COUNT.format(version=2), key=["a"])
+    assert list(cluster.client.update("d", "2"))[-1]["phase"] == "done"
+    api.replay_dead_letters("d", everything=True)
+    assert sorted(job.epoch(1, [[3]])) == [*[2001] * 13, 2002], "the event, then the letters, that of the same key after it"
+    job.epoch(2, [[1]])
+    wait_until(lambda: not list(api.dead_letters("d")), 20, "the letters to go")
+
+
+def test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do(cluster: Cluster) -> None:
+    job = deploy(cluster, slots=2)
+    job.epoch(0, [[1, 2, 3]])
+    with pytest.raises(Conflict, match="whose groups stay where they are: expected 2 slots per node, .* got 3"):
+        cluster.client.scale("d", 3)
+    assert cluster.client.scale("d", 2)["slots"] == 2
+    with pytest.raises(UsageError, match="3 key groups: expected at most as many slots, got 4"):
+        cluster.client.deploy("few", "t", "1", slots=4, limits={"key_groups": 3})
+    with pytest.raises(UsageError, match="2 slots on this node; expected one, since a recording"):
+        next(cluster.node.api.record("d", 1))
+    digest = cluster.client.deployment("d")["digest"]
+    with pytest.raises(UsageError, match="a diff of a keyed operator is of one slot"):
+        next(cluster.node.api.diff("d", "1", digest, for_s=1, examples=0))
+    with pytest.raises(UsageError, match="a store is filled from one: call the operator without store="):
+        cluster.node.api.open_lane("d", "l", session="s", run="r1", call="c", stored=True)
+    cluster.push("2", COUNT.format(version=2), key=["a"])
+    last = list(cluster.client.update("d", "2", canary={"percent": 50, "for_s": 1}))[-1]
+    assert last["phase"] == "failed" and "a canary of a keyed operator is of one slot" in last["detail"]
+    migrating = "    def migrate(self, old, from_version): return old\n"
+    cluster.push("3", COUNT.format(version=3) + migrating, key=["a"], state_version=1, migrates_from=[0])
+    assert list(cluster.client.update("d", "3"))[-1]["phase"] == "done"
+    last = list(cluster.client.rollback("d"))[-1]
+    assert last["phase"] == "failed" and "only with one slot can it return to the state from before" in last["detail"]
+    assert job.epoch(1, [[1, 2, 3]]) == [3002] * 3, "the newer version continues in both slots"

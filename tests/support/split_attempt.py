@@ -1,0 +1,70 @@
+"""A keyed attempt over all slots of a deployment, as a Spark task makes it, without Spark: one that ends, or that dies between two ENDs."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tests.support.attempt import T0
+from udo_interface.lane import Collector, Sender
+from udo_interface.opening import KeyedCall, Request, conversations
+from udo_interface.split import SplitExchange
+from udo_protocol.formats.schema import GROUP_COLUMN
+
+KEY_GROUPS = 128
+Lanes = list[tuple[Sender, Collector]]
+
+
+class Job:
+    """One query's epochs, on a single partition unless told otherwise. Attempts get higher numbers each time."""
+
+    def __init__(self, node: str, deployment: str = "d", session: str = "q", *, times: bool = False) -> None:
+        self._node, self._deployment, self._session, self._attempts = node, deployment, session, 0
+        columns = [("a", pa.int64()), ("t", pa.timestamp("us"))] if times else [("a", pa.int64())]
+        self._sent = pa.schema([*columns, (GROUP_COLUMN, pa.int32())])
+        self._answers = pa.schema([("b", pa.int64())])
+        self.run, self.planned_ms = "r1", 1
+
+    def restart(self) -> None:
+        """The query is started again: a newer run."""
+        self.planned_ms += 1
+        self.run = f"r{self.planned_ms}"
+
+    def request(self, epoch: int, partition: int = 0, partitions: int = 1, **keyed: Any) -> Request:
+        """What a task asks for; partition p answers for the groups g with g % partitions == p."""
+        self._attempts += 1
+        groups = tuple(g for g in range(KEY_GROUPS) if g % partitions == partition)
+        call = KeyedCall(self.run, "c", groups, started_ms=self.planned_ms, **keyed)
+        return Request(self._deployment, self._session, partition, self._attempts, epoch, keyed=call)
+
+    def batch(self, keys: Sequence[int], second: float = 0.0) -> pa.RecordBatch:
+        """Events of these keys, all at that second since T0 if they have a time."""
+        columns: list[Any] = [pa.array(keys, pa.int64()), pa.array([k % KEY_GROUPS for k in keys], pa.int32())]
+        if len(self._sent) > len(columns):
+            columns.insert(1, pa.array([T0 + dt.timedelta(seconds=second)] * len(keys), pa.timestamp("us")))
+        return pa.RecordBatch.from_arrays(columns, schema=self._sent)
+
+    def epoch(self, epoch: int, batches: Iterable[Sequence[int]], second: float = 0.0, **where: int) -> list[int]:
+        """A whole attempt: all answers, those of its timers last."""
+        with conversations(self._node, self.request(epoch, **where), self._sent, self._answers) as (lanes, opened):
+            exchange = SplitExchange(lanes, opened.group_slots, opened.place.window_frames)
+            items = ((self.batch(keys, second), None) for keys in batches)
+            return [b for _, answer in exchange.run(items) for b in answer.column(0).to_pylist()]
+
+    def dies(self, epoch: int, batches: Iterable[Sequence[int]], ended: Iterable[int], **where: int) -> None:
+        """An attempt that sends all its events and dies once these slots have answered its END, which others never see."""
+        with conversations(self._node, self.request(epoch, **where), self._sent, self._answers) as (lanes, opened):
+            exchange = SplitExchange(lanes, opened.group_slots, opened.place.window_frames)
+            for keys in batches:
+                exchange._send(self.batch(keys), None)
+            for _ in exchange._drain(0):
+                pass
+            for slot in ended:
+                sender, collector = lanes[slot]
+                sender.push_end()
+                sender.settle()
+                while collector.number < sender.number:
+                    collector.wait()
