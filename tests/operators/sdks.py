@@ -1,0 +1,64 @@
+"""The SDKs whose samples are built at test time, each once a session: how to build them, and what starts a sample."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import require
+
+RUNTIMES = Path(__file__).parents[2] / "runtimes"
+# The first build on a machine fetches what the SDK depends on.
+BUILD_S = 280
+# A small heap, and a collector without threads of its own: several of them run at once here.
+JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-jar", "bin/samples.jar")
+
+
+@dataclass(frozen=True)
+class Sdk:
+    """A built SDK. `bin`: a folder that starts the samples by `command` when it lies in an operator's folder."""
+
+    name: str
+    bin: Path
+    command: tuple[str, ...]
+
+    def put(self, folder: Path) -> None:
+        """What its samples need, into an operator's folder."""
+        shutil.copytree(self.bin, folder / "bin", copy_function=shutil.copy, dirs_exist_ok=True)
+
+
+def java(scratch: Path) -> Sdk:
+    """Built, and its unit tests run, in a copy."""
+    tools("mvn", "javac")
+    copy = shutil.copytree(RUNTIMES / "java", scratch / "java", ignore=shutil.ignore_patterns("target"))
+    maven(copy, "package", f"-Dgolden={RUNTIMES / 'conformance' / 'state.json'}")
+    (scratch / "bin").mkdir()
+    shutil.copy(copy / "samples" / "target" / "samples.jar", scratch / "bin")
+    return Sdk("java", scratch / "bin", JAVA)
+
+
+BUILT: dict[str, Callable[[Path], Sdk]] = {"java": java}
+
+
+def maven(folder: Path, *goals: str) -> str:
+    """Without the network if all that it needs has been fetched before."""
+    done = run(["mvn", "-B", "-ntp", "-o", *goals], folder)
+    if done.returncode and "offline" in done.stdout:
+        done = run(["mvn", "-B", "-ntp", *goals], folder)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command in a folder, to its end."""
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S)
+
+
+def tools(*names: str) -> None:
+    """Skip, or fail, where one of these is missing."""
+    for name in names:
+        if shutil.which(name) is None:
+            require(name, f"{name} is not on PATH")
