@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -14,20 +15,24 @@ RUNTIMES = Path(__file__).parents[2] / "runtimes"
 # The first build on a machine fetches what the SDK depends on.
 BUILD_S = 280
 # A small heap, and a collector without threads of its own: several of them run at once here.
-JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-jar", "bin/samples.jar")
+JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-jar", "bin/samples.jar", "{}")
 
 
 @dataclass(frozen=True)
 class Sdk:
-    """A built SDK. `bin`: a folder that starts the samples by `command` when it lies in an operator's folder."""
+    """A built SDK. `bin`: a folder that starts the samples by `command`, `{}` being the sample, when it lies in an operator's folder."""
 
     name: str
     bin: Path
     command: tuple[str, ...]
 
+    def starting(self, sample: str) -> list[str]:
+        """A manifest's command."""
+        return [word.format(sample) for word in self.command]
+
     def put(self, folder: Path) -> None:
         """What its samples need, into an operator's folder."""
-        shutil.copytree(self.bin, folder / "bin", copy_function=shutil.copy, dirs_exist_ok=True)
+        shutil.copytree(self.bin, folder / "bin", copy_function=os.link)
 
 
 def java(scratch: Path) -> Sdk:
@@ -40,7 +45,17 @@ def java(scratch: Path) -> Sdk:
     return Sdk("java", scratch / "bin", JAVA)
 
 
-BUILT: dict[str, Callable[[Path], Sdk]] = {"java": java}
+def node(scratch: Path) -> Sdk:
+    """The same for Node; what it depends on is installed beside the samples, as a package needs it."""
+    tools("node", "npm")
+    copy = shutil.copytree(RUNTIMES / "node", scratch / "node", ignore=shutil.ignore_patterns("node_modules"))
+    for command, folder in ((["npm", "test"], "sdk"), (["npm", "ci", "--prefer-offline", "--no-audit"], "samples")):
+        done = run(command, copy / folder, GOLDEN=str(RUNTIMES / "conformance" / "state.json"))
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return Sdk("node", copy / "samples", ("node", "bin/{}.js"))
+
+
+BUILT: dict[str, Callable[[Path], Sdk]] = {"java": java, "node": node}
 
 
 def maven(folder: Path, *goals: str) -> str:
@@ -52,9 +67,9 @@ def maven(folder: Path, *goals: str) -> str:
     return done.stdout
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A command in a folder, to its end."""
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, env={**os.environ, **env})
 
 
 def tools(*names: str) -> None:

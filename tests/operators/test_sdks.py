@@ -60,7 +60,7 @@ def folder(made: Path, how: Sdk | str, sample: str = "", more: str = "", **colum
     tables = {n: "\n".join(f'{c} = "{t}"' for c, t in columns[n].items()) for n in ("input", "output")}
     if isinstance(how, Sdk):
         how.put(made)
-        lines = f'runtime = "exec"\ncommand = {json.dumps([*how.command, sample])}'
+        lines = f'runtime = "exec"\ncommand = {json.dumps(how.starting(sample))}'
     else:
         (made / "op.py").write_text(how)
         lines = f'entry = "op:{sample}"'
@@ -102,7 +102,7 @@ def test_an_exception_comes_with_message_trace_and_event_and_a_wrong_answer_with
         (made / "events.json").write_text(json.dumps([{"do": "log", "n": 1}, {"do": do, "n": 7}]))
         said = shell("test", made, "--env", "UDO_CONFORMANCE=events", code=code).err
         assert says in said and f'the event: {{"do": "{do}", "n": 7}}' in said and "log 1" in said
-        assert "onformance" in said  # where it was thrown
+        assert do == "wrong" or "onformance" in said  # where it was thrown
     assert tried(shell, made, [{"do": "twice", "n": 1}, {"do": "none", "n": 5}], "--env", "UDO_CONFORMANCE=events") == [{"n": 2}, {"n": 2}]
 
 
@@ -129,7 +129,7 @@ def test_it_is_pushed_deployed_and_called(sdk: Sdk, platform: Shell, tmp_path: P
 
 def put(daemon: Daemon, sdk: Sdk, sample: str, **manifest: object) -> str:
     """An operator that is a command in the node's image cache; its digest."""
-    digest = put_image(daemon.home, "", entry="", runtime="exec", command=[*sdk.command, sample], **manifest)  # type: ignore[arg-type]
+    digest = put_image(daemon.home, "", entry="", runtime="exec", command=sdk.starting(sample), **manifest)  # type: ignore[arg-type]
     sdk.put(daemon.home / "images" / digest.replace(":", "-") / "code")
     return digest
 

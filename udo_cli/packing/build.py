@@ -78,6 +78,7 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
     if manifest.command:
         data["platform"] = target.platform  # a program runs on one
         _require_program(directory, manifest)
+        _require_packed(directory, manifest)
         return manifests.parse(data, str(directory / manifests.FILE_NAME))
     if manifest.requirements or not target.here:
         data |= {"python_tag": target.python_tag, "platform": target.platform}
@@ -103,8 +104,15 @@ def _require_program(directory: Path, manifest: Manifest) -> None:
             f"{directory / manifests.FILE_NAME}: command names {program}, which is no program in {directory}: build the operator first "
             "(docs/operators.md, Other languages)"
         )
-    if left := [inside for inside in left_out(directory) if program == inside or program.startswith(inside)]:
-        raise ManifestError(f"{directory / manifests.FILE_NAME}: command names {program}, and {left[0]} is not packed: move it, as to bin/")
+
+
+def _require_packed(directory: Path, manifest: Manifest) -> None:
+    left = left_out(directory, command=True)
+    for word in manifest.command:
+        if (directory / word).exists() and (unpacked := [inside for inside in left if word == inside or word.startswith(inside)]):
+            raise ManifestError(
+                f"{directory / manifests.FILE_NAME}: command names {word}, and {unpacked[0]} is not packed: move it, as to bin/"
+            )
 
 
 def load_image_manifest(directory: Path, version: str | None, whole: Archive) -> Manifest:
@@ -139,7 +147,7 @@ def build(
     else:
         say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
     say("packing code")
-    code = pack("code", CODE_ROOT, files_of(directory), work / "code.tar.gz")
+    code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz")
     with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
         unpack(code.path, "code", Path(name))  # as a node will: better refused here than there
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
