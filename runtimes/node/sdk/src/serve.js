@@ -42,7 +42,7 @@ class Context {
     /** Its lines reach `udo logs`. */
     this.log = {};
     for (const [name, level] of Object.entries(LEVELS)) {
-      this.log[name] = (...words) => void wire.send({log: {level, message: words.join(" ")}}).catch(() => {});
+      this.log[name] = (...words) => void wire.send({log: {level, message: words.join(" ")}});
     }
   }
 
@@ -68,8 +68,7 @@ class Server {
     for await (const {message, tables} of this.wire.messages()) {
       const {id, kind} = message;
       const [reply, answer] = await this.guarded(kind, message[kind], tables);
-      await this.wire.send({id, ...reply}, answer);
-      if (kind === "stop") return;
+      if (!(await this.wire.send({id, ...reply}, answer)) || kind === "stop") return;
     }
   }
 

@@ -184,8 +184,10 @@ class Source {
   }
 }
 
+const sink = new Sink();
+
 export function pack(value) {
-  const sink = new Sink();
+  sink.at = 0;
   sink.value(value);
   return sink.bytes.slice(0, sink.at);
 }

@@ -14,6 +14,7 @@ const padding = (n) => -n & 7;
 export class Wire {
   constructor(path) {
     this.socket = createConnection(path);
+    this.socket.on("error", (e) => e.code === "EPIPE" || console.error(e));
   }
 
   /** The messages that come, until the engine has gone. */
@@ -36,7 +37,7 @@ export class Wire {
     }
   }
 
-  /** One message with its tables: [name, record batch] each. Resolves when the socket has taken it. */
+  /** One message with its tables: [name, record batch] each. Whether the socket has taken it; not when the engine has gone. */
   send(message, tables = []) {
     const pieces = [], parts = [];
     let size = 0;
@@ -52,7 +53,7 @@ export class Wire {
     new DataView(first.buffer).setUint32(4, size, true);
     first.set(head, 8);
     const data = Buffer.concat([first, ...pieces]); // whole: another message may be logged meanwhile
-    return new Promise((resolve, reject) => this.socket.write(data, (e) => (e ? reject(e) : resolve())));
+    return new Promise((resolve) => this.socket.write(data, (e) => resolve(!e)));
   }
 
   close() {

@@ -81,7 +81,12 @@ final class Server {
                     return;
                 }
                 Message.Builder reply = Message.newBuilder().setId(request.message().getId());
-                wire.send(reply, guarded(request, reply));
+                List<Wire.Table> answer = guarded(request, reply);
+                try {
+                    wire.send(reply, answer);
+                } catch (IOException e) {
+                    return; // the engine has gone
+                }
                 done();
                 if (request.message().hasStop()) {
                     return;

@@ -13,7 +13,7 @@ final class Times {
     }
 
     static long us(Instant at) {
-        return ChronoUnit.MICROS.between(Instant.EPOCH, at);
+        return ticks(at, TimeUnit.MICROSECOND);
     }
 
     static ChronoUnit unit(TimeUnit unit) {
@@ -23,5 +23,11 @@ final class Times {
             case MICROSECOND -> ChronoUnit.MICROS;
             case NANOSECOND -> ChronoUnit.NANOS;
         };
+    }
+
+    /** Units since 1970; not by ChronoUnit.between, which counts nanoseconds, and so reaches 292 years only. */
+    static long ticks(Instant at, TimeUnit unit) {
+        long perSecond = unit(unit) == ChronoUnit.SECONDS ? 1 : 1_000_000_000L / unit(unit).getDuration().toNanos();
+        return Math.addExact(Math.multiplyExact(at.getEpochSecond(), perSecond), at.getNano() / (1_000_000_000L / perSecond));
     }
 }

@@ -18,6 +18,7 @@ import org.apache.arrow.vector.complex.LargeListVector;
 import org.apache.arrow.vector.complex.ListVector;
 import org.apache.arrow.vector.complex.MapVector;
 import org.apache.arrow.vector.complex.StructVector;
+import org.apache.arrow.vector.types.TimeUnit;
 import org.apache.arrow.vector.types.pojo.ArrowType;
 import java.util.Collection;
 import java.util.function.IntUnaryOperator;
@@ -68,10 +69,10 @@ final class Writers {
             return (row, value) -> v.setSafe(row, (byte[]) value);
         }
         if (vector instanceof TimeStampVector v) {
-            ChronoUnit unit = Times.unit(((ArrowType.Timestamp) v.getField().getType()).getUnit());
+            TimeUnit unit = ((ArrowType.Timestamp) v.getField().getType()).getUnit();
             return (row, value) -> {
                 Instant at = value instanceof LocalDateTime local ? local.toInstant(ZoneOffset.UTC) : (Instant) value;
-                v.setSafe(row, unit.between(Instant.EPOCH, at));
+                v.setSafe(row, Times.ticks(at, unit));
             };
         }
         if (vector instanceof DateDayVector v) {
@@ -167,6 +168,11 @@ final class Writers {
                     throw new IllegalArgumentException("expected " + v.getListSize() + " elements");
                 }
             });
+        }
+        if (vector instanceof NullVector) {
+            return (row, value) -> {
+                throw new ClassCastException("always null");
+            };
         }
         throw new SchemaException("column \"" + vector.getName() + "\": rows of " + vector.getField().getType() + " cannot be emitted; answer whole batches");
     }
