@@ -30,9 +30,9 @@ TMP_BYTES = 64 << 20
 _UNPRIVILEGED = "65532"
 _PROBE_TIMEOUT_S = 20.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# What programs need to find their libraries and the local time; nothing else of /etc is shown.
+# What programs need to find their libraries and the local time, and the settings without which Debian's JVMs do not start; nothing else
+# of /etc is shown.
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-# Debian's JVMs do not start without their settings, which lie there.
 _ETC_OF_JVMS = "java-*-openjdk"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _INSIDE = """

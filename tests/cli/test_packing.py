@@ -69,13 +69,18 @@ def test_a_commands_package_has_all_that_npm_installed_and_nothing_that_was_buil
 
 def test_a_command_that_names_what_is_not_packed_is_told(udo: Shell, operator: Callable[..., Path]) -> None:
     folder = operator()
-    manifest = (
-        (folder / "operator.toml").read_text().replace('entry = "op:run"', 'runtime = "exec"\ncommand = ["java", "-jar", "target/op.jar"]')
-    )
+    manifest = (folder / "operator.toml").read_text().replace('entry = "op:run"', 'runtime = "exec"\ncommand = ["sh", "target/op.jar"]')
     (folder / "operator.toml").write_text(manifest)
     (folder / "target").mkdir()
     (folder / "target" / "op.jar").write_text("x")
     assert "command names target/op.jar, and target/ is not packed: move it" in udo("push", folder, "--dry-run", code=None).err
+
+
+def test_a_command_that_this_machine_lacks_is_told(udo: Shell, operator: Callable[..., Path]) -> None:
+    folder = operator()
+    manifest = (folder / "operator.toml").read_text().replace('entry = "op:run"', 'runtime = "exec"\ncommand = ["no-such-java"]')
+    (folder / "operator.toml").write_text(manifest)
+    assert "command names no-such-java, which is no program of this machine" in udo("test", folder, code=None).err
 
 
 def test_another_line_of_code_gives_another_digest(udo: Shell, operator: Callable[..., Path]) -> None:

@@ -77,7 +77,7 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
         data["version"] = version
     if manifest.command:
         data["platform"] = target.platform  # a program runs on one
-        _require_program(directory, manifest)
+        _require_program(directory, manifest, target)
         _require_packed(directory, manifest)
         return manifests.parse(data, str(directory / manifests.FILE_NAME))
     if manifest.requirements or not target.here:
@@ -94,11 +94,16 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
     return manifests.parse(data, str(directory / manifests.FILE_NAME))
 
 
-def _require_program(directory: Path, manifest: Manifest) -> None:
+def _require_program(directory: Path, manifest: Manifest, target: Target) -> None:
     program = manifest.command[0]
     path = directory / program
-    if "/" not in program or program.startswith("/"):
-        return  # one of the node's
+    if "/" not in program or program.startswith("/"):  # one of the node's
+        if target.here and shutil.which(program) is None:
+            raise ManifestError(
+                f"{directory / manifests.FILE_NAME}: command names {program}, which is no program of this machine: install it, here and on "
+                "the nodes (docs/operators.md, Other languages)"
+            )
+        return
     if not path.is_file() or not os.access(path, os.X_OK):
         raise ManifestError(
             f"{directory / manifests.FILE_NAME}: command names {program}, which is no program in {directory}: build the operator first "
