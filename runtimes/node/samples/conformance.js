@@ -1,4 +1,4 @@
-// The conformance operator (docs/operator-protocol.md, Conformance), in the role that UDO_CONFORMANCE names.
+// The conformance operator (docs/operator-protocol.md, Conformance), in the role that UDO_CONFORMANCE or the last argument names.
 import {batchOf, run} from "udo-operator";
 
 const forever = new Promise(() => {});
@@ -58,11 +58,11 @@ const ROLES = {
   },
 };
 
-const role = ROLES[process.env.UDO_CONFORMANCE];
-if (!role) throw new Error(`UDO_CONFORMANCE names no role of the conformance operator: ${process.env.UDO_CONFORMANCE}`);
+const role = process.env.UDO_CONFORMANCE ?? process.argv.at(-1);
+if (!ROLES[role]) throw new Error(`no role of the conformance operator (UDO_CONFORMANCE): ${role}`);
 run({
   open() {
     if (process.env.UDO_CONFORMANCE_OPEN === "fails") throw new Error("no model");
   },
-  ...role,
+  ...ROLES[role],
 });

@@ -20,12 +20,12 @@ import org.apache.arrow.vector.VarCharVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.types.pojo.Field;
 
-/** The conformance operator (docs/operator-protocol.md, Conformance), in the role that UDO_CONFORMANCE names. */
+/** The conformance operator (docs/operator-protocol.md, Conformance), in the role that UDO_CONFORMANCE or the last argument names. */
 final class Conformance {
     private Conformance() {}
 
     static Operator of(String role) {
-        return switch (role == null ? "" : role) {
+        return switch (role) {
             case "forward" -> new Forward() {
                 @Override
                 public void open(Context ctx) {
@@ -36,7 +36,7 @@ final class Conformance {
             case "events" -> new Events();
             case "keyed" -> new Keyed();
             case "keyed_batches" -> new KeyedBatches();
-            default -> throw new IllegalArgumentException("UDO_CONFORMANCE names no role of the conformance operator: " + role);
+            default -> throw new IllegalArgumentException("no role of the conformance operator (UDO_CONFORMANCE): " + role);
         };
     }
 

@@ -12,7 +12,7 @@ final class Main {
             case "fraud" -> new Fraud();
             case "count" -> new Count();
             case "sessionise" -> new Sessionise();
-            case "conformance" -> Conformance.of(System.getenv("UDO_CONFORMANCE"));
+            case "conformance" -> Conformance.of(System.getenv().getOrDefault("UDO_CONFORMANCE", args[args.length - 1]));
             default -> throw new IllegalArgumentException("no sample " + args[0]);
         });
     }
