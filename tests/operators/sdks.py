@@ -14,8 +14,8 @@ from tests.conftest import require
 RUNTIMES = Path(__file__).parents[2] / "runtimes"
 # The first build on a machine fetches what the SDK depends on.
 BUILD_S = 280
-# A small heap, and a collector without threads of its own: several of them run at once here.
-JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-jar", "bin/samples.jar", "{}")
+# A small heap, a collector without threads of its own, and little compilation: dozens of them start here, for a few frames each.
+JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", "bin/samples.jar", "{}")
 
 
 @dataclass(frozen=True)
