@@ -1,18 +1,36 @@
-"""What `udo init` writes: templates with the operator's name filled in. It never overwrites a file."""
+"""What `udo init` writes: templates with the operator's name filled in, and a copy of the SDK that another language's project is built
+with. It never overwrites a file.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-from importlib import resources
+from collections.abc import Iterator
 from pathlib import Path
 
-from udo_protocol.errors import Conflict, UsageError
+from udo_protocol.errors import Conflict, NotFound, UsageError
 
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
+_SUFFIX = ".tmpl"
+# Where a project's copy of the SDK lies.
+_SDK = "sdk"
+# What of a language's folder in runtimes/ an operator is built with.
+SDK_FILES: dict[str, tuple[str, ...]] = {
+    "python": (),
+    "go": ("*.go", "go.mod", "go.sum", "internal/pb/*.go"),
+    "java": ("sdk/pom.xml", "sdk/src/main/**/*"),
+    "node": ("sdk/package.json", "sdk/src/*"),
+}
+# What to do first in the new folder.
+FIRST = {
+    "go": "go test ./... && CGO_ENABLED=0 go build -o bin/{name} . && udo test .",
+    "java": "mvn package && udo test .",
+    "node": "npm install && npm test && udo test .",
+}
 
 
-def write(directory: Path, name: str, style: str) -> list[Path]:
+def write(directory: Path, name: str, style: str, runtime: str = "python") -> list[Path]:
     """Write the skeleton in `style` ("batch" or "event") into `directory`; the files written.
 
     UsageError on a name an operator cannot have, Conflict when a file is already there.
@@ -24,15 +42,47 @@ def write(directory: Path, name: str, style: str) -> list[Path]:
     module = re.sub(r"\W", "_", name)
     if module[0].isdigit() or module in sys.stdlib_module_names:
         module = f"op_{module}"  # a module of that name would not be importable, or would hide Python's own
-    templates = resources.files("udo_cli") / "templates"
-    planned = {}
-    for folder in (templates / style, templates / "common"):
-        for template in folder.iterdir():
-            target = f"{module}.py" if template.name == "operator.py.tmpl" else template.name.removesuffix(".tmpl")
+    planned: dict[Path, str] = {}
+    templates = Path(__file__).parent / "templates"
+    for folder in (templates / "common", templates / runtime / "common", templates / runtime / style):
+        for template in sorted(folder.rglob(f"*{_SUFFIX}")):
+            inside = template.relative_to(folder).with_name(template.name.removesuffix(_SUFFIX))
+            target = inside.with_name(f"{module}.py") if inside.name == "operator.py" else inside
             planned[directory / target] = template.read_text("utf-8").replace("{name}", name).replace("{module}", module)
+    planned |= {directory / _SDK / file: text for file, text in _sdk(runtime)}
+    if runtime == "go":
+        planned |= {directory / file: text for file, text in _go_module(name, planned, directory / _SDK)}
     if there := [str(p) for p in planned if p.exists()]:
         raise Conflict(f"already there, nothing was written: {', '.join(there)}")
-    directory.mkdir(parents=True, exist_ok=True)
     for path, text in planned.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     return sorted(planned)
+
+
+def sdk_folder(runtime: str) -> Path:
+    """The language's folder of runtimes/: beside the packages in a checkout, inside of this one when installed."""
+    package = Path(__file__).parent
+    for folder in (package / "_sdks" / runtime, package.parent / "runtimes" / runtime):
+        if folder.is_dir():
+            return folder
+    raise NotFound(f"the SDK for {runtime} is missing from {package / '_sdks'}; install udo-spark again")
+
+
+def _sdk(runtime: str) -> Iterator[tuple[str, str]]:
+    """(path inside, text) of each file of the SDK's copy."""
+    if not SDK_FILES[runtime]:
+        return
+    folder = sdk_folder(runtime)
+    for pattern in SDK_FILES[runtime]:
+        for path in sorted(folder.glob(pattern)):
+            if path.is_file() and not path.name.endswith("_test.go"):
+                yield path.relative_to(folder).as_posix().removeprefix(f"{_SDK}/"), path.read_text("utf-8")
+
+
+def _go_module(name: str, planned: dict[Path, str], sdk: Path) -> Iterator[tuple[str, str]]:
+    """go.mod and go.sum: those of the SDK, since a module names what its dependencies need as well, and the SDK's copy."""
+    module, rest = planned[sdk / "go.mod"].split("\n", 1)
+    own = module.removeprefix("module ")
+    yield "go.mod", f"module example.com/{name}\n{rest}\nrequire {own} v0.0.0\n\nreplace {own} => ./{_SDK}\n"
+    yield "go.sum", planned[sdk / "go.sum"]

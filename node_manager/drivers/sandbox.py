@@ -30,8 +30,10 @@ TMP_BYTES = 64 << 20
 _UNPRIVILEGED = "65532"
 _PROBE_TIMEOUT_S = 20.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# What programs need to find their libraries and the local time; nothing else of /etc is shown.
+# What programs need to find their libraries and the local time, and the settings without which Debian's JVMs do not start; nothing else
+# of /etc is shown.
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+_ETC_OF_JVMS = "java-*-openjdk"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _INSIDE = """
 import json, os, socket, sys
@@ -108,7 +110,7 @@ class Bubblewrap:
                 c += ["--symlink", os.readlink(name), name]
             elif os.path.isdir(name):
                 c += ["--ro-bind", name, name]
-        for name in _ETC:
+        for name in _etc():
             c += ["--ro-bind-try", name, name]
         for own, name in network.FILES:  # there once it has a network
             c += ["--symlink", str(directory / own), name]
@@ -133,7 +135,7 @@ class Landlock:
         return [str(directory / "scratch")]
 
     def command(self, directory: Path, info_fd: int = -1) -> list[str]:
-        reads = [*_SYSTEM, *_ETC, *_DEVICES, "/proc", *map(str, self.shared), str(directory)]
+        reads = [*_SYSTEM, *_etc(), *_DEVICES, "/proc", *map(str, self.shared), str(directory)]
         writes = [*self.scratch(directory), "/dev/null"]
         return [sys.executable, "-I", "-S", str(Path(confine.__file__)), *reads, "--", *writes, "--"]
 
@@ -179,6 +181,10 @@ def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:
             )
             return box, remark
     return None, f"no sandbox: {'; '.join(why)}"
+
+
+def _etc() -> list[str]:
+    return [*_ETC, *sorted(map(str, Path("/etc").glob(_ETC_OF_JVMS)))]
 
 
 def _python() -> list[Path]:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
+from udo_cli.packing.layers import files_of, left_out
+from udo_protocol.errors import UsageError
 
 
 def digest(udo: Shell, folder: Path) -> str:
@@ -46,6 +48,39 @@ def test_a_push_says_what_stays_out_of_the_package(udo: Shell, operator: Callabl
     assert "left out of the package: lib/.env, node_modules/ (" in done.err
     assert done.json["left_out"] == ["lib/.env", "node_modules/"]
     assert "left out" not in udo("push", operator(), "--dry-run").err
+
+
+def test_a_commands_package_has_all_that_npm_installed_and_nothing_that_was_built_on_the_way(tmp_path: Path) -> None:
+    folder = tmp_path / "op"
+    kept = ("node_modules/@a/b/dist/.hidden", "node_modules/c/build/c.js", "main.js", "dist/x.js", "packages/own/own.js")
+    for inside in (*kept, "node_modules/.package-lock.json", "node_modules/.bin/c", "target/x.class", ".npmrc"):
+        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+        (folder / inside).write_text("x")
+    (folder / "node_modules" / "own").symlink_to("../packages/own")  # as npm installs a package of the folder
+    (folder / "packages" / "own" / "node_modules").mkdir()
+    (folder / "packages" / "own" / "node_modules" / "own").symlink_to("..")
+    linked = {"node_modules/own/own.js", "packages/own/node_modules/own/own.js"}
+    assert {inside for inside, _ in files_of(folder, command=True)} == {*kept, *linked}
+    assert left_out(folder, command=True) == [".npmrc", "node_modules/.bin/", "node_modules/.package-lock.json", "target/"]
+    (folder / "node_modules" / "elsewhere").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="npm install --install-links"):
+        list(files_of(folder, command=True))
+
+
+def test_a_command_that_names_what_is_not_packed_is_told(udo: Shell, operator: Callable[..., Path]) -> None:
+    folder = operator()
+    manifest = (folder / "operator.toml").read_text().replace('entry = "op:run"', 'runtime = "exec"\ncommand = ["sh", "target/op.jar"]')
+    (folder / "operator.toml").write_text(manifest)
+    (folder / "target").mkdir()
+    (folder / "target" / "op.jar").write_text("x")
+    assert "command names target/op.jar, and target/ is not packed: move it" in udo("push", folder, "--dry-run", code=None).err
+
+
+def test_a_command_that_this_machine_lacks_is_told(udo: Shell, operator: Callable[..., Path]) -> None:
+    folder = operator()
+    manifest = (folder / "operator.toml").read_text().replace('entry = "op:run"', 'runtime = "exec"\ncommand = ["no-such-java"]')
+    (folder / "operator.toml").write_text(manifest)
+    assert "command names no-such-java, which is no program of this machine" in udo("test", folder, code=None).err
 
 
 def test_another_line_of_code_gives_another_digest(udo: Shell, operator: Callable[..., Path]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import Shell, platform, udo  # noqa: F401 (fixtures)
 from tests.conftest import require
 from tests.node_manager.conftest import Daemon, daemon, home, home_daemon, lane, put_image  # noqa: F401 (fixtures)
+from tests.operators.sdks import BUILT, Sdk
 
 GO = Path(__file__).parents[2] / "runtimes" / "go"
 # The first build compiles Arrow.
@@ -39,6 +40,12 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     done = subprocess.run(command, cwd=GO, env={**os.environ, "CGO_ENABLED": "0"}, capture_output=True, text=True, timeout=_BUILD_S)
     assert done.returncode == 0, done.stderr
     yield target
+
+
+@pytest.fixture(scope="session", params=sorted(BUILT))
+def sdk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sdk:
+    """Each SDK's samples."""
+    return BUILT[request.param](tmp_path_factory.mktemp(request.param))
 
 
 def put_program(d: Daemon, program: Path, *arguments: str, **manifest: object) -> str:

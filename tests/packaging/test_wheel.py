@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from udo_cli import scaffold
+
 ROOT = Path(__file__).parents[2]
 UV = str(Path(sys.executable).parent / "uv")
 PACKAGES = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "udo_cli", "udo_runtime")
@@ -75,6 +77,14 @@ def test_the_wheel_installed_into_a_fresh_environment_runs_the_demo(environment:
         where = f"import {', '.join(PACKAGES)}; print(*(p.__path__[0] for p in ({', '.join(PACKAGES)})), sep='\\n')"
         places = run([str(environment / "bin" / "python"), "-c", where], Path(elsewhere)).split()
         assert [p for p in places if not Path(p).is_relative_to(environment)] == []
+
+        for runtime in scaffold.SDK_FILES:
+            folder = Path(elsewhere, runtime)
+            run([str(environment / "bin" / "udo"), "init", str(folder), "--runtime", runtime], Path(elsewhere))
+            here = scaffold.write(Path(elsewhere, "here", runtime), runtime, "batch", runtime)  # as this checkout has it
+            assert {p.relative_to(folder) for p in folder.rglob("*") if p.is_file()} == {
+                p.relative_to(Path(elsewhere, "here", runtime)) for p in here
+            }
 
         demo = [str(environment / "bin" / "udo"), "demo", "--rows", "6000", "--rate", "3000", "--update-at", "2000", "--json"]
         report = json.loads(run(demo, Path(elsewhere)))

@@ -78,7 +78,7 @@ def command(
         else:
             manifest = build.load_manifest(directory, version, target)
             below = bases.choose(api, "python", target, wish, output.say)
-            if left_out := layers.left_out(directory):
+            if left_out := layers.left_out(directory, command=bool(manifest.command)):
                 output.say(f"left out of the package: {output.some(left_out)} (hidden files, builds and environments)")
             made = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
             if deployment:

@@ -77,7 +77,8 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
         data["version"] = version
     if manifest.command:
         data["platform"] = target.platform  # a program runs on one
-        _require_program(directory, manifest)
+        _require_program(directory, manifest, target)
+        _require_packed(directory, manifest)
         return manifests.parse(data, str(directory / manifests.FILE_NAME))
     if manifest.requirements or not target.here:
         data |= {"python_tag": target.python_tag, "platform": target.platform}
@@ -93,18 +94,30 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
     return manifests.parse(data, str(directory / manifests.FILE_NAME))
 
 
-def _require_program(directory: Path, manifest: Manifest) -> None:
+def _require_program(directory: Path, manifest: Manifest, target: Target) -> None:
     program = manifest.command[0]
     path = directory / program
-    if "/" not in program or program.startswith("/"):
-        return  # one of the node's
+    if "/" not in program or program.startswith("/"):  # one of the node's
+        if target.here and shutil.which(program) is None:
+            raise ManifestError(
+                f"{directory / manifests.FILE_NAME}: command names {program}, which is no program of this machine: install it, here and on "
+                "the nodes (docs/operators.md, Other languages)"
+            )
+        return
     if not path.is_file() or not os.access(path, os.X_OK):
         raise ManifestError(
             f"{directory / manifests.FILE_NAME}: command names {program}, which is no program in {directory}: build the operator first "
             "(docs/operators.md, Other languages)"
         )
-    if left := [inside for inside in left_out(directory) if program == inside or program.startswith(inside)]:
-        raise ManifestError(f"{directory / manifests.FILE_NAME}: command names {program}, and {left[0]} is not packed: move it, as to bin/")
+
+
+def _require_packed(directory: Path, manifest: Manifest) -> None:
+    left = left_out(directory, command=True)
+    for word in manifest.command:
+        if (directory / word).exists() and (unpacked := [inside for inside in left if word == inside or word.startswith(inside)]):
+            raise ManifestError(
+                f"{directory / manifests.FILE_NAME}: command names {word}, and {unpacked[0]} is not packed: move it, as to bin/"
+            )
 
 
 def load_image_manifest(directory: Path, version: str | None, whole: Archive) -> Manifest:
@@ -139,7 +152,7 @@ def build(
     else:
         say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
     say("packing code")
-    code = pack("code", CODE_ROOT, files_of(directory), work / "code.tar.gz")
+    code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz")
     with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
         unpack(code.path, "code", Path(name))  # as a node will: better refused here than there
     # Dependencies first: they change less often, so the layers above them are the ones sent again.

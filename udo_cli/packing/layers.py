@@ -21,6 +21,9 @@ TAR_TYPE = "application/vnd.oci.image.layer.v1.tar"
 MEDIA_TYPE = f"{TAR_TYPE}+gzip"
 # Never part of an operator: version control, caches, environments, hidden files.
 SKIPPED_NAMES = frozenset({"__pycache__", "build", "dist", "node_modules", "venv"})
+# Of an operator that is a command: where Maven, Gradle and Cargo build. What npm installed is packed, and all that is in it.
+_SKIPPED_OF_COMMANDS = frozenset({"__pycache__", "build", "target", "venv"})
+_INSTALLED = "node_modules"
 SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 # Of these, what Python makes by itself wherever a module is imported: nobody misses it.
 _CACHES = ("__pycache__", ".pyc", ".pyo")
@@ -58,31 +61,42 @@ class _Digesting:
         self._sink.flush()
 
 
-def files_of(directory: Path) -> Iterator[tuple[str, Path]]:
-    """The files an operator's folder contributes, as sorted (path inside, path on disk); links that leave it are refused."""
-    return ((inside, path) for inside, path, kept in _walk(directory) if kept)
+def files_of(directory: Path, *, command: bool = False) -> Iterator[tuple[str, Path]]:
+    """The files an operator's folder contributes, as sorted (path inside, path on disk); links that leave it are refused.
+
+    `command`: of an operator that is a command, not Python code.
+    """
+    return ((inside, path) for inside, path, kept in _walk(directory, command) if kept)
 
 
-def left_out(directory: Path) -> list[str]:
+def left_out(directory: Path, *, command: bool = False) -> list[str]:
     """What of an operator's folder stays out of its package, folders with a slash behind; without the caches that Python makes."""
-    return [inside for inside, path, kept in _walk(directory) if not kept and not path.name.endswith(_CACHES)]
+    return [inside for inside, path, kept in _walk(directory, command) if not kept and not path.name.endswith(_CACHES)]
 
 
-def _walk(directory: Path) -> Iterator[tuple[str, Path, bool]]:
+def _walk(directory: Path, command: bool) -> Iterator[tuple[str, Path, bool]]:
     """(path inside, path on disk, whether it is packed) of each file, and of each folder that is left out as a whole."""
     root = directory.resolve()
+    skipped = _SKIPPED_OF_COMMANDS if command else SKIPPED_NAMES
 
-    def walk(folder: Path, inside: str) -> Iterator[tuple[str, Path, bool]]:
+    def walk(folder: Path, inside: str, installed: bool = False, behind: tuple[Path, ...] = ()) -> Iterator[tuple[str, Path, bool]]:
         for entry in sorted(folder.iterdir(), key=lambda p: p.name):
-            if entry.name.startswith(".") or entry.name in SKIPPED_NAMES or entry.name.endswith(SKIPPED_SUFFIXES):
+            if not installed and (entry.name.startswith(".") or entry.name in skipped or entry.name.endswith(SKIPPED_SUFFIXES)):
                 yield f"{inside}{entry.name}{'/' * entry.is_dir()}", entry, False
                 continue
-            if entry.is_symlink() and not entry.resolve().is_relative_to(root):
-                raise UsageError(f"{entry} points outside of {directory}: copy the file into the operator's folder")
+            target = entry.resolve()
+            if entry.is_symlink() and not target.is_relative_to(root):
+                how = "npm install --install-links" if command and _INSTALLED in inside else "copy the file into the operator's folder"
+                raise UsageError(f"{entry} points outside of {directory}: {how}")
             if entry.is_symlink() and entry.is_dir():
-                raise UsageError(f"{entry} is a link to a folder: move the folder itself into the operator's folder")
-            if entry.is_dir():
-                yield from walk(entry, f"{inside}{entry.name}/")
+                # npm links packages that lie in the folder itself, and such a one may link back.
+                if f"{_INSTALLED}/" not in inside or root.is_relative_to(target):
+                    raise UsageError(f"{entry} is a link to a folder: move the folder itself into the operator's folder")
+                if target not in behind:
+                    yield from walk(target, f"{inside}{entry.name}/", behind=(*behind, target))
+            elif entry.is_dir():
+                # Tools' own files lie hidden at the top of what is installed; a package may need any of its own.
+                yield from walk(entry, f"{inside}{entry.name}/", installed or folder.name == _INSTALLED, behind)
             else:  # a link to nowhere, a socket or a pipe cannot be packed
                 yield f"{inside}{entry.name}", entry, entry.is_file()
 

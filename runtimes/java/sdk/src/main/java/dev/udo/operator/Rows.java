@@ -1,0 +1,54 @@
+package dev.udo.operator;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.types.pojo.Schema;
+
+/** Gathers emitted rows into a batch. */
+final class Rows {
+    private final VectorSchemaRoot root;
+    private final List<Writers.Writer> writers = new ArrayList<>();
+    private int count;
+
+    Rows(Schema schema, BufferAllocator allocator) {
+        root = VectorSchemaRoot.create(schema, allocator);
+        for (FieldVector vector : root.getFieldVectors()) {
+            writers.add(Writers.writer(vector));
+        }
+    }
+
+    void add(Map<String, ?> row) {
+        List<FieldVector> vectors = root.getFieldVectors();
+        for (int i = 0; i < vectors.size(); i++) {
+            String name = vectors.get(i).getName();
+            Object value = row.get(name);
+            if (row.size() != vectors.size() || value == null && !row.containsKey(name)) {
+                List<String> names = vectors.stream().map(FieldVector::getName).toList();
+                throw new SchemaException("expected an event with the columns " + names + "; the operator answered " + new TreeSet<>(row.keySet()));
+            }
+            try {
+                writers.get(i).write(count, value);
+            } catch (ClassCastException | ArithmeticException | IllegalArgumentException e) {
+                throw new SchemaException("column \"" + name + "\": expected " + vectors.get(i).getField().getType() + ", the operator answered "
+                    + value + " (" + (value == null ? "null" : value.getClass().getSimpleName()) + "): " + e.getMessage());
+            }
+        }
+        count++;
+    }
+
+    /** All of them, as a batch that is good until the next call of clear. */
+    VectorSchemaRoot batch() {
+        root.setRowCount(count);
+        return root;
+    }
+
+    void clear() {
+        root.clear();
+        count = 0;
+    }
+}

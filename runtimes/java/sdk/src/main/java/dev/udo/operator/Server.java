@@ -1,0 +1,258 @@
+package dev.udo.operator;
+
+import com.google.protobuf.ByteString;
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.nio.channels.Channels;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.memory.RootAllocator;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ReadChannel;
+import org.apache.arrow.vector.ipc.message.MessageSerializer;
+import org.apache.arrow.vector.types.pojo.Field;
+import org.apache.arrow.vector.types.pojo.Schema;
+import sun.misc.Signal;
+import sun.misc.SignalHandler;
+import udo.operator.v1.Operator.Answer;
+import udo.operator.v1.Operator.Bye;
+import udo.operator.v1.Operator.Data;
+import udo.operator.v1.Operator.Failure;
+import udo.operator.v1.Operator.Hello;
+import udo.operator.v1.Operator.Message;
+import udo.operator.v1.Operator.Part;
+import udo.operator.v1.Operator.Ping;
+import udo.operator.v1.Operator.Ready;
+import udo.operator.v1.Operator.Start;
+
+/** The conversation with the engine: one request at a time, each answered once. */
+final class Server {
+    private static final int PROTOCOL_VERSION = 1;
+    private static final String SDK = "java 0.1.0";
+
+    private final Operator operator;
+    private final BufferAllocator allocator = new RootAllocator();
+    private final Wire wire;
+    private final Keyed keyed = new Keyed(allocator);
+    private VectorSchemaRoot input;
+    private Event event;
+    private Context ctx;
+    private long answerBytes;
+    private int row; // of what is being processed; -1: not row by row
+    private VectorSchemaRoot answered; // to be closed once it is sent
+
+    Server(Operator operator, String path) throws IOException {
+        this.operator = operator;
+        for (String name : new String[] {"INT", "TERM"}) {
+            Signal.handle(new Signal(name), SignalHandler.SIG_IGN); // the engine says when to stop
+        }
+        Hello.Builder hello = Hello.newBuilder().setOldest(PROTOCOL_VERSION).setNewest(PROTOCOL_VERSION).setSdk(SDK);
+        hello.addAllCapabilities(capabilities());
+        wire = new Wire(path, allocator);
+        wire.send(Message.newBuilder().setHello(hello), List.of());
+    }
+
+    private List<String> capabilities() {
+        List<String> found = new ArrayList<>();
+        if (operator instanceof KeyedOperator || operator instanceof KeyedBatchOperator) {
+            found.add("keyed");
+        } else if (!(operator instanceof BatchOperator || operator instanceof EventOperator)) {
+            throw new IllegalArgumentException(
+                operator.getClass().getName() + " is none of BatchOperator, EventOperator, KeyedOperator and KeyedBatchOperator");
+        }
+        if (operator instanceof Timed) {
+            found.add("timers");
+        }
+        if (operator instanceof Migrating) {
+            found.add("migrate");
+        }
+        return found;
+    }
+
+    /** Until the engine says stop, or has gone. */
+    void serve() throws IOException {
+        while (true) {
+            try (Wire.Received request = wire.receive()) {
+                if (request == null) {
+                    return;
+                }
+                Message.Builder reply = Message.newBuilder().setId(request.message().getId());
+                List<Wire.Table> answer = guarded(request, reply);
+                try {
+                    wire.send(reply, answer);
+                } catch (IOException e) {
+                    return; // the engine has gone
+                }
+                done();
+                if (request.message().hasStop()) {
+                    return;
+                }
+            }
+        }
+    }
+
+    private void done() {
+        if (ctx != null) {
+            ctx.rows.clear();
+        }
+        if (answered != null && answered != input) {
+            answered.close();
+        }
+        answered = null;
+    }
+
+    /** Handles a request; what it throws becomes a Failure. */
+    private List<Wire.Table> guarded(Wire.Received request, Message.Builder reply) {
+        row = -1;
+        try {
+            List<Wire.Table> tables = handle(request, reply);
+            long size = tables.stream().flatMap(t -> t.batch().getFieldVectors().stream()).mapToLong(v -> v.getBufferSize()).sum();
+            if (answerBytes > 0 && size > answerBytes) {
+                throw new IllegalStateException("an answer of " + size + " bytes; the bound is " + answerBytes);
+            }
+            return tables;
+        } catch (Throwable e) { // also what an operator's code runs out of: memory, stack
+            StringWriter trace = new StringWriter();
+            e.printStackTrace(new PrintWriter(trace));
+            Failure.Builder failure = Failure.newBuilder().setType(e.getClass().getName()).setMessage(String.valueOf(e.getMessage()));
+            failure.setTrace(trace.toString());
+            if (e instanceof SchemaException) {
+                failure.setCode("schema");
+            }
+            if (row >= 0) {
+                failure.setRow(row);
+            }
+            reply.setFailure(failure);
+            return List.of();
+        }
+    }
+
+    private List<Wire.Table> handle(Wire.Received request, Message.Builder reply) throws Exception {
+        Message message = request.message();
+        reply.setAnswer(Answer.getDefaultInstance());
+        switch (message.getKindCase()) {
+            case START -> reply.setReady(start(message.getStart()));
+            case DATA -> {
+                return data(message.getData(), request);
+            }
+            case REHEARSE -> {
+                return data(message.getRehearse(), request);
+            }
+            case TIMERS -> {
+                return timers(message.getTimers().getWatermarkUs(), request);
+            }
+            case MIGRATE -> {
+                return migrate(message.getMigrate().getFromVersion(), request);
+            }
+            case PING -> reply.setPing(Ping.getDefaultInstance());
+            case STOP -> {
+                reply.setBye(Bye.getDefaultInstance());
+                operator.close();
+            }
+            default -> throw new UnsupportedOperationException("this SDK (" + SDK + ") does not know the request " + message.getKindCase());
+        }
+        return List.of();
+    }
+
+    private Ready start(Start start) throws Exception {
+        Schema incoming = schema(start.getInput());
+        input = VectorSchemaRoot.create(incoming, allocator);
+        event = new Event(input);
+        answerBytes = start.getAnswerBytes();
+        ctx = new Context(start.getOperator(), start.getOperatorVersion(), start.getInstance(), incoming, schema(start.getOutput()), allocator,
+            new Log(start.getOperator(), wire));
+        long begun = System.nanoTime();
+        if (!start.getCheck()) {
+            operator.open(ctx);
+        }
+        return Ready.newBuilder().setOpenMs((System.nanoTime() - begun) / 1e6).build();
+    }
+
+    private static Schema schema(ByteString message) throws IOException {
+        return MessageSerializer.deserializeSchema(new ReadChannel(Channels.newChannel(new ByteArrayInputStream(message.toByteArray()))));
+    }
+
+    private List<Wire.Table> data(Data data, Wire.Received request) throws Exception {
+        request.load(Part.Table.EVENTS, input);
+        ctx.watermarkUs = data.hasWatermarkUs() ? data.getWatermarkUs() : null;
+        if (operator instanceof BatchOperator batches) {
+            return whole(batches.process(input, ctx));
+        }
+        if (operator instanceof EventOperator events) {
+            for (row = 0; row < input.getRowCount(); row++) {
+                events.process(event.at(row), ctx);
+            }
+            return emitted();
+        }
+        Key[] touched = keyed.touched(request, ctx);
+        Key[] rows = keyed.rows(request, touched);
+        List<Wire.Table> answer;
+        if (operator instanceof KeyedBatchOperator batches) {
+            answer = whole(batches.process(input, rows, ctx));
+        } else {
+            for (row = 0; row < rows.length; row++) {
+                ((KeyedOperator) operator).process(event.at(row), rows[row]);
+            }
+            answer = emitted();
+        }
+        return joined(answer, keyed.changes(touched, false));
+    }
+
+    private List<Wire.Table> timers(long watermarkUs, Wire.Received request) throws Exception {
+        ctx.watermarkUs = watermarkUs;
+        Key[] touched = keyed.touched(request, ctx);
+        List<Key.Timer> due = keyed.due(request);
+        for (row = 0; row < due.size(); row++) {
+            ((Timed) operator).onTimer(Times.instant(due.get(row).atUs()), touched[due.get(row).key()]);
+        }
+        return joined(emitted(), keyed.changes(touched, false));
+    }
+
+    private List<Wire.Table> migrate(int fromVersion, Wire.Received request) throws Exception {
+        Key[] touched = keyed.touched(request, ctx);
+        for (row = 0; row < touched.length; row++) {
+            Map<String, Object> old = touched[row].state().orElseGet(Map::of);
+            touched[row].setState(((Migrating) operator).migrate(old, fromVersion));
+        }
+        return keyed.changes(touched, true);
+    }
+
+    private static List<Wire.Table> joined(List<Wire.Table> first, List<Wire.Table> second) {
+        List<Wire.Table> all = new ArrayList<>(first);
+        all.addAll(second);
+        return all;
+    }
+
+    private List<Wire.Table> emitted() {
+        return List.of(new Wire.Table(Part.Table.ROWS, ctx.rows.batch()));
+    }
+
+    private List<Wire.Table> whole(VectorSchemaRoot answer) {
+        answered = answer;
+        if (answer == null) {
+            return List.of();
+        }
+        List<Field> have = answer.getSchema().getFields();
+        List<Field> want = ctx.output().getFields();
+        boolean fits = have.size() == want.size();
+        for (int i = 0; fits && i < want.size(); i++) {
+            fits = have.get(i).getName().equals(want.get(i).getName()) && sameType(have.get(i), want.get(i));
+        }
+        if (!fits) {
+            throw new SchemaException("the operator's answer does not fit its output schema: expected " + ctx.output() + ", got " + answer.getSchema());
+        }
+        return List.of(new Wire.Table(Part.Table.ROWS, answer));
+    }
+
+    private static boolean sameType(Field have, Field want) {
+        boolean same = have.getType().equals(want.getType()) && have.getChildren().size() == want.getChildren().size();
+        for (int i = 0; same && i < want.getChildren().size(); i++) {
+            same = sameType(have.getChildren().get(i), want.getChildren().get(i));
+        }
+        return same;
+    }
+}

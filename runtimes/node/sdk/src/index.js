@@ -1,0 +1,16 @@
+/**
+ * The SDK for operators of udo-spark in JavaScript: an object with one of these methods, handed to run().
+ *
+ *   processBatch(batch, ctx)       vectorised: an Arrow RecordBatch in, one with the manifest's output columns out, or undefined
+ *   process(event, ctx)            event by event, each answered by any number of ctx.emit(row)
+ *   processKeyed(event, key)       event by event, with the state of the event's key
+ *   processKeys(batch, keys, ctx)  the same, vectorised: keys[i] is row i's
+ *
+ * and, where it wants them, open(ctx), close(), onTimer(at, key) and migrate(old, fromVersion). Each may be async. What one throws fails
+ * its frame with a stack trace; the process goes on. Batches and keys are valid until the method returns.
+ *
+ * Values: integers are BigInt, floating point numbers are numbers, in events as in states, so that 1 stays another value than 1.0.
+ */
+export {run} from "./serve.js";
+export {SchemaError, batchOf, values} from "./columns.js";
+export {Decimal, Duration, Instant, LocalDate, LocalDateTime, LocalTime} from "./values.js";

@@ -1,0 +1,186 @@
+// The conversation with the engine: one request at a time, each answered once.
+import {SchemaError, batchOf, requireColumns, values} from "./columns.js";
+import {Touched} from "./keyed.js";
+import {Instant} from "./values.js";
+import {Decoder, Wire} from "./wire.js";
+
+const PROTOCOL_VERSION = 1;
+const SDK = "node 0.1.0";
+const LEVELS = {debug: 1, info: 2, warn: 3, error: 4};
+
+/** Serves the operator until the engine stops it; then the process ends. */
+export function run(operator) {
+  const path = process.env.UDO_OPERATOR_SOCKET;
+  if (!path) {
+    console.error("this program is an operator: try it with `udo test DIR` (UDO_OPERATOR_SOCKET is not set)");
+    process.exit(2);
+  }
+  new Server(operator, path).serve().then(
+    () => process.exit(0),
+    (e) => {
+      console.error(e);
+      process.exit(1);
+    },
+  );
+}
+
+/** What the platform tells an operator. Environment values and secrets stand in process.env. */
+class Context {
+  directory = process.env.UDO_DIRECTORY; // files given at deployment lie here
+  /** The event time up to which all has been seen, an Instant; undefined before any is known. */
+  watermark = undefined;
+  rows = [];
+  sources = []; // of each of these rows: what it answers
+  current = undefined; // what is being processed; undefined: not row by row
+
+  constructor(start, input, output, wire) {
+    this.operator = start.operator;
+    this.version = start.operator_version;
+    this.instance = start.instance;
+    this.input = input;
+    this.output = output;
+    /** Its lines reach `udo logs`. */
+    this.log = {};
+    for (const [name, level] of Object.entries(LEVELS)) {
+      this.log[name] = (...words) => void wire.send({log: {level, message: words.join(" ")}});
+    }
+  }
+
+  /** Answers an event: an object with the manifest's output columns. */
+  emit(row) {
+    requireColumns(this.output, row);
+    this.rows.push(row);
+    this.sources.push(this.current);
+  }
+}
+
+class Server {
+  constructor(operator, path) {
+    this.operator = operator;
+    this.capabilities = capabilities(operator);
+    this.wire = new Wire(path);
+    for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => {}); // the engine says when to stop
+  }
+
+  async serve() {
+    const hello = {oldest: PROTOCOL_VERSION, newest: PROTOCOL_VERSION, capabilities: this.capabilities, sdk: SDK};
+    await this.wire.send({hello});
+    for await (const {message, tables} of this.wire.messages()) {
+      const {id, kind} = message;
+      const [reply, answer] = await this.guarded(kind, message[kind], tables);
+      if (!(await this.wire.send({id, ...reply}, answer)) || kind === "stop") return;
+    }
+  }
+
+  /** Handles a request; what it throws becomes a Failure. */
+  async guarded(kind, request, tables) {
+    try {
+      return await this.handle(kind, request, tables);
+    } catch (e) {
+      const {name = typeof e, message = String(e), stack = ""} = e ?? {};
+      const type = e instanceof Error ? e.constructor.name : name;
+      return [{failure: {type, message, trace: stack, row: this.ctx?.current, code: e instanceof SchemaError ? "schema" : ""}}, []];
+    }
+  }
+
+  async handle(kind, request, tables) {
+    if (this.ctx) Object.assign(this.ctx, {rows: [], sources: [], current: undefined});
+    switch (kind) {
+      case "start": return [{ready: await this.start(request)}, []];
+      case "data": case "rehearse": return [{answer: {}}, await this.data(request, tables)];
+      case "timers": return [{answer: {}}, await this.timers(request, tables)];
+      case "migrate": return [{answer: {}}, await this.migrate(request, tables)];
+      case "ping": return [{ping: {}}, []];
+      case "stop":
+        await this.operator.close?.();
+        return [{bye: {}}, []];
+    }
+    throw new Error(`this SDK (${SDK}) does not know the request ${kind}`);
+  }
+
+  async start(start) {
+    this.input = new Decoder(start.input);
+    this.ctx = new Context(start, this.input.schema, new Decoder(start.output).schema, this.wire);
+    const begun = performance.now();
+    if (!start.check) await this.operator.open?.(this.ctx);
+    return {open_ms: performance.now() - begun};
+  }
+
+  async data(request, tables) {
+    const {operator, ctx} = this, batch = this.input.batch(tables.EVENTS);
+    ctx.watermark = watermark(request);
+    if (operator.processBatch) return this.whole(await operator.processBatch(batch, ctx));
+    if (operator.process) {
+      await this.each(events(batch), (event) => operator.process(event, ctx));
+      return this.emitted();
+    }
+    const touched = new Touched(tables, ctx), rows = touched.rows();
+    if (operator.processKeys) return [...this.whole(await operator.processKeys(batch, rows, ctx)), ...touched.changes()];
+    await this.each(events(batch), (event, row) => operator.processKeyed(event, rows[row]));
+    return [...this.emitted(), ...touched.changes()];
+  }
+
+  async timers(request, tables) {
+    this.ctx.watermark = watermark(request);
+    const touched = new Touched(tables, this.ctx);
+    await this.each(touched.due(), ([at, key]) => this.operator.onTimer(at, key));
+    return [...this.emitted(), ...touched.changes()];
+  }
+
+  async migrate(request, tables) {
+    const touched = new Touched(tables, this.ctx);
+    await this.each(touched.keys, async (key) => {
+      key.state = await this.operator.migrate(key.state ?? {}, request.from_version);
+    });
+    return touched.changes(true);
+  }
+
+  async each(all, step) {
+    for (let row = 0; row < all.length; row++) {
+      this.ctx.current = row;
+      const done = step(all[row], row);
+      if (done !== undefined) await done; // a turn of the event loop for each event would cost more than most events
+    }
+  }
+
+  emitted() {
+    const {ctx} = this;
+    try {
+      return [["ROWS", batchOf(ctx.output, ctx.rows)]];
+    } catch (e) {
+      ctx.current = ctx.sources[e.row];
+      throw e;
+    }
+  }
+
+  whole(answer) {
+    if (answer === undefined || answer === null) return [];
+    const [have, want] = [answer.schema, this.ctx.output].map((schema) => schema.fields.map((f) => `${f.name}: ${f.type}`).join(", "));
+    if (have !== want) throw new SchemaError(`the operator's answer does not fit its output schema: expected ${want}, got ${have}`);
+    return [["ROWS", answer]];
+  }
+}
+
+function capabilities(operator) {
+  const found = operator.processKeyed || operator.processKeys ? ["keyed"] : [];
+  if (!found.length && !operator.processBatch && !operator.process) {
+    throw new TypeError("the operator has none of processBatch, process, processKeyed and processKeys");
+  }
+  if (operator.onTimer) found.push("timers");
+  if (operator.migrate) found.push("migrate");
+  return found;
+}
+
+function watermark({watermark_us: us}) {
+  return us === undefined ? undefined : Instant.ofMicros(us);
+}
+
+/** The events of a batch as objects. */
+function events(batch) {
+  const columns = batch.schema.fields.map((field, n) => [field.name, values(batch.getChildAt(n))]);
+  return Array.from({length: batch.numRows}, (_, row) => {
+    const event = {};
+    for (const [name, column] of columns) event[name] = column[row];
+    return event;
+  });
+}

@@ -1,0 +1,118 @@
+// The wire form (docs/operator-protocol.md): u32 header, u32 body, Protobuf header, padding to 8, Arrow record batch messages.
+import {readFileSync} from "node:fs";
+import {createConnection} from "node:net";
+
+import {RecordBatchReader, RecordBatchStreamWriter, Schema} from "apache-arrow";
+import protobuf from "protobufjs";
+
+const proto = protobuf.parse(readFileSync(new URL("operator.proto", import.meta.url), "utf-8"), {keepCase: true}).root;
+const Message = proto.lookupType("udo.operator.v1.Message");
+const {values: TABLES, valuesById: TABLE_NAMES} = proto.lookupEnum("udo.operator.v1.Part.Table");
+const padding = (n) => -n & 7;
+
+/** A message, as an object with the one kind that it is of (`data`, `start`, ...), and its tables' bytes by name. */
+export class Wire {
+  constructor(path) {
+    this.socket = createConnection(path);
+    this.socket.on("error", (e) => e.code === "EPIPE" || console.error(e));
+  }
+
+  /** The messages that come, until the engine has gone. */
+  async *messages() {
+    const chunks = new Chunks(this.socket);
+    for (let prefix; (prefix = await chunks.read(8)); ) {
+      const [size, bodySize] = new Uint32Array(prefix.buffer, 0, 2);
+      const head = await chunks.read(size + padding(size)), body = await chunks.read(bodySize);
+      if (!head || !body) return;
+      const message = Message.toObject(Message.decode(head.subarray(0, size)), {longs: BigInt, oneofs: true});
+      const tables = {};
+      let at = 0;
+      for (const {table, bytes} of message.parts ?? []) {
+        const length = Number(bytes);
+        if (at + length > bodySize) throw new Error(`part ${table} lies outside of the body`);
+        tables[TABLE_NAMES[table]] = body.subarray(at, at + length);
+        at += length + padding(length);
+      }
+      yield {message, tables};
+    }
+  }
+
+  /** One message with its tables: [name, record batch] each. Whether the socket has taken it; not when the engine has gone. */
+  send(message, tables = []) {
+    const pieces = [], parts = [];
+    let size = 0;
+    for (const [name, batch] of tables) {
+      const data = encode(batch);
+      parts.push({table: TABLES[name], bytes: data.length});
+      pieces.push(data, new Uint8Array(padding(data.length)));
+      size += data.length + padding(data.length);
+    }
+    const head = Message.encode(Message.fromObject({...message, parts})).finish();
+    const first = new Uint8Array(8 + head.length + padding(head.length));
+    new DataView(first.buffer).setUint32(0, head.length, true);
+    new DataView(first.buffer).setUint32(4, size, true);
+    first.set(head, 8);
+    const data = Buffer.concat([first, ...pieces]); // whole: another message may be logged meanwhile
+    return new Promise((resolve) => this.socket.write(data, (e) => resolve(!e)));
+  }
+
+  close() {
+    this.socket.destroy();
+  }
+}
+
+/** Exactly as many bytes as are asked for, each time in memory of their own, so that Arrow finds them aligned. */
+class Chunks {
+  constructor(socket) {
+    this.next = socket[Symbol.asyncIterator]();
+    this.chunk = new Uint8Array(0);
+  }
+
+  /** null when the other end has closed the socket. */
+  async read(size) {
+    const data = new Uint8Array(size);
+    for (let at = 0; at < size; ) {
+      if (this.chunk.length === 0) {
+        const {value, done} = await this.next.next();
+        if (done) return null;
+        this.chunk = value;
+      }
+      const taken = this.chunk.subarray(0, size - at);
+      data.set(taken, at);
+      at += taken.length;
+      this.chunk = this.chunk.subarray(taken.length);
+    }
+    return data;
+  }
+}
+
+/** Reads record batch messages of the schema in an Arrow schema message. */
+export class Decoder {
+  constructor(message) {
+    this.message = message;
+    this.schema = RecordBatchReader.from(message).open().schema;
+  }
+
+  batch(data) {
+    return RecordBatchReader.from([this.message, data]).next().value;
+  }
+}
+
+/** A table of the protocol's own: its columns' types by name. */
+export function decoderOf(fields) {
+  return new Decoder(stream(new Schema(fields), []).message);
+}
+
+function encode(batch) {
+  return stream(batch.schema, [batch]).batch;
+}
+
+// Arrow writes streams: a schema message, the batch's, an end.
+function stream(schema, batches) {
+  const writer = new RecordBatchStreamWriter();
+  writer.reset(undefined, schema);
+  batches.forEach((batch) => writer.write(batch));
+  writer.finish();
+  const bytes = writer.toUint8Array(true), size = 8 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(4, true);
+  return {message: bytes.subarray(0, size), batch: bytes.subarray(size, bytes.length - 8)};
+}

@@ -1,0 +1,81 @@
+"""`udo init --runtime`: a project in each language passes its ecosystem's own test command, then `udo test`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+from tests.operators.sdks import BUILD_S, maven, run, tools
+
+ROOT = Path(__file__).parents[2]
+STYLES = ("batch", "event")
+
+
+def succeeded(folder: Path, *command: str, **env: str) -> None:
+    done = run([*command], folder, **env)
+    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]} {done.stderr[-4000:]}"
+
+
+def go(folder: Path) -> None:
+    tools("go")
+    succeeded(folder, "go", "test", "./...")
+    succeeded(folder, "go", "build", "-o", f"bin/{folder.name}", ".", CGO_ENABLED="0")
+
+
+def node(folder: Path) -> None:
+    tools("node", "npm")
+    succeeded(folder, "npm", "install", "--prefer-offline", "--no-audit")
+    succeeded(folder, "npm", "test")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """`udo` without a platform."""
+    return Shell(tmp_path / "home")
+
+
+def flagged(shell: Shell, folder: Path) -> list[bool]:
+    return [answer["flagged"] for answer in shell("test", folder, "--json").json["answers"]]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("build", [go, node])
+def test_a_new_project_passes_its_own_test_and_answers(build: Callable[[Path], None], style: str, shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / f"my-{style}"
+    shell("init", folder, "--runtime", build.__name__, "--style", style)
+    build(folder)
+    assert flagged(shell, folder) == [False, True, False]
+    left_out = shell("push", folder, "--dry-run", "--json").json["left_out"]
+    assert not [path for path in left_out if not re.match(r"node_modules/\.", path)]
+
+
+def test_a_new_project_in_java_passes_its_own_test_and_answers_in_both_styles(shell: Shell, tmp_path: Path) -> None:
+    tools("mvn", "javac")
+    folder, other = (tmp_path / f"my-{style}" for style in STYLES)
+    shell("init", folder, "--runtime", "java")
+    maven(folder, "package")  # the phase `test` is on its way
+    assert flagged(shell, folder) == [False, True, False]
+    shell("init", other, "--runtime", "java", "--style", "event")
+    jar = other / "bin" / "my-event.jar"
+    jar.parent.mkdir()
+    shutil.copy(folder / "bin" / "my-batch.jar", jar)  # the same dependencies, which are not to be built twice here
+    source = "operator/src/main/java/operators/Flag.java"
+    for command in (["javac", "-cp", str(jar), "-d", "classes", source], ["jar", "uf", str(jar), "-C", "classes", "operators/Flag.class"]):
+        subprocess.run(command, cwd=other, check=True, timeout=BUILD_S)
+    assert flagged(shell, other) == [False, True, False]
+
+
+def test_nodes_copy_of_the_operator_protocol_is_the_protocol() -> None:
+    copy = ROOT / "runtimes" / "node" / "sdk" / "src" / "operator.proto"  # npm packs no links
+    assert copy.read_text("utf-8") == (ROOT / "udo_protocol" / "proto" / "operator.proto").read_text("utf-8"), "run make proto"
+
+
+def test_the_lock_file_of_nodes_samples_names_no_address() -> None:
+    lock = (ROOT / "runtimes" / "node" / "samples" / "package-lock.json").read_text("utf-8")
+    assert '"integrity"' in lock and "://" not in lock
