@@ -7,10 +7,11 @@ touched an ENDed group, the ENDed values as a `candidate`. Each rule closes a ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from udo_protocol.errors import TwoProducers
+from udo_protocol.state.pieces import Place, StoredGroup
 from udo_runtime.state.codec import (
     EMPTY,
     TIMERS,
@@ -61,8 +62,8 @@ class Group:
         "live",
         "originals",
         "partition",
+        "place",
         "size",
-        "stored",
         "touched",
         "versions",
         "waiting",
@@ -85,7 +86,7 @@ class Group:
         self.dirty: Delta = {}  # what changed since the last checkpoint; None: gone
         self.touched = False  # label, flag or undo changed since the last checkpoint
         self.size = 0  # bytes of keys and values
-        self.stored = [0, 0]  # bytes of the durable base and of the deltas behind it
+        self.place = Place()  # of what is durable
         self.originals: Delta | None = None  # a standby's: the values before what it did on trial
 
     # -- rules -------------------------------------------------------------------------------------------------------
@@ -295,15 +296,14 @@ class Group:
         _ = self.values, self.undo
 
     @classmethod
-    def restore(cls, meta: bytes | None, base: bytes | None, deltas: Iterable[bytes], versions: Versions | None = None) -> Group:
+    def restore(cls, stored: StoredGroup, versions: Versions | None = None) -> Group:
         """From the durable form; values are decoded, and migrated, when the first key is opened."""
         group = cls(versions)
-        group._values, group._durable = None, (base, list(deltas))
-        group.stored = [len(base or b""), sum(map(len, group._durable[1]))]
+        group._values, group._durable, group.place = None, (stored.base, stored.deltas), stored.place
         if versions is not None:
-            group.former = any(state_version(p) != versions.version for p in (base, *group._durable[1]) if p)
-        if meta is not None:
-            group._read(meta)
+            group.former = any(state_version(p) != versions.version for p in (stored.base, *stored.deltas) if p)
+        if stored.meta:
+            group._read(stored.meta)
         return group
 
     def _read(self, meta: bytes) -> None:
@@ -331,13 +331,13 @@ class Group:
         self.dirty.clear()
         self._read(meta)
 
-    def adopt(self, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
+    def adopt(self, meta: bytes, delta: bytes | None, place: Place) -> None:
         """What the owner's checkpoint made of the group."""
         if delta is not None:
             self._lay(self.values, delta)
             self.former |= self.versions is not None and state_version(delta) != self.versions.version
         self._read(meta)
-        self.stored = stored
+        self.place = place
         if self.former:
             self._measure()
 
