@@ -65,8 +65,10 @@ lock: setup
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock
 
 proto: setup
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. udo_protocol/proto/frame.proto udo_protocol/proto/node_manager.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. udo_protocol/proto/frame.proto udo_protocol/proto/node_manager.proto udo_protocol/proto/operator.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --grpc_python_out=. udo_protocol/proto/node_manager.proto
+	@# For Go, where protoc-gen-go is on PATH: go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
+	if command -v protoc-gen-go >/dev/null; then $(BIN)/python -m grpc_tools.protoc -I. --go_out=runtimes/go --go_opt=module=udo.dev/operator udo_protocol/proto/operator.proto; fi
 
 bench: setup
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)

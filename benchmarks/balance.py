@@ -20,7 +20,7 @@ from benchmarks.simulated.engines import run as simulate
 from benchmarks.tables import Section, count
 from elasticity import policies
 from elasticity.balance.grouping import start
-from elasticity.balance.view import Limits, View
+from elasticity.balance.view import BalanceLimits, LoadView
 
 ENGINES = 5
 
@@ -100,7 +100,7 @@ def _stream(setup: Setup, phases: Sequence[Phase], contenders: dict[str, Contend
     for name, c in contenders.items():
         found = policies.find(c.kind, c.policy)
         assign, route = (found, None) if c.kind == "balance" else (None, found(c.engines, seed).route)
-        limits = Limits(slack=None, max_moves=setup.keys) if c.literal else Limits(max_moves=int(MOST_MOVED * setup.keys))
+        limits = BalanceLimits(slack=None, max_moves=setup.keys) if c.literal else BalanceLimits(max_moves=int(MOST_MOVED * setup.keys))
         outcomes[name] = simulate(replace(setup, retrieve_s=0) if c.live else setup, phases, c.engines, assign, route, limits)
     kg = outcomes["KG"]
     # What no policy that keeps keys whole can pass, from the stream as it was sent: the hottest key's engine, or an equal share.
@@ -158,7 +158,7 @@ class _Reviewed:
 
     def review(self, keys: Sequence[int]) -> list[tuple[int, int, int]]:
         load = np.bincount(keys, minlength=len(self._map))
-        decision = self._policy(View(self._map, load, self._engines), Limits())
+        decision = self._policy(LoadView(self._map, load, self._engines), BalanceLimits())
         moved = [(int(k), int(self._map[k]), int(decision.keys_map[k])) for k in decision.keys]
         self._map = decision.keys_map
         return moved
@@ -171,7 +171,7 @@ def _decision_ms(name: str, seed: int) -> float:
     for _ in range(SCALE_ROUNDS):
         load = rng.lognormal(0, 1, SCALE_KEYS) * np.where(rng.random(SCALE_ENGINES) < 0.1, 2, 1)[keys_map]
         begun = time.thread_time()
-        policy(View(keys_map, load, SCALE_ENGINES), Limits())
+        policy(LoadView(keys_map, load, SCALE_ENGINES), BalanceLimits())
         took.append(1000 * (time.thread_time() - begun))
     return round(float(np.median(took[1:])), 1)
 

@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.simulated.bottlenecks import INTERVAL_S, KINDS, OPERATORS, Episode, play
 from benchmarks.tables import Section
 from elasticity.bottleneck import fuzzy
-from elasticity.bottleneck.detector import Patience, Watch, step
-from elasticity.bottleneck.signals import Slot, inputs
+from elasticity.bottleneck.detector import Hysteresis, OperatorHistory, step
+from elasticity.bottleneck.signals import SlotSample, inputs
 
 EPISODES, QUICK_EPISODES = 400, 60  # of each kind
 CPU_THRESHOLD = 0.8
@@ -29,12 +29,12 @@ class _Watched:
     """The intervals in which each detector reported each operator, in one episode."""
 
     def __init__(self) -> None:
-        self.model, self.patience = fuzzy.shipped(), Patience(confirm=CONFIRM, settle=0)
-        self.watches, self.above = [Watch()] * OPERATORS, [0] * OPERATORS
+        self.model, self.patience = fuzzy.shipped(), Hysteresis(confirm=CONFIRM, settle=0)
+        self.watches, self.above = [OperatorHistory()] * OPERATORS, [0] * OPERATORS
         self.fuzzy: list[list[int]] = [[] for _ in range(OPERATORS)]
         self.threshold: list[list[int]] = [[] for _ in range(OPERATORS)]
 
-    def see(self, t: int, operators: list[list[Slot]]) -> None:
+    def see(self, t: int, operators: list[list[SlotSample]]) -> None:
         """One interval."""
         for o, slots in enumerate(operators):
             load = fuzzy.evaluate(self.model, inputs(slots) or {}).load

@@ -23,7 +23,7 @@ from udo_cli.packing import bases
 from udo_cli.packing.build import Target, build, load_manifest
 from udo_cli.packing.upload import upload
 from udo_protocol.errors import UdoError
-from udo_protocol.node.api import Node, connect_node
+from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
 
 OPERATORS = Path(__file__).parent / "operators"
@@ -66,7 +66,7 @@ class Platform:
         """A client that may write."""
         return Registry(self.registry_url, token=self.home.token_file.read_text("utf-8").strip(), user="benchmarks")
 
-    def node(self) -> Node:
+    def node(self) -> NodeClient:
         """The node manager."""
         return connect_node(self.node_socket)
 
@@ -115,7 +115,7 @@ class Platform:
             elif "bootstrap.py" in command:
                 part = "warm"
             else:
-                part = next((n for n in ("warden", "node_manager", "registry") if n in command), "registry")
+                part = next((n for n in ("watchdog", "node_manager", "registry") if n in command), "registry")
             found.setdefault(part, []).append(p)
         for pid in self._containers():
             found.setdefault("instance" if pid in instances else "warm", []).append(psutil.Process(pid))
@@ -142,7 +142,7 @@ def platform(driver: str, sandbox: str = "auto") -> Iterator[Platform]:
     path = Path(tempfile.mkdtemp(prefix="udo-bench-"))
     home = Home(path)
     try:
-        started = local.start(home, local.Options(driver=driver, sandbox=sandbox), say)
+        started = local.start(home, local.UpOptions(driver=driver, sandbox=sandbox), say)
         yield Platform(home, started.registry, started.node)
     except UdoError as e:
         raise InvalidRun(f"{type(e).__name__}: {e}") from e

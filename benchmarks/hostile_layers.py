@@ -125,7 +125,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         "lies below a link",
     ),
     "bomb": ("5 GiB from 5 MB", lambda: zeros(header(f"{CODE}/op.py", 5 * GIB), 5 * GIB), "unpacks to more than"),
-    "outside": ("a path with `..`", lambda: packed([file(f"{CODE}/../../../../written", b"x")]), "no path inside"),
+    "outside": ("a path with `..`", lambda: packed([file(f"{CODE}/../../../../written", b"x")]), "not a path inside"),
     "device": ("a device", lambda: packed([header(f"{CODE}/null", kind=b"3")]), "is a device"),
     "hard_link": ("a hard link to outside", lambda: packed([header(f"{CODE}/shadow", kind=b"1", link="/etc/shadow")]), "is a hard link"),
     "set_user_id": ("a set-user-ID file", lambda: packed([file(f"{CODE}/su", b"x", mode=0o4755)]), "mode 4755"),

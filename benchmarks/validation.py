@@ -1,7 +1,7 @@
 """What it costs that every Arrow body is validated: events per second with and without, interleaved, in the same two processes.
 
 The engine-free client and a vectorised operator that does next to nothing, frames of 10,000 rows: there is nothing else that the
-checks of both sides could hide behind. Without them, decoding is Arrow's own in the client and in the instance. Beside the rates
+checks of both sides could hide behind. Without them, decoding is Arrow's own in the client and in the instance. Scaling the rates
 stands the processor time of client, queue server and instances for an event, which other work on the machine touches less.
 """
 

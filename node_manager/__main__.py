@@ -24,13 +24,13 @@ from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.rpc import metrics
 from node_manager.rpc.service import CLOSE_GRACE_S, RpcServer
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol.errors import UdoError
 
 EXIT_FAILED = 1
 
 
-def parse_args(argv: list[str] | None = None) -> Settings:
+def parse_args(argv: list[str] | None = None) -> NodeSettings:
     """The settings these arguments ask for."""
     p = argparse.ArgumentParser("python -m node_manager", description="Runs operators beside Spark's executors on one node.")
     p.add_argument("--home", type=Path, required=True, help="directory of this node manager: sockets, instances, images")
@@ -43,35 +43,51 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     )
     p.add_argument("--warm", type=int, default=1, help="warm instances kept ready (default: 1)")
     p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint (default: any)")
-    p.add_argument("--cut-state", action="store_true", help="give up state written behind unreadable bytes, of which a copy is kept")
-    host = Settings.metrics_host
+    p.add_argument("--cut-state", action="store_true", help="discard state written after unreadable bytes; a copy is kept")
+    host = NodeSettings.metrics_host
     p.add_argument("--metrics-host", default=host, help=f"address it listens on; 0.0.0.0: all of the host's (default: {host})")
     p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
-    default = Settings(Path(), "")
+    default = NodeSettings(Path(), "")
     grace, idle = default.heartbeat_grace_ms, default.pinned_idle_s
-    p.add_argument("--heartbeat-grace-ms", type=int, default=grace, help=f"all stops without a manager for this long (default: {grace})")
-    p.add_argument("--pinned-idle-s", type=float, default=idle, help=f"a pinned version nobody calls is retired after (default: {idle:g})")
+    p.add_argument(
+        "--heartbeat-grace-ms",
+        type=int,
+        default=grace,
+        help=f"instances and servers stop after this time without a node manager (default: {grace})",
+    )
+    p.add_argument(
+        "--pinned-idle-s",
+        type=float,
+        default=idle,
+        help=f"a pinned version that is not called is retired after this time (default: {idle:g})",
+    )
     unused = default.session_idle_s
     p.add_argument(
-        "--session-idle-s", type=float, default=unused, help=f"a keyed session is in use for so long after it was (default: {unused:g})"
+        "--session-idle-s",
+        type=float,
+        default=unused,
+        help=f"a keyed session counts as in use for this time after its last event (default: {unused:g})",
     )
     window = default.rollback_window_s
     p.add_argument(
-        "--rollback-window-s", type=float, default=window, help=f"state from before an update to another form is kept (default: {window:g})"
+        "--rollback-window-s",
+        type=float,
+        default=window,
+        help=f"how long the state from before a change of its format is kept for a rollback (default: {window:g})",
     )
     p.add_argument(
-        "--runtime-image", default="", help="image Python operators run in, with --driver docker (default: udo-runtime-python:cpXY)"
+        "--runtime-image", default="", help="image in which Python operators run, with --driver docker (default: udo-runtime-python:cpXY)"
     )
     p.add_argument(
         "--allow-network",
         action="append",
         default=[],
         metavar="HOST:PORT",
-        help="operators that ask for it may reach this; repeatable",
+        help="operators that request this endpoint may connect to it; repeatable",
     )
     a = p.parse_args(argv)
     token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
-    return Settings(
+    return NodeSettings(
         a.home.absolute(),
         a.node,
         a.registry,
@@ -92,7 +108,7 @@ def parse_args(argv: list[str] | None = None) -> Settings:
     )
 
 
-def _registry(settings: Settings) -> Any:
+def _registry(settings: NodeSettings) -> Any:
     if not settings.registry:
         return None
     from udo_protocol.registry.api import Registry
@@ -120,7 +136,7 @@ def _wait(stopping: Event) -> None:
         os.close(writing)
 
 
-def run(settings: Settings, stopping: Event) -> None:
+def run(settings: NodeSettings, stopping: Event) -> None:
     """Until `stopping` is set; then everything is stopped."""
     log = structlog.get_logger()
     settings.prepare()
@@ -146,7 +162,7 @@ def run(settings: Settings, stopping: Event) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status."""
+    """Run a node manager; returns the exit status."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     structlog.configure(
         processors=[

@@ -33,7 +33,7 @@ class GroupMaps(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class SessionRequest:
     """A session that a task wants served, or an import wants to write."""
 
     deployment: str
@@ -48,12 +48,12 @@ class Asked:
 
 
 class Homes:
-    """Of one node. Methods may be called from any thread."""
+    """The sessions' homes, as one node knows them. Methods may be called from any thread."""
 
     def __init__(self, node: str, maps: GroupMaps | None, connect: Callable[[], Connection]) -> None:
         self._node, self._maps, self._connect = node, maps, connect
 
-    def require(self, state: Connection, prefix: str, asked: Asked) -> None:
+    def require(self, state: Connection, prefix: str, asked: SessionRequest) -> None:
         """StateElsewhere unless this node may serve the session; Unavailable if it is new here and the registry is away."""
         wanted = STORED if asked.stored else HOME
         version, kind = _mark(state, prefix, asked.session)
@@ -67,7 +67,7 @@ class Homes:
             )
         state.call(*_noted(prefix, asked.session, found, wanted))
 
-    def taken(self, prefix: str, asked: Asked) -> list[Arg]:
+    def taken(self, prefix: str, asked: SessionRequest) -> list[Arg]:
         """An import makes this node the home: the command that notes it, to be written together with the state."""
         with contextlib.closing(self._connect()) as state:
             return _noted(prefix, asked.session, self._claim(state, asked), HOME)
@@ -89,11 +89,11 @@ class Homes:
                 if version is not None and version < newest and kind != FORMER:
                     state.call(*_noted(p, session, version, FORMER))
 
-    def _claim(self, state: Connection, asked: Asked) -> int:
+    def _claim(self, state: Connection, asked: SessionRequest) -> int:
         """The version of the session's map, by which this node may serve it."""
         me = _incarnation(state)
         if self._maps is None:
-            raise Unavailable(f"{asked} is new on node {self._node}, which follows no registry now: start the node manager with --registry")
+            raise Unavailable(f"{asked} is new on node {self._node}, which has no registry: start the node manager with --registry")
         try:
             found = self._maps.claim(asked.deployment, asked.session, self._node, me, stored=asked.stored, start_empty=asked.start_empty)
         except Unavailable as e:
@@ -104,27 +104,28 @@ class Homes:
             raise StateElsewhere(self._refusal(asked, found))
         return int(found["version"])
 
-    def _refusal(self, asked: Asked, found: Mapping[str, Any]) -> str:
+    def _refusal(self, asked: SessionRequest, found: Mapping[str, Any]) -> str:
         home = found["node"]
         if found["spread"]:
             return (
                 f"{asked} has run with a store on several nodes, {home} among them, and node {self._node} alone does not have all of its "
                 "state: call the operator with the same store= as before"
             )
+        force = " --force" if home == self._node else ""
         gone = (
-            f"if that state is gone for good: udo state release {asked.deployment} {asked.session}, then udo state import a backup, or "
-            'begin with a fresh checkpoint (docs/state.md, "A session\'s home")'
+            f"if that state is lost for good: udo state release {asked.deployment} {asked.session}{force}, then import a backup (udo state "
+            'import), or restart the query with a new checkpoint (docs/state.md, "A session\'s home")'
         )
         if home == self._node:
-            return f"{asked} has its state on node {home}, which has lost its disk since, or is another node of that name: {gone} --force"
+            return f"{asked} has its state on node {home}, which has lost its disk since, or is another node of that name: {gone}"
         if asked.epoch is None:
             return (
                 f"{asked} has its state on node {home}: drop it there before it is imported on node {self._node} (udo state drop); {gone}"
             )
         return (
-            f"{asked} has its state on node {home}, and this task was sent to node {self._node}, where its keys would begin anew. Either "
-            "call the operator with store= in a place that all nodes reach (then any node may serve the session), or run the query's "
-            f"executors on one node, {home}; {gone}"
+            f"{asked} has its state on node {home}, and this task was sent to node {self._node}, where its keys would have no "
+            "state. Either call the operator with store= in a location that all nodes can reach (then any node may serve the session), "
+            f"or run the query's executors on one node, {home}; {gone}"
         )
 
 

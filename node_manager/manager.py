@@ -16,21 +16,23 @@ from typing import Any
 
 from node_manager.deployments import adoption
 from node_manager.deployments.canaries import Canaries
-from node_manager.deployments.deployments import Deployment, Deployments
+from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.lanes import Catalogue, Lanes
+from node_manager.deployments.scaling import Scaling
 from node_manager.deployments.updates import Updates
 from node_manager.drivers import available
 from node_manager.drivers.base import Driver
 from node_manager.files import lock
 from node_manager.homes import Homes
 from node_manager.images.images import Images
-from node_manager.instances.instances import Config, Instances
+from node_manager.instances.instances import InstanceConfig, Instances
 from node_manager.instances.pool import Pool
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
-from node_manager.slots.loading import Node
-from node_manager.trials.comparing import Comparisons, Found
+from node_manager.settings import NodeSettings
+from node_manager.slots.loading import NodeParts
+from node_manager.trials.mirrors import MirrorFindings, Mirrors
+from node_manager.trials.together import together
 from udo_protocol.errors import Conflict, SlotBroken
 from udo_protocol.state import dead_letters, untrusted
 
@@ -38,7 +40,7 @@ from udo_protocol.state import dead_letters, untrusted
 class Manager:
     """See the module. Methods may be called from any thread."""
 
-    def __init__(self, settings: Settings, catalogue: Catalogue | None = None, driver: Driver | None = None) -> None:
+    def __init__(self, settings: NodeSettings, catalogue: Catalogue | None = None, driver: Driver | None = None) -> None:
         self.driver = driver or available.make(settings)
         self.settings, self.catalogue = settings, catalogue
         self.started_at = datetime.now(UTC)
@@ -47,11 +49,12 @@ class Manager:
         self.images = Images(settings.images, catalogue, whole=self.driver.capabilities().runs_images, python_tag=self.driver.python_tag)
         self.instances = Instances(settings, self.driver, self.servers)
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
-        self._node = Node(settings, self.servers, self.instances, self.pool)
+        self._node = NodeParts(settings, self.servers, self.instances, self.pool)
         self.deployments = Deployments(self._node, self.images)
-        self.comparisons = Comparisons(self._node)
-        self.canaries = Canaries(self._node, self.deployments, self.comparisons)
-        self.updates = Updates(settings.node, self.deployments, self.comparisons, self.canaries, self._prune)
+        self.mirrors = Mirrors(self._node)
+        self.scaling = Scaling(self._node, self.deployments)
+        self.canaries = Canaries(self.deployments, self.scaling, self.mirrors)
+        self.updates = Updates(settings.node, self.deployments, self.mirrors, self.scaling, self._prune)
         self.homes = Homes(settings.node, catalogue, lambda: self.servers.connect("state"))
         self.lanes = Lanes(self._node, self.deployments, self.images, self.homes, catalogue)
         self._lock_fd = -1
@@ -66,13 +69,13 @@ class Manager:
         """Adopt what a former manager left, then bring about what is wanted."""
         self.images.clean()
         self.servers.start()
-        adoption.adopt(self._node, self.images, self.deployments, self.canaries, self.lanes, self.comparisons)
+        adoption.adopt(self._node, self.images, self.deployments, self.scaling, self.lanes, self.mirrors)
 
     def stop(self) -> None:
         """Stop all instances and servers; what is wanted stays on disk for the next start."""
         for deployment in self.deployments.all():
             self.canaries.end_keyed(deployment)
-        self.comparisons.end()
+        self.mirrors.end()
         for done in [slot.stop(drop=False) for slot in self.deployments.close()]:
             with contextlib.suppress(FutureTimeout):
                 done.result(self.settings.stop_grace_s + 15)
@@ -96,7 +99,7 @@ class Manager:
     ) -> str:
         """Make it callable and wait for it; the same again changes nothing. Answers the instance."""
         image = self.images.get(operator, version, digest)
-        Config.parse(config)
+        InstanceConfig.parse(config)
         with self.deployments.lock:
             deployment = self.deployments.get(name)
             if deployment is None:
@@ -120,17 +123,17 @@ class Manager:
         if not drop_state:
             self._require_empty(deployment)
         self.canaries.end_keyed(deployment)
-        self.comparisons.end(name)
+        self.mirrors.end(name)
         self.deployments.remove(name)
         for done in [slot.stop(drop=True) for slot in deployment.slots]:
             done.result(self.settings.stop_grace_s + 15)
 
-    def _require_empty(self, deployment: Deployment) -> None:
+    def _require_empty(self, deployment: NodeDeployment) -> None:
         name, where = deployment.name, f"on node {self.settings.node}"
         try:
             with contextlib.closing(self.servers.connect("state")) as state:
                 (sessions,) = untrusted.read(state, ("HLEN", f"{deployment.slot.prefix}sessions"))
-                letters = sum(dead_letters.count(state, s.prefix) for s in (deployment.slot, *deployment.pinned.values()))
+                letters = sum(dead_letters.count(state, s.prefix) for s in deployment.slots)
         except SlotBroken as e:
             raise Conflict(f"what deployment {name!r} holds cannot be counted and would be lost: {e}. Use --drop-state") from None
         if letters:
@@ -141,8 +144,9 @@ class Manager:
             return
         raise Conflict(f"deployment {name!r} holds {held}, which would be lost. {remedy}")
 
-    def diff(self, name: str, version: str, digest: str, for_s: float, examples: int, stop: Event) -> Iterator[Found]:
+    def diff(self, name: str, version: str, digest: str, for_s: float, examples: int, stop: Event) -> Iterator[MirrorFindings]:
         """Let a version answer beside the serving one, on this node, and tell what differs. What serves is not touched."""
         deployment = self.deployments.find(name)
         wanted = self.deployments.wanted(deployment, version, digest)
-        yield from self.comparisons.run(deployment.slot, wanted, for_s, examples, stop)
+        each = -(-examples // len(deployment.own))
+        yield from together([self.mirrors.run(slot, wanted, for_s, each, stop) for slot in deployment.own], stop)

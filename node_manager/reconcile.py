@@ -1,7 +1,7 @@
 """Brings about what the registry wants, and reports. A registry that is away stops nothing: what was told last stays wanted.
 
 One thread reads the wanted state by long poll, one beats; each deployment's work runs in a thread of its own, one piece
-at a time, so that a slow start holds up nobody else.
+at a time, so that a slow start delays no other deployment.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from udo_protocol.lifecycle import REFUSED
 
 _log = structlog.get_logger()
 POLL_S = 25
-# A node counts as away 10 s after its last sign of life; so it beats at least this often, and asks a registry that was away this soon.
+# A node counts as away 10 s after its last report, so it sends a heartbeat at least this often, and retries the registry this soon.
 BEAT_S = 2.5
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 3.0
 # A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was
 # refused is not, before something changes.
 _AGAIN_S = 15.0
-# Of the message of an error that nobody foresaw.
+# Of the message of an unexpected error.
 _TOLD_CHARS = 2000
 _DEPLOY_WAIT_S = 120.0
 _WORKERS = 8
@@ -44,7 +44,7 @@ _OBSERVE_S = 1.0
 _LEAVE_S = 2.0
 
 
-class Registry(Catalogue, Protocol):
+class RegistryCalls(Catalogue, Protocol):
     """The part of udo_protocol.registry.api.Registry that a node uses."""
 
     def wanted(self, node: str, after: int, wait_s: float) -> Mapping[str, Any]:
@@ -57,13 +57,13 @@ class Registry(Catalogue, Protocol):
         """The node lives."""
 
     def leave(self, node: str) -> Any:
-        """The node stops in good order."""
+        """The node stops regularly."""
 
 
 class Reconciler:
     """See the module."""
 
-    def __init__(self, manager: Manager, registry: Registry) -> None:
+    def __init__(self, manager: Manager, registry: RegistryCalls) -> None:
         self._manager, self._registry = manager, registry
         self._node = manager.settings.node
         self._stopping = Event()
@@ -89,7 +89,7 @@ class Reconciler:
             supervised.keep(kind, work, self._stopping)
 
     def stop(self) -> None:
-        """No more steps are begun; tell the registry that nobody needs to wait for this node."""
+        """Begin no more steps; tell the registry not to wait for this node."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -111,7 +111,7 @@ class Reconciler:
                 pause_s = 0.0
             except UdoError as e:
                 if not pause_s:
-                    _log.warning("registry does not answer; what was wanted last stays", step=what, error=str(e))
+                    _log.warning("registry does not answer; the last wanted state stays in effect", step=what, error=str(e))
                 pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
                 self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
             except Exception:
@@ -230,7 +230,7 @@ class Reconciler:
             with self._lock:
                 if settled:
                     self._done[name] = wish
-                elif self._latest[name] is wish:  # until then the thread is somebody else's
+                elif self._latest[name] is wish:  # until then the thread works for another wish
                     self._busy.discard(name)
                     self._later(name)
                     return
@@ -240,7 +240,7 @@ class Reconciler:
         self._changed.notify_all()
 
     def _try_again(self) -> None:
-        """What failed is worked on again in time."""
+        """Retry failed deployments after a while."""
         while not self._stopping.is_set():
             with self._changed:
                 now = time.monotonic()
@@ -284,7 +284,7 @@ class Reconciler:
             manager.canaries.end(name, update["digest"] if update else "")
         if update is not None:
             return self._update(wish, update)
-        version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
+        slots, version, digest, config = wish.get("slots", 1), wish["version"], wish["digest"], dict(wish["config"])
         try:
             deployment = manager.deployments.find(name)
         except NotFound:
@@ -296,16 +296,17 @@ class Reconciler:
             manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, source="registry")
         else:
             manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
+        manager.scaling.scale(name, slots, _DEPLOY_WAIT_S)
         manager.lanes.unserved.pop(name, None)
         self._report(wish, "answering")
         return True
 
     def _instead(self, name: str, digest: str) -> str:
-        """Which other version serves."""
+        """Says which other version continues to serve."""
         with contextlib.suppress(NotFound):
             slot = self._manager.deployments.find(name).slot
             if slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:
-                return f". {slot.wanted.reference} goes on serving on this node"
+                return f". {slot.wanted.reference} continues to serve on this node"
         return ""
 
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
@@ -353,7 +354,7 @@ class Reconciler:
         return True
 
     def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
-        """Tell the registry; while it is away, again and again until something else is wanted: nobody would ask for it."""
+        """Tell the registry; while it is unavailable, retry until something else is wanted, since the registry would not ask for it."""
         while not self._tell(wish, state, detail, **more):
             with self._changed:
                 if self._changed.wait_for(lambda: self._latest.get(wish["name"]) is not wish or self._stopping.is_set(), _RETRY_MOST_S):

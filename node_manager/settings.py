@@ -14,7 +14,7 @@ _SOCKET_PATH_BYTES = 107
 
 
 @dataclass(frozen=True)
-class Settings:
+class NodeSettings:
     """One node manager. `home` is its own; two managers never share one."""
 
     home: Path
@@ -95,7 +95,8 @@ class Settings:
 
     def prepare(self) -> None:
         """Make the directories, for this user only; UsageError if a socket's path would be too long."""
-        longest = str(self.sockets.absolute() / "queue.sock")
+        # Of a server, and of an operator that is a command (udo_runtime.child.process).
+        longest = max((str(p.absolute()) for p in (self.sockets / "queue.sock", self.instances / "01234567/op/.s")), key=len)
         if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
             raise UsageError(f"{longest} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter --home")
         for path in (self.home, self.sockets, self.instances, self.handles, self.logs, self.images, self.home / "servers"):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from registry.config import Config
+from registry.config import RegistrySettings
 from registry.http import auth
 from registry.http.listening import settled
 from registry.http.server import serve
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     token_file = (given.token_file or given.data / "token").absolute()
     trusted = given.trusted_keys.absolute() if given.trusted_keys else None
-    config = Config(given.data.absolute(), token_file, given.listen, given.database, trusted)
+    config = RegistrySettings(given.data.absolute(), token_file, given.listen, given.database, trusted)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask, Response
 
-from registry.config import Config
+from registry.config import RegistrySettings
 from registry.content.blobs import Blobs
 from registry.content.uploads import Uploads
 from registry.http import api, auth, oci, openapi
@@ -15,7 +15,7 @@ from registry.store.store import Store
 from udo_protocol import supervised
 
 
-def create_app(config: Config) -> Flask:
+def create_app(config: RegistrySettings) -> Flask:
     """The application, with the thread that keeps the updates' deadlines."""
     hub = Hub(config.threads - config.reserved_threads)
     blobs = Blobs(config.data / "blobs")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Config:
+class RegistrySettings:
     """Where the registry keeps its data, where it listens, and the numbers that bound it."""
 
     data: Path

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from udo_cli.exits import Exit, exit_for
+from udo_cli.exits import ExitCode, exit_for
 from udo_protocol.errors import UdoError, Unavailable, UsageError
 
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
@@ -24,22 +24,22 @@ def _of_system(error: BaseException) -> BaseException:
     """A file that the system does not let us have, as an error that says what to do; anything else as it is."""
     if not isinstance(error, OSError) or error.errno not in _DENIED + _FULL or error.filename is None:
         return error
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
 
     if error.errno in _FULL:
         return Unavailable(f"{error.filename} cannot be written: the disk is full")
-    home = Settings().local.path
+    home = CliSettings().local.path
     ours = str(error.filename).startswith(str(home))
     then = f". It belongs to UDO_HOME ({home}), which must be a directory you can write to" if ours else ""
     return UsageError(f"{error.filename} cannot be opened or made: {error.strerror}{then}")
 
 
-def report(error: BaseException, *, as_json: bool) -> Exit:
+def report(error: BaseException, *, as_json: bool) -> ExitCode:
     """Print `error` as one message (one JSON object with --json) on stderr; the exit code it stands for."""
     error = _of_system(error)
     known = isinstance(error, UdoError)
-    code = exit_for(error) if isinstance(error, UdoError) else Exit.INTERNAL
-    text = str(error) if known else f"{type(error).__name__}: {error} (unexpected; run again with --debug and report it)"
+    code = exit_for(error) if isinstance(error, UdoError) else ExitCode.INTERNAL
+    text = str(error) if known else f"{type(error).__name__}: {error} (unexpected error; run again with --debug and report it)"
     if as_json:
         import json
 
@@ -68,10 +68,10 @@ class Reporting(click.Command):
             raise
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            ctx.exit(Exit.INTERRUPTED)
+            ctx.exit(ExitCode.INTERRUPTED)
         except BrokenPipeError:
-            sys.stderr.close()  # the reader of our output has left: nobody to tell
-            ctx.exit(Exit.OK)
+            sys.stderr.close()  # the reader of our output has closed it
+            ctx.exit(ExitCode.OK)
         except Exception as e:
             if debug:
                 traceback.print_exc()
@@ -130,7 +130,7 @@ allow_network_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 cut_state_option = click.option(
-    "--cut-state", is_flag=True, help="Give up keyed state written behind unreadable bytes of the state server's file; a copy is kept."
+    "--cut-state", is_flag=True, help="Discard keyed state written after unreadable bytes of the state server's file; a copy is kept."
 )
 
 

@@ -15,13 +15,13 @@ _TIMEOUT_S = 2.0
 
 
 def _asked(ask: Callable[[Registry], list[str]], incomplete: str) -> list[str]:
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.registry.api import Registry
 
     try:
-        with Registry(Settings().registry_url(), timeout_s=_TIMEOUT_S) as api:
+        with Registry(CliSettings().registry_url(), timeout_s=_TIMEOUT_S) as api:
             return [name for name in ask(api) if name.startswith(incomplete)]
-    except Exception:  # a traceback in the middle of a command line helps nobody
+    except Exception:  # no traceback in the middle of a command line
         return []
 
 
@@ -46,7 +46,7 @@ def versions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
 
 
 def former(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Versions that the deployment that stands before can go back to."""
+    """Versions that the deployment that stands before can be rolled back to."""
     return _asked(lambda api: [p["version"] for p in api.deployment(ctx.params["name"])["previous"]], incomplete)
 
 

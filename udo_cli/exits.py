@@ -7,7 +7,7 @@ from enum import IntEnum
 from udo_protocol.errors import UdoError
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What a finished `udo` says to the shell."""
 
     OK = 0
@@ -25,41 +25,41 @@ class Exit(IntEnum):
 
 
 MEANING = {
-    Exit.OK: "done",
-    Exit.INTERNAL: "a fault of udo itself (see --debug)",
-    Exit.USAGE: "wrong arguments, manifest or input",
-    Exit.NOT_FOUND: "no such operator, version, deployment or file",
-    Exit.REFUSED: "refused: conflict, signature, or schemas, state or layers that do not fit",
-    Exit.UNAVAILABLE: "registry, node or server away, or a wait timed out",
-    Exit.OPERATOR: "the operator failed",
-    Exit.UNAUTHORIZED: "no valid token",
-    Exit.ROLLED_BACK: "a canary was rolled back",
-    Exit.DIFFERENT: "a diff found differences",
-    Exit.NOTHING_COMPARED: "a diff found nothing to compare",
-    Exit.INTERRUPTED: "interrupted",
+    ExitCode.OK: "done",
+    ExitCode.INTERNAL: "an internal error of udo (see --debug)",
+    ExitCode.USAGE: "wrong arguments, manifest or input",
+    ExitCode.NOT_FOUND: "no such operator, version, deployment or file",
+    ExitCode.REFUSED: "refused: conflict, signature, or schemas, state or layers that do not fit",
+    ExitCode.UNAVAILABLE: "registry, node or server unavailable, or a wait timed out",
+    ExitCode.OPERATOR: "the operator failed",
+    ExitCode.UNAUTHORIZED: "no valid token",
+    ExitCode.ROLLED_BACK: "a canary was rolled back",
+    ExitCode.DIFFERENT: "a diff found differences",
+    ExitCode.NOTHING_COMPARED: "a diff found nothing to compare",
+    ExitCode.INTERRUPTED: "interrupted",
 }
 
 _BY_CODE = {
-    "usage": Exit.USAGE,
-    "manifest": Exit.USAGE,
-    "schema": Exit.REFUSED,
-    "conflict": Exit.REFUSED,
-    "signature": Exit.REFUSED,
-    "refused": Exit.REFUSED,
-    "state_lost": Exit.REFUSED,
-    "state_elsewhere": Exit.REFUSED,
-    "not_found": Exit.NOT_FOUND,
-    "unauthorized": Exit.UNAUTHORIZED,
-    "unavailable": Exit.UNAVAILABLE,
-    "node_away": Exit.UNAVAILABLE,
-    "timeout": Exit.UNAVAILABLE,
-    "server_lost": Exit.UNAVAILABLE,
-    "lane_expired": Exit.UNAVAILABLE,
-    "peer": Exit.UNAVAILABLE,
-    "operator": Exit.OPERATOR,
+    "usage": ExitCode.USAGE,
+    "manifest": ExitCode.USAGE,
+    "schema": ExitCode.REFUSED,
+    "conflict": ExitCode.REFUSED,
+    "signature": ExitCode.REFUSED,
+    "refused": ExitCode.REFUSED,
+    "state_lost": ExitCode.REFUSED,
+    "state_elsewhere": ExitCode.REFUSED,
+    "not_found": ExitCode.NOT_FOUND,
+    "unauthorized": ExitCode.UNAUTHORIZED,
+    "unavailable": ExitCode.UNAVAILABLE,
+    "node_away": ExitCode.UNAVAILABLE,
+    "timeout": ExitCode.UNAVAILABLE,
+    "server_lost": ExitCode.UNAVAILABLE,
+    "lane_expired": ExitCode.UNAVAILABLE,
+    "peer": ExitCode.UNAVAILABLE,
+    "operator": ExitCode.OPERATOR,
 }
 
 
-def exit_for(error: UdoError) -> Exit:
+def exit_for(error: UdoError) -> ExitCode:
     """The exit code of an error, by its wire code."""
-    return _BY_CODE.get(error.code, Exit.INTERNAL)
+    return _BY_CODE.get(error.code, ExitCode.INTERNAL)

@@ -16,7 +16,7 @@ from udo_protocol.limits import MOST_BACKOFF_US, MOST_RETRIES
 from udo_protocol.state.dead_letters import FAIL, POLICIES
 
 _KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-# Files travel inside the deployment's JSON; models belong into the operator's folder.
+# Files travel inside the deployment's JSON; put models into the operator's folder.
 FILES_BYTES = 10 << 20
 
 
@@ -28,7 +28,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         "secrets",
         multiple=True,
         metavar="K",
-        help="Like --env; the value comes from this environment, a prompt or a line of stdin.",
+        help="Like --env, but the value is read from this environment, a prompt or a line of stdin.",
     )(command)
     return click.option("--env", "env", multiple=True, metavar="K=V", help="An environment variable of the operator.")(command)
 
@@ -37,20 +37,22 @@ def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: what becomes of events that the operator fails on."""
     for option in (
         click.option("--dead-letter-mb", type=click.IntRange(1), help="Dead letters kept per node, in MiB; 64 by default."),
-        click.option("--dead-letters", type=click.IntRange(1), help="Dead letters kept per node; 10000 by default. Above it: fail."),
+        click.option(
+            "--dead-letters", type=click.IntRange(1), help="Dead letters kept per node; 10000 by default. Beyond it the query fails."
+        ),
         click.option(
             "--retries",
             type=click.IntRange(0, MOST_RETRIES),
             default=0,
             show_default=True,
-            help="How often the operator gets a batch again that it failed on, before --on-error applies.",
+            help="How often a batch that failed is retried before --on-error applies.",
         ),
         click.option(
             "--on-error",
             type=click.Choice(POLICIES),
             default=FAIL,
             show_default=True,
-            help="What becomes of events it fails on: fail the query, or keep them as dead letters (udo dead).",
+            help="What happens to events that it fails on: fail the query, or keep them as dead letters (udo dead).",
         ),
     ):
         command = option(command)
@@ -64,7 +66,7 @@ def polling_option(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.IntRange(0, MOST_BACKOFF_US),
         default=0,
         show_default=True,
-        help="Poll an empty queue after 20, 40 ... up to so many µs before sleeping on it: processor time for latency.",
+        help="Poll an empty queue after 20, 40 ... up to this many µs before sleeping: trades CPU time for latency.",
     )(command)
 
 

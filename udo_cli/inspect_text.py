@@ -23,7 +23,7 @@ def deployment(d: Json) -> None:
         ("about", d["manifest"].get("description")),
         ("since", d["created_at"]),
         ("update", update and f"to {update['to_version']}: {update['state']} {update['detail']}"),
-        ("can go back to", former),
+        ("can be rolled back to", former),
         ("on error", d["policy"] + retries),
         ("limits", _pairs({k: v for k, v in d["limits"].items() if k != "retries"})),
         ("variables", _pairs(d["env"])),
@@ -45,6 +45,7 @@ def version(v: Json) -> None:
         ("about", manifest.get("description")),
         ("pushed", f"{v['created_at']} by {v['pushed_by']}"),
         ("entry", manifest.get("entry")),
+        ("command", " ".join(manifest.get("command") or ())),
         ("key", _key(manifest)),
         ("requirements", ", ".join(manifest.get("requirements") or ())),
         ("packed for", " ".join(filter(None, (manifest.get("python_tag"), manifest.get("platform"))))),
@@ -55,7 +56,7 @@ def version(v: Json) -> None:
     _table(("LAYER", "DIGEST", "SIZE"), ((la["kind"], output.short(la["digest"]), output.size(la["size"])) for la in v["layers"]))
     _table(("PROVENANCE", ""), sorted(v["provenance"].items()))
     used = v["used_by"]
-    _table(("USED BY", ""), ((d["name"], "" if d["wanted"] else "could go back to it") for d in used["deployments"]))
+    _table(("USED BY", ""), ((d["name"], "" if d["wanted"] else "could be rolled back to it") for d in used["deployments"]))
     _queries(used)
 
 
@@ -99,4 +100,4 @@ def _queries(used: Json) -> None:
         rows += [(*slot, s["session"], s["lanes"]) for s in q["sessions"]] or [(*slot, "", q["lanes"])]
     _table(("IN USE ON", "SLOT", "VERSION", "SESSION", "LANES"), rows)
     if used["nodes_not_asked"]:
-        click.echo(f"\nnot asked, since they cannot be reached from here: {', '.join(used['nodes_not_asked'])}")
+        click.echo(f"\nnot asked, since they are not reachable from here: {', '.join(used['nodes_not_asked'])}")

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from node_manager.files import read_json
 from node_manager.proc import ProcessId, alive, identify, signal_group, terminate, wait
-from node_manager.servers import warden
+from node_manager.servers import watchdog
 from udo_cli.home import Home
 from udo_protocol.errors import Conflict, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.registry.api import Registry
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Options:
+class UpOptions:
     """How `udo up` starts the two. `listen`, `trusted_keys`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any;
     `runtime_image`: what Python operators run in with the Docker driver; `sandbox`: auto or
     none, of the process driver; `allow_network`: endpoints that operators may ask for.
@@ -59,7 +59,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedServices:
     """What runs now. `fresh` names those that this call has started; `remarks`: what to know of the node's data."""
 
     registry: str
@@ -68,7 +68,7 @@ class Started:
     remarks: tuple[str, ...]
 
 
-def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
+def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> StartedServices:
     """Start what does not run yet and wait until both answer. On failure or Ctrl-C, what this call started is stopped."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(home), contextlib.ExitStack() as undo:
@@ -87,7 +87,7 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
             _require_signing(url)
         told = home.node / "registry"
         if "registry" in fresh and _node_answers(home) and not (told.exists() and told.read_text("utf-8") == url):
-            say(f"the registry has another address, {url}: starting the node manager again, queries go on meanwhile")
+            say(f"the registry has another address, {url}: starting the node manager again, queries continue meanwhile")
             _replace_node(home)
         if not _node_answers(home):
             say("starting the node manager")
@@ -104,7 +104,7 @@ def start(home: Home, options: Options, say: Callable[[str], None]) -> Started:
             _await(lambda: _live_nodes(url) or None, child, home.node, "the node manager's first heartbeat", options.timeout_s)
             fresh.append("node")
         undo.pop_all()
-    return Started(url, str(home.node_socket), tuple(fresh), _remarks(home))
+    return StartedServices(url, str(home.node_socket), tuple(fresh), _remarks(home))
 
 
 def stop(home: Home, say: Callable[[str], None]) -> list[str]:
@@ -313,7 +313,7 @@ def _replace_node(home: Home) -> None:
 
 def _sweep(home: Home) -> list[str]:
     """Kill the servers and instances that a killed node manager has left behind, by its own records of them."""
-    left = warden.remove_containers(home.node.absolute())
+    left = watchdog.remove_containers(home.node.absolute())
     for path in sorted(home.node.glob("handles/*.json")) + sorted(home.node.glob("servers/*.json")):
         record = read_json(path)
         for process in _processes(record):

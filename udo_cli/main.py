@@ -11,27 +11,28 @@ from collections.abc import Mapping
 import click
 
 from udo_cli.base import ReportingGroup
-from udo_cli.exits import MEANING, Exit
+from udo_cli.exits import MEANING, ExitCode
 
 # name -> (module, what the list of commands says)
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "demo": ("demo", "Run the whole platform on a stream of card transactions and update it live."),
+    "demo": ("demo", "Run the platform on a stream of card transactions and update an operator live."),
     "up": ("up", "Start a registry and a node manager here, in the background."),
     "down": ("down", "Stop what `udo up` started."),
-    "init": ("init", "Write the skeleton of an operator."),
+    "init": ("init", "Create an operator from a template."),
     "test": ("test", "Run an operator on sample events, without Spark."),
     "push": ("push", "Check, package and upload an operator version."),
     "deploy": ("deploy", "Make an operator version callable under a name."),
     "update": ("update", "Replace a deployment's version while queries run."),
+    "scale": ("scale", "Give a deployment more or fewer slots on each node."),
     "rollback": ("rollback", "Go back to a former version while queries run."),
     "undeploy": ("undeploy", "Remove a deployment."),
     "ls": ("ls", "List operators or deployments."),
     "inspect": ("inspect", "Show one operator, version or deployment in full."),
     "status": ("status", "Show the registry, the nodes and their slots."),
-    "logs": ("logs", "Show what an operator logs."),
+    "logs": ("logs", "Show an operator's log."),
     "state": ("state", "List, show, export, import and drop keyed state."),
-    "record": ("record", "Record what a deployment is sent, to replay it locally."),
-    "dead": ("dead", "List, show, send again and drop events that operators failed on."),
+    "record": ("record", "Record a deployment's input, to replay it locally."),
+    "dead": ("dead", "List, show, replay and drop events that operators failed on."),
     "top": ("top", "Watch rates, depths and latencies live."),
     "node": ("node", "Run a node manager in the foreground; list nodes."),
     "registry": ("registry", "Run a registry in the foreground; read its audit trail."),
@@ -87,4 +88,4 @@ def main() -> None:
     try:
         cli.main(prog_name="udo")
     except KeyboardInterrupt:
-        raise SystemExit(Exit.INTERRUPTED) from None
+        raise SystemExit(ExitCode.INTERRUPTED) from None

@@ -29,7 +29,7 @@ class Recorded:
     first_seq: int | None = None
     last_seq: int | None = None
     gaps: list[list[int]] = field(default_factory=list)
-    reason: str = "the node ended it"
+    reason: str = "ended by the node"
     ended_at: str = ""
 
 

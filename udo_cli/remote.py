@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from udo_cli.settings import Settings
+from udo_cli.settings import CliSettings
 from udo_protocol.errors import Conflict, OperatorError, UsageError, WaitTimeout, by_code
 from udo_protocol.lifecycle import REFUSED
-from udo_protocol.node.api import Node, connect_node
+from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
 
 Json = dict[str, Any]
@@ -18,16 +18,16 @@ _LOOK_S = 0.1
 
 
 @contextmanager
-def registry(settings: Settings | None = None) -> Iterator[Registry]:
+def registry(settings: CliSettings | None = None) -> Iterator[Registry]:
     """The registry in use, with the write token if one is known."""
-    settings = settings or Settings()
+    settings = settings or CliSettings()
     with Registry(settings.registry_url(), settings.write_token(), settings.user) as found:
         yield found
 
 
-def node(address: str | None = None) -> Node:
+def node(address: str | None = None) -> NodeClient:
     """The node manager at `address`, else the one in use."""
-    return connect_node(address or Settings().node_address())
+    return connect_node(address or CliSettings().node_address())
 
 
 def reference(text: str) -> tuple[str, str]:
@@ -46,7 +46,7 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
         found = api.deployment(name)
         live = {n["node"] for n in api.nodes() if n["live"]}
         if not live:
-            say("no node is live now: nodes start it when they come")
+            say("no node is live now: nodes start it when they connect")
             return found
         states = {n["node"]: n for n in found["nodes"] if n["node"] in live and n["digest"] == found["digest"]}
         for key, entry in states.items():
@@ -54,7 +54,9 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
                 told[key] = entry["state"]
                 say(f"{key}: {entry['state']}")
             if entry["state"] in ("failed", REFUSED):
-                raise by_code(entry.get("error_code") or OperatorError.code, f"node {key}: {entry['detail'] or 'failed without a reason'}")
+                raise by_code(
+                    entry.get("error_code") or OperatorError.code, f"node {key}: {entry['detail'] or 'failed without giving a reason'}"
+                )
         if live <= {key for key, entry in states.items() if entry["state"] == "answering"}:
             return found
         if time.monotonic() > deadline:
@@ -72,7 +74,7 @@ def reached(api: Registry, update_id: str) -> tuple[list[str], list[str]]:
 def where(on: list[str], missed: list[str]) -> str:
     """The same in a line."""
     there = f" on {', '.join(on)}" if on else ""
-    return f"{there}, NOT on {', '.join(missed)}: away, checked and brought about there when it is back" if missed else there
+    return f"{there}, NOT on {', '.join(missed)}: away; checked and applied there when it returns" if missed else there
 
 
 def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:

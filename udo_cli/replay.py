@@ -14,7 +14,7 @@ import pyarrow as pa
 from udo_protocol.errors import PeerError, UdoError, WaitTimeout, by_code
 from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import schema_id, to_ipc
-from udo_protocol.node.api import Node
+from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.queue.answers import Answers
 from udo_protocol.queue.backoff import LinearBackoff
@@ -37,10 +37,10 @@ class Outcome:
     failure: Failure | None = None
 
 
-class Replay:
+class ReplayLane:
     """A lane to one deployment; after a failure a new one, since a lane that failed is over."""
 
-    def __init__(self, node: Node, deployment: str) -> None:
+    def __init__(self, node: NodeClient, deployment: str) -> None:
         self._node, self._deployment = node, deployment
         self._end: LaneEnd | None = None
         self._schema = pa.schema([])

@@ -12,7 +12,7 @@ from udo_cli.home import Home
 from udo_protocol.errors import Unauthorized, Unavailable
 
 
-class Settings(BaseSettings):
+class CliSettings(BaseSettings):
     """`UDO_HOME`, `UDO_REGISTRY`, `UDO_TOKEN`, `UDO_TOKEN_FILE`, `UDO_NODE`, `UDO_USER`."""
 
     model_config = SettingsConfigDict(env_prefix="UDO_", frozen=True, extra="ignore")

@@ -33,7 +33,7 @@ STORED_VERSION = "\0state_version"
 
 
 @dataclass(frozen=True)
-class Settled:
+class EndedGroup:
     """One key group as its last ENDed epoch left it; keys and values are packed. See Group.last_ended."""
 
     group: int
@@ -56,7 +56,7 @@ class Settled:
         """Of keys and values."""
         return sum(len(k) + len(v) for k, v in self.values.items())
 
-    def at(self, epoch: int) -> Settled:
+    def at(self, epoch: int) -> EndedGroup:
         """The same as the state after `epoch`."""
         return replace(self, epoch=epoch, ended=True, undo={})
 
@@ -70,7 +70,7 @@ class Summary:
     bytes: int
 
 
-def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False) -> Iterator[Settled]:
+def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False) -> Iterator[EndedGroup]:
     """The groups of an export, behind its header; `version`: of the state, as the header says.
 
     What was stored by another version is a Conflict or, with `former`, given as it is stored, under STORED_VERSION which that was.
@@ -94,7 +94,7 @@ def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False
         yield _settled(number, values, version, former)
 
 
-def _settled(number: int, values: dict[int, list[bytes]], version: int, former: bool) -> Settled:
+def _settled(number: int, values: dict[int, list[bytes]], version: int, former: bool) -> EndedGroup:
     [meta], base = values[pb.StatePiece.META], values.get(pb.StatePiece.BASE)
     read = Versions(version, range(128), lambda state, of: {**state, STORED_VERSION: of}) if former else Versions(version)
     versions = read if number >= 0 else None
@@ -102,12 +102,12 @@ def _settled(number: int, values: dict[int, list[bytes]], version: int, former: 
     if group.former and not former:
         raise Conflict(
             f"key group {number} still holds state from before the update to state version {version}; it is written anew with "
-            "the next epochs: let the query run on, then try again"
+            "the next epochs: let the query continue, then try again"
         )
-    return Settled(number, *group.last_ended())
+    return EndedGroup(number, *group.last_ended())
 
 
-def write(path: Path, header: pb.StateHeader, groups: Iterable[Settled]) -> Summary:
+def write(path: Path, header: pb.StateHeader, groups: Iterable[EndedGroup]) -> Summary:
     """Write the file; it appears under its name when it is complete."""
     described = {
         "format": FORMAT,
@@ -144,7 +144,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             unpacker = msgpack.Unpacker(file, max_buffer_size=_GROUP_BYTES, strict_map_key=False)
             header = next(unpacker, None)
             if not isinstance(header, dict) or header.get("format") != FORMAT:
-                raise UsageError(f"{path} is no file of `udo state export`")
+                raise UsageError(f"{path} is not a file of `udo state export`")
             if header.get("format_version") != FORMAT_VERSION:
                 raise UsageError(f"{path} has format version {header.get('format_version')}; this udo reads {FORMAT_VERSION}")
             yield header
@@ -157,7 +157,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     except msgpack.BufferFull:
         raise UsageError(f"{path} is damaged: a key group has more than {_GROUP_BYTES >> 20} MiB") from None
     except (OSError, EOFError, zlib.error, ValueError, msgpack.UnpackException) as e:
-        raise UsageError(f"{path} is damaged or no file of `udo state export`: {e}") from e
+        raise UsageError(f"{path} is damaged or not a file of `udo state export`: {e}") from e
 
 
 def check(path: Path) -> Summary:
@@ -196,7 +196,7 @@ def parts(path: Path, found: Summary, deployment: str, session: str, start_epoch
     )
     for item in read(path):
         if "group" in item:
-            g = Settled(**item)
+            g = EndedGroup(**item)
             if start_epoch is not None:
                 g = g.at(start_epoch - 1)
             group = Group.imported(g.epoch, g.ended, g.values, g.undo, header["state_version"])

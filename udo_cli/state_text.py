@@ -10,12 +10,12 @@ from typing import Any
 from udo_runtime.execution.timers import unpack_key
 from udo_runtime.state.codec import EMPTY, EXPIRES, PACKED_TIMERS, TIMER, unpack
 
-from udo_cli.state_file import STORED_VERSION, Settled
+from udo_cli.state_file import STORED_VERSION, EndedGroup
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def entries(groups: Iterable[Settled], key: str | None = None) -> Iterator[dict[str, Any]]:
+def entries(groups: Iterable[EndedGroup], key: str | None = None) -> Iterator[dict[str, Any]]:
     """{key, state, group, state_version?, expires?, timers?} of every key, or of the one that `key` names (plain text or JSON).
 
     `state_version`: of a state that still lies there in a former form. A key may have timers and no state.

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
 
 Json = dict[str, Any]
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SHOWN = 10
-EXITS = {"equal": Exit.OK, "different": Exit.DIFFERENT, "nothing": Exit.NOTHING_COMPARED}
+EXITS = {"equal": ExitCode.OK, "different": ExitCode.DIFFERENT, "nothing": ExitCode.NOTHING_COMPARED}
 _SUFFIXES = (".jsonl", ".parquet")
 
 
@@ -110,5 +110,5 @@ def show(name: str, report: Json, examples: list[Json]) -> None:
         click.echo(f"\nthe first error of {r['version']}: {error['message']}\n{error['traceback']}")
     if died := r.get("died"):
         click.echo(f"\n{died}")
-    said = {"equal": "answers as", "different": "answers otherwise than", "nothing": "was compared with nothing: no frame came for"}
+    said = {"equal": "answers as", "different": "answers otherwise than", "nothing": "nothing was compared: no frame arrived for"}
     click.echo(f"\n{name}: {r['version']} {said[r['outcome']]} {r['serving_version']}")

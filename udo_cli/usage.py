@@ -8,31 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from udo_cli import remote
-from udo_cli.settings import Settings
+from udo_cli.settings import CliSettings
 from udo_protocol.errors import NotFound, SlotBroken, Unavailable
-from udo_protocol.node.api import Node, connect_node
+from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
 
 Json = dict[str, Any]
 
 
-def live_nodes(api: Registry) -> Iterator[tuple[str, Node | None]]:
+def live_nodes(api: Registry) -> Iterator[tuple[str, NodeClient | None]]:
     """Every live node, with None for one that cannot be asked from here: it answers on a socket of its own host."""
     for node in api.nodes():
         if node["live"]:
             yield node["node"], reachable(node["address"])
 
 
-def reachable(address: str) -> Node | None:
+def reachable(address: str) -> NodeClient | None:
     """The node manager at HOST:PATH, if that is a socket of this host."""
     host, _, path = address.rpartition(":")
     return connect_node(path) if host in ("", socket.gethostname()) and Path(path).exists() else None
 
 
-def nodes_to_ask(address: str | None) -> Iterator[tuple[str, Node | None, str]]:
+def nodes_to_ask(address: str | None) -> Iterator[tuple[str, NodeClient | None, str]]:
     """(name, node, why not) of the node manager at `address` or UDO_NODE if one is given, else of every node the registry knows; of
     this host's alone when there is no registry."""
-    settings = Settings()
+    settings = CliSettings()
     if address := address or settings.node:
         yield address, connect_node(address), ""
         return
@@ -87,7 +87,7 @@ def _queries(api: Registry, deployments: set[str], digest: str) -> Json:
     return {"queries": [u for u in used if u["lanes"] or u["sessions"]], "nodes_not_asked": silent}
 
 
-def _slot(name: str, node: Node, slot: Any) -> Json:
+def _slot(name: str, node: NodeClient, slot: Any) -> Json:
     try:
         kept = [s for s in node.sessions(slot.deployment).sessions if s.slot == slot.slot]
     except (NotFound, SlotBroken):  # undeployed meanwhile; what its operator broke `udo status` says

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from udo_interface.call import Operator, udo
+    from udo_interface.call import DeployedOperator, udo
     from udo_interface.client import Client, connect
 
-__all__ = ["Client", "Operator", "connect", "udo"]
-_HOMES = {"udo": "call", "Operator": "call", "connect": "client", "Client": "client"}
+__all__ = ["Client", "DeployedOperator", "connect", "udo"]
+_HOMES = {"udo": "call", "DeployedOperator": "call", "connect": "client", "Client": "client"}
 
 
 def __getattr__(name: str) -> Any:

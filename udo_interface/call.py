@@ -34,7 +34,7 @@ Conf = Callable[[str, str], str | None]
 
 
 @dataclass(frozen=True)
-class Options:
+class CallOptions:
     """How an operator is called; the defaults suit stateless operators."""
 
     keep: tuple[str, ...] = ()
@@ -56,10 +56,10 @@ class Options:
             raise UsageError(f"window= expects a number of frames >= 1, got {self.window!r}")
 
 
-class Operator:
+class DeployedOperator:
     """An operator by deployment name; immutable, and cheap to make: the registry is asked when it is called."""
 
-    def __init__(self, name: str, options: Options, registry: str | None = None) -> None:
+    def __init__(self, name: str, options: CallOptions, registry: str | None = None) -> None:
         if not isinstance(name, str) or not name.strip():
             raise UsageError(f"expected a deployment name such as 'fraud' or 'fraud@2', got {name!r}")
         self.name, self.options, self._registry = name, options, registry
@@ -118,7 +118,7 @@ class Operator:
     def _fetch(self, conf: Conf) -> Deployed:
         return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")))
 
-    def _task(self, deployed: Deployed, options: Options, conf: Conf, back: pa.Schema, keys: Keys | None) -> Task:
+    def _task(self, deployed: Deployed, options: CallOptions, conf: Conf, back: pa.Schema, keys: Keys | None) -> Task:
         if clash := [n for n in options.keep if n in deployed.output.names]:
             raise SchemaError(
                 f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first"
@@ -152,7 +152,7 @@ def udo(
     start: Literal["empty"] | None = None,
     store: str | os.PathLike[str] | None = None,
     registry: str | None = None,
-) -> Operator:
+) -> DeployedOperator:
     """The operator deployed as `name` (`name@version` or `name@sha256:...` pins a version).
 
     keep: columns carried along beside the answers; needs exactly one answer per event.
@@ -161,17 +161,17 @@ def udo(
     key: the columns a keyed operator keeps its state by; the DataFrame is repartitioned by them.
     start: "empty" lets a keyed operator join a query that has run without it.
     store: where a keyed operator's state is kept beside the node's: a directory's path or URI, typically the query's
-        checkpointLocation + "/udo". With it the query survives the loss of the node, and may go on elsewhere.
+        checkpointLocation + "/udo". With it the query survives the loss of the node, and may continue elsewhere.
     window: frames sent ahead of their answers, instead of the deployment's bound.
     registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
     Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
     """
     chosen = {"keep": keep, "uid": uid, "pin": pin, "window": window, "key": key, "start": start, "store": store}
-    return Operator(name, _merged(Options(), chosen), registry)
+    return DeployedOperator(name, _merged(CallOptions(), chosen), registry)
 
 
-def _merged(options: Options, changes: dict[str, Any]) -> Options:
-    known = Options.__dataclass_fields__
+def _merged(options: CallOptions, changes: dict[str, Any]) -> CallOptions:
+    known = CallOptions.__dataclass_fields__
     if unknown := [n for n in changes if n not in known]:
         raise UsageError(f"unknown option {', '.join(unknown)}; expected {', '.join(known)}")
     if "keep" in changes:
@@ -242,7 +242,7 @@ def _planned_ms(df: DataFrame) -> int:
 def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:
     if name not in schema.names:
         raise SchemaError(
-            f"keep={name!r}: the DataFrame has no such column to carry past {deployed.what}; it has {', '.join(schema.names)}"
+            f"keep={name!r}: the DataFrame has no such column to keep beside {deployed.what}; it has {', '.join(schema.names)}"
         )
     field = schema[name]
     return T.StructField(name, field.dataType, field.nullable)

@@ -320,7 +320,7 @@ class Channel:
                         listener(event)
             except Exception:
                 # One listener's fault must not keep answers from the others.
-                log.exception("a listener of %s failed; the answers go on", self.address)
+                log.exception("a listener of %s failed; answers are still delivered", self.address)
 
 
 def _fits(value: Any, t: pa.DataType) -> bool:

@@ -33,7 +33,7 @@ class Client:
 
     def request_operator(self, name: str, callback: Callable[[str], None] | None = None) -> str:
         """Make the operator reachable; answers its address, and hands it to `callback`. NotFound, Unavailable as it is."""
-        # A program, unlike a task, is told at once that nobody is there, unless UDO_NODE_WAIT_S says otherwise.
+        # Unlike a task, a program does not wait for a node manager, unless UDO_NODE_WAIT_S is set.
         opened, end = reach(node_address(self._node), Request(name, window=self._settings.window), wait_s=node_wait_s(None, default=0.0))
         channel = Channel(opened, end, self._settings)
         self._channels[channel.address] = channel

@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-# For programs whose session nobody looks into: no web server, nothing on the console.
+# For sessions without a user interface: no web server, nothing on the console.
 QUIET: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 

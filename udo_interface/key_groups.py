@@ -38,7 +38,7 @@ def by_key_group(
         if int(mark["groups"]) != key_groups:
             raise UsageError(
                 f"the DataFrame is partitioned into {mark['groups']} key groups, this deployment has {key_groups}: operators that are "
-                "called one behind the other by the same key need the same number (udo deploy --key-groups)"
+                "called one after the other with the same key need the same number (udo deploy --key-groups)"
             )
         return df, int(mark["partitions"])
     count = partitions or int(df.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from udo_interface.place import LOOK_MS, Patience, Place, Stamp
+from udo_interface.place import LOOK_MS, Place, ProgressDeadline, Stamp
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, by_code
 from udo_protocol.formats.schema import conform, misfits, schema_id, to_ipc
@@ -135,7 +135,7 @@ class Sender:
     def _push_again(self, reply: PushReply, number: int, pieces: list[Bytes], *, control: bool) -> PushReply:
         """Until there is room in the log, and by the newest route: the frames before this one are accepted, those behind not sent."""
         backoff = LinearBackoff(BUSY_INCREMENT_US, BUSY_CEILING_US, self._clock)
-        patience = Patience(self._end, self.place, self._clock)
+        patience = ProgressDeadline(self._end, self.place, self._clock)
         while True:
             if reply.status is Push.BUSY:
                 patience.check(f"room for frame {number} ({reply.value} bytes retained)")
@@ -154,7 +154,7 @@ class Collector:
     def __init__(self, end: LaneEnd, sender: Sender, schema: pa.Schema, clock: Clock | None = None) -> None:
         self._end, self._sender, self._place, self._expected = end, sender, sender.place, schema
         self._schemas = {schema_id(to_ipc(schema)): schema}
-        self._patience = Patience(end, self._place, clock or SystemClock())
+        self._patience = ProgressDeadline(end, self._place, clock or SystemClock())
         self._answers = Answers(end.lane)
         self.highest_us: int | None = None  # event time, of what has been answered; the operator leaves bad events out
 
@@ -192,7 +192,7 @@ class Collector:
         self._patience.progress()
 
     def check(self, answer: Frame) -> Header:
-        """Its header, if the frame was processed; else the error that it stands for."""
+        """Its header, if the frame was processed; else the error that it reports."""
         header = answer.header
         if header.kind == frame.ERROR:
             self._failed(header)
@@ -210,7 +210,7 @@ class Collector:
             raise self._improper(e) from e
 
     def _improper(self, e: ProtocolError) -> ProtocolError:
-        return type(e)(f"{self._place} did not answer with a proper frame: {e}")
+        return type(e)(f"{self._place} answered with a malformed frame: {e}")
 
     def _answer(self, answer: Frame) -> pa.RecordBatch:
         header = self.check(answer)
@@ -231,7 +231,7 @@ class Collector:
             raise self._improper(e) from e
         if problems := misfits(schema, self._expected):
             raise SchemaError(
-                f"{self._place}, version {header.version}, answers with columns this query was not built for: {'; '.join(problems)}"
+                f"{self._place}, version {header.version}, answers with columns that this query was not planned with: {'; '.join(problems)}"
             )
         return schema
 
@@ -249,7 +249,7 @@ class Collector:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingFrame:
     """One frame under way: rows `at` .. `at + rows` of an item handed to `exchange`, and what was to be kept with it."""
 
     kept: Any
@@ -265,7 +265,7 @@ def exchange(
     *,
     interleave: bool = False,
     clock: Clock | None = None,
-) -> Iterator[tuple[Asked, pa.RecordBatch]]:
+) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
     """Answers to the batches of `items` = (batch, kept), sent up to `window` frames ahead; both ends share one connection.
 
     With `interleave` (Spark takes answers while input still comes) an input that kept us waiting counts as slow: what is in
@@ -274,10 +274,10 @@ def exchange(
     whose answer (of 0 asked rows) holds what its timers had to say.
     """
     clock = clock or SystemClock()
-    asked: deque[Asked] = deque()
+    asked: deque[PendingFrame] = deque()
     collected = clock.monotonic()
 
-    def drain(left: int) -> Iterator[tuple[Asked, pa.RecordBatch]]:
+    def drain(left: int) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
         nonlocal collected
         if len(asked) > left:
             sender.settle()
@@ -306,7 +306,7 @@ def exchange(
                     collector.due()
                     collected = clock.monotonic()
                 sender.push(pieces)
-                asked.append(Asked(item[1], at, rows))
+                asked.append(PendingFrame(item[1], at, rows))
                 at += rows
                 if len(asked) >= min(window, LEAST_SHARE):
                     yield from drain(sender.share(window) - 1)
@@ -316,7 +316,7 @@ def exchange(
             if sender.place.timed:
                 yield from drain(0)
             sender.push_end(highest_us=collector.highest_us)
-            asked.append(Asked(None, 0, 0))
+            asked.append(PendingFrame(None, 0, 0))
         yield from drain(0)
     except GeneratorExit:
         if sender.stamp is not None:

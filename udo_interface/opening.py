@@ -17,7 +17,7 @@ from udo_interface.lane import Collector, Sender
 from udo_interface.place import Place, Stamp
 from udo_protocol.errors import NodeAway, PeerError, ProtocolError, ServerLost
 from udo_protocol.formats.schema import from_ipc, to_ipc
-from udo_protocol.limits import DEFAULT, KEY_GROUPS, Limits
+from udo_protocol.limits import DEFAULT, KEY_GROUPS, SlotLimits
 from udo_protocol.node.api import connect_node
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
@@ -47,7 +47,7 @@ class KeyedCall:
 
 @dataclass(frozen=True)
 class Request:
-    """Who asks for a lane, and to what."""
+    """What a producer sends to open a lane."""
 
     deployment: str
     session: str = ""
@@ -71,7 +71,7 @@ class Opened:
 
     lane: str
     place: Place
-    limits: Limits
+    limits: SlotLimits
     input: pa.Schema
     output: pa.Schema
     prefix: str
@@ -105,10 +105,10 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None, wait_s: f
 
 
 def _gave_up(e: NodeAway, request: Request, waited_s: float) -> NodeAway:
-    keyed = " (a keyed operator's state goes along only with store=)" if request.keyed else ""
+    keyed = " (a keyed operator's state moves with it only if the call has store=)" if request.keyed else ""
     return NodeAway(
-        f"{e}. Waited {waited_s:g} s for it on host {socket.gethostname()} ({NODE_WAIT_SETTING}). If it is gone for good, let Spark give "
-        f"the task to another host: spark.excludeOnFailure.enabled=true{keyed}; see docs/executors.md"
+        f"{e}. Waited {waited_s:g} s for it on host {socket.gethostname()} ({NODE_WAIT_SETTING}). If it is lost for good, let Spark run "
+        f"the task on another host: spark.excludeOnFailure.enabled=true{keyed}; see docs/executors.md"
     )
 
 

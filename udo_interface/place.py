@@ -68,7 +68,7 @@ class Stamp:
 
 
 @dataclass
-class Patience:
+class ProgressDeadline:
     """Bounds a wait by the slot's progress: it ends when the slot does not serve, or has answered nothing for too long."""
 
     end: LaneEnd

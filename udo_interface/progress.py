@@ -35,7 +35,7 @@ class _Listener:
         try:
             self._context.setLocalProperty(PROPERTY, "true" if _asynchronous(self._shared, event.id()) else None)
         except Exception:  # of a Spark that keeps its queries elsewhere: an exception here would be lost
-            log.exception("whether a query tracks its progress asynchronously cannot be seen; with a keyed call it must not")
+            log.exception("cannot determine whether the query tracks its progress asynchronously; with a keyed call it must not")
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         pass

@@ -15,7 +15,7 @@ REAL_TIME_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
 LOW_LATENCY_BYTES = 4096
 
 
-class HeldBack(UserWarning):
+class DelayedResults(UserWarning):
     """Results will reach Spark later than they are there."""
 
 
@@ -36,7 +36,7 @@ def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
 def check_keyed(conf: Callable[[str, str], str | None]) -> None:
     """UsageError for settings under which state could not be kept exactly once."""
     if conf("spark.speculation", "false") == "true":
-        raise UsageError("key= needs spark.speculation=false: two live attempts would take each other's state back")
+        raise UsageError("key= needs spark.speculation=false: two running attempts would undo each other's changes")
 
 
 def _bytes(text: str) -> int:
@@ -47,4 +47,4 @@ def _bytes(text: str) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _warn(app: str, text: str) -> None:
-    warnings.warn(text, HeldBack, stacklevel=5)
+    warnings.warn(text, DelayedResults, stacklevel=5)

@@ -109,8 +109,8 @@ def chains(files: Sequence[File], groups: Iterable[int], epoch: int, where: str)
             reaches = f"files of epochs {min(f.epoch for f in files)} to {max(f.epoch for f in files)}" if files else "no files"
             raise StateLost(
                 f"{where}/{at}: no file holds key group {missing[0]}{' and others' * (len(missing) > 1)} after epoch {at}, and the query "
-                f"continues with epoch {epoch}: expected its state up to epoch {epoch - 1}, found {reaches} below that one. Bring the "
-                "missing files back, or, if the operator is new in this query and the store empty, call it with start='empty'"
+                f"continues with epoch {epoch}: expected its state up to epoch {epoch - 1}, found {reaches} below that one. Restore the "
+                "missing files, or, if the operator is new in this query and the store empty, call it with start='empty'"
             )
         for n in list(open_ones):
             found[n].insert(0, newest[n])
@@ -146,7 +146,7 @@ def _checksum(batches: Iterable[pa.RecordBatch]) -> int:
 
 
 @dataclass
-class Store:
+class SessionStore:
     """One session's files."""
 
     stored: StoreLocation
@@ -267,14 +267,14 @@ class Store:
             with source, body.read_file(source) as reader:
                 about = json.loads((reader.schema.metadata or {}).get(_META, b"null"))
                 if about is None or not reader.schema.equals(ROWS):
-                    raise pa.ArrowInvalid("it is no file of a state store")
+                    raise pa.ArrowInvalid("it is not a file of a state store")
                 if about["format"] != FORMAT:
                     raise pa.ArrowInvalid(f"it has format {about['format']}, this version reads {FORMAT}")
                 if (key := tuple(map(tuple, about["key"]))) != self.stored.key:
                     raise pa.ArrowInvalid(f"its state is kept by {key}, the operator's by {self.stored.key}")
                 if (groups := about.get("key_groups", KEY_GROUPS)) != self.stored.key_groups:
                     raise pa.ArrowInvalid(
-                        f"its state lies in {groups} key groups, the deployment has {self.stored.key_groups}: deploy the operator with "
+                        f"its state is in {groups} key groups, the deployment has {self.stored.key_groups}: deploy the operator with "
                         f"--key-groups {groups}"
                     )
                 yield about, reader
@@ -285,6 +285,6 @@ class Store:
 
     def _away(self, what: str, e: OSError, then: str = "") -> Unavailable:
         return Unavailable(
-            f"{what}: {first_line(e)}. {then + '. ' if then else ''}Nothing is lost: the query goes on from its checkpoint once this "
-            f"machine reaches the store{hint(self.stored.location)}"
+            f"{what}: {first_line(e)}. {then + '. ' if then else ''}Nothing is lost: the query continues from its checkpoint once this "
+            f"machine can reach the store{hint(self.stored.location)}"
         )

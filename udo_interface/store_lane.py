@@ -10,22 +10,22 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from udo_interface.lane import Asked, Collector, Sender
+from udo_interface.lane import Collector, PendingFrame, Sender
 from udo_interface.place import Place
-from udo_interface.store import File, Store, newest_at
+from udo_interface.store import File, SessionStore, newest_at
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue import frame
 from udo_protocol.queue.frame import Frame, Header
 from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
 
-Answers = Iterator[tuple[Asked, pa.RecordBatch]]
+Answers = Iterator[tuple[PendingFrame, pa.RecordBatch]]
 
 
 @dataclass
 class StoreLane:
     """One keyed attempt and its store; `run` is when the query's plan was made, ms since 1970."""
 
-    store: Store
+    store: SessionStore
     sender: Sender
     collector: Collector
     place: Place
@@ -105,7 +105,7 @@ class StoreLane:
             batches.append(self.collector.batch(answer, ROWS))
             taken, before, offset = len(answer.header.groups), offset, answer.header.offset
             if not taken and offset <= before:
-                raise ProtocolError(f"{self.place}: the state of key group {left[0]} does not come to an end")
+                raise ProtocolError(f"{self.place}: the state of key group {left[0]} has no last part")
             left = left[taken:]
         return batches, answer.header
 

@@ -21,11 +21,11 @@ from udo_interface.columns import Picker, kept
 from udo_interface.discovery import node_address, node_wait_s
 from udo_interface.held import held
 from udo_interface.key_groups import groups_of
-from udo_interface.lane import Asked, Collector, Sender, exchange
+from udo_interface.lane import Collector, PendingFrame, Sender, exchange
 from udo_interface.opening import KeyedCall, Request, conversation
 from udo_interface.place import Place
 from udo_interface.progress import require_synchronous
-from udo_interface.store import Store, StoreLocation
+from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import OperatorError, SchemaError, UdoError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc
@@ -68,9 +68,9 @@ class Task:
     delivered: bytes
     node_wait: str | None = None
 
-    def named(self) -> Named:
+    def named(self) -> NamedTask:
         """`arrow` as Spark's plan and UI are to show it."""
-        return Named(self, self.deployment)
+        return NamedTask(self, self.deployment)
 
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
@@ -107,7 +107,7 @@ class Task:
 
     def _exchange(
         self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, interleave: bool
-    ) -> Iterator[tuple[Asked, pa.RecordBatch, Place]]:
+    ) -> Iterator[tuple[PendingFrame, pa.RecordBatch, Place]]:
         first = next(items, None)
         if first is None and not self.keyed:  # nothing to ask in this partition
             return
@@ -120,11 +120,11 @@ class Task:
 
     def _answers(
         self, sender: Sender, collector: Collector, given: Iterator[tuple[pa.RecordBatch, Any]], place: Place, interleave: bool
-    ) -> Iterator[tuple[Asked, pa.RecordBatch]]:
+    ) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
         answers = exchange(sender, collector, given, place.window_frames, interleave=interleave)
         if self.keyed is None or self.keyed.stored is None:
             return answers
-        store = Store(self.keyed.stored, self.deployment, place.session)
+        store = SessionStore(self.keyed.stored, self.deployment, place.session)
         return StoreLane(store, sender, collector, place, self.keyed.partitions, self.keyed.planned_ms).around(answers)
 
     def request(self) -> Request:
@@ -214,7 +214,7 @@ class Task:
             raise SchemaError(f"{self.what}: column {field.name!r} expects {field.type}: {e}") from e
 
 
-class Named:
+class NamedTask:
     """A task's function for mapInArrow, under the operator's name: Spark's plan shows `__name__`."""
 
     def __init__(self, task: Task, name: str) -> None:
@@ -237,15 +237,15 @@ def _plainly(answers: Iterator[T]) -> Iterator[T]:
         raise e.with_traceback(None) from None
 
 
-def _one_each(asked: Asked, answer: pa.RecordBatch, place: Place) -> None:
+def _one_each(asked: PendingFrame, answer: pa.RecordBatch, place: Place) -> None:
     if answer.num_rows < asked.rows and place.policy == DEAD_LETTER:
         raise OperatorError(
             f"{place}: keep= needs exactly one answer per event, but {asked.rows} events got {answer.num_rows} answers. Under this "
             f"deployment's policy {DEAD_LETTER!r} an event that the operator fails on gets none (udo dead ls {place.deployment}): drop "
-            "keep= and let the operator pass the columns through itself, or deploy it with --on-error fail"
+            "keep= and let the operator return those columns itself, or deploy it with --on-error fail"
         )
     if answer.num_rows != asked.rows:
         raise OperatorError(
             f"{place}: keep= needs exactly one answer per event, but {asked.rows} events got {answer.num_rows} answers; "
-            "drop keep=, or let the operator pass the columns through itself"
+            "drop keep=, or let the operator return those columns itself"
         )

@@ -27,10 +27,10 @@ class SystemClock:
     sleep = staticmethod(_time.sleep)
 
 
-class Laps:
-    """Measures how long somebody has been watched, by a watcher that may stand still itself (SIGSTOP, a paused machine).
+class ObservedTime:
+    """Measures how long something has been observed, by an observer that may hang itself (SIGSTOP, a paused machine).
 
-    What it did not see, it does not count: one lap is `most_s` at most.
+    Time in which it did not run does not count: one lap is `most_s` at most.
     """
 
     def __init__(self, most_s: float, clock: Clock | None = None) -> None:
@@ -44,7 +44,7 @@ class Laps:
 
 
 class FakeClock:
-    """A clock that moves only when told to, or when somebody sleeps on it."""
+    """A clock that advances only on request, or by sleeping on it."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now = now

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 # Units of state, routing and migration of a keyed deployment, unless it is deployed with another number: many more than slots as a rule,
 # few enough that END names them in passing. Balancing wants thousands; as many as END can name at most, 3 bytes each, in a header.
 KEY_GROUPS, MOST_KEY_GROUPS = 128, 1 << 15
+# Of a deployment on a node; each is a process of its own.
+MOST_SLOTS = 64
 # A session's runs are ordered by when they were planned; so many places are there for runs that were planned in one ms, which is what a
 # query restarted from the same DataFrame is. With 2048 the order is exact in Lua and in JSON (below 2^53) until the year 2109.
 RUNS_OF_A_PLAN = 2048
@@ -32,7 +34,7 @@ LOG_END_CHARS = 8_000
 SHOWN_CAUSES = 10
 # A line of a log; what is longer was not written to be read.
 LOG_LINE_BYTES = 8192
-# An answer may be larger than what it answers, but nobody has to hold more than this to find out what came.
+# An answer may be larger than its frame, but a receiver need not hold more than this.
 ANSWER_BYTES = 256 << 20
 # A schema of thousands of columns.
 SCHEMA_BYTES = 1 << 20
@@ -43,7 +45,7 @@ NESTED_TYPES = 32
 
 
 @dataclass(frozen=True)
-class Limits:
+class SlotLimits:
     """Bounds of one slot and its lanes; a deployment may override them."""
 
     # Eight frames of 10,000 rows hide the round trip; more only adds memory (measured: benchmarks throughput).
@@ -90,4 +92,4 @@ class Limits:
 MOST_RETRIES = 10
 # Pauses of up to c µs, each 20 longer than the last, make up c²/40 µs of polling before a reader parks: 2.5 s at this ceiling.
 MOST_BACKOFF_US = 10_000
-DEFAULT = Limits()
+DEFAULT = SlotLimits()

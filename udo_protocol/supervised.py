@@ -1,7 +1,7 @@
-"""Background threads of long-lived processes: none of them ends in silence.
+"""Background threads of long-lived processes: none of them ends silently.
 
-What nobody expected is logged with its traceback and counted by kind of thread. `keep` then goes on after a pause, for work that
-can be begun again at any point; `once` is for work that somebody else begins again, or whose end says nothing by itself.
+An unexpected error is logged with its traceback and counted by kind of thread. `keep` then continues after a pause, for work that
+can be restarted at any point; `once` is for work that is restarted elsewhere, or whose end has no meaning by itself.
 The counts are the process's own, as its threads are: `udo status` and the node manager's metrics show them.
 """
 

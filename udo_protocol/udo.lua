@@ -1,9 +1,9 @@
 #!lua name=udo
--- Every step of the slot log that decides something, each one atomic. Keys are described in keys.py; KEYS[1] is the
--- slot's prefix. Large payload never enters Lua: the caller's MULTI appends it first and calls the deciding function
+-- The deciding steps of the slot log, each one atomic. Keys are described in keys.py; KEYS[1] is the
+-- slot's prefix. More than 400 lines, since a server loads a function library as one text. Large payload never enters Lua: the caller's MULTI appends it first and calls the deciding function
 -- after it in the same transaction; a refusal takes the payload off again before anybody can see it. Small payload comes
 -- as an argument instead, one command for four. So a fence holds at any pipelining depth: what is decided and what is
--- written are one step on the server. A call from Lua costs about 2 µs: fewer is faster.
+-- written are one step on the server. Each redis.call costs about 2 µs.
 
 local function num(key, default) return tonumber(redis.call('GET', key) or default) end
 
@@ -104,7 +104,7 @@ local function accept(keys, a)
 end
 
 -- A mirror compares what is answered: keep a copy of the answers for it. Beyond the bound it loses these frames: it never holds up
--- serving. What is kept expires with nobody to take it.
+-- serving. What is kept for a mirror expires if it is not taken.
 local function keep_for_mirror(p, a, inline, mirror, bound)
   local copies, bytes = p .. 'served:' .. mirror, p .. 'servedbytes:' .. mirror
   local kept, size, i = {''}, 0, 8
@@ -174,7 +174,7 @@ local function emit(keys, a)
   if first <= emitted then return refuse('DUPLICATE', emitted) end
   if first ~= emitted + 1 then return refuse('GAP', emitted) end
   redis.call('SET', p .. 'emitted', last)
-  if is[4] then pcall(keep_for_mirrors, p, a, inline, is[4]) end -- what is kept for others stops nobody
+  if is[4] then pcall(keep_for_mirrors, p, a, inline, is[4]) end -- a failure to copy for mirrors does not stop the answer
   local i = 8
   while i < #a do
     local lane, count = a[i], tonumber(a[i + 1])
@@ -185,7 +185,7 @@ local function emit(keys, a)
       redis.call('PEXPIRE', out, a[6])
       ring_lane(p, lane)
     elseif not inline then
-      redis.call('DEL', out) -- the lane is gone: nobody will ever collect
+      redis.call('DEL', out) -- the lane is closed: its answers will not be collected
     end
     if a[4] == 'failed' then redis.call('SADD', p .. 'failed', lane) end
     i = i + 2 + (inline and count or 0)
@@ -231,7 +231,7 @@ local function promote(keys, a)
 end
 
 -- Queue server: an operator broke keys of the slot. Its log begins anew behind `seq`, as if the server had been lost: frames,
--- answers and lanes are gone, and whoever has a lane learns that it expired. In one step, so that no frame is accepted in between.
+-- answers and lanes are gone, and their producers get LaneExpired. In one step, so that no frame is accepted in between.
 -- ARGV: token, seq.
 local function anew(keys, a)
   local p = keys[1]

@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any
 
 from node_manager.manager import Manager
-from node_manager.trials import comparing
+from node_manager.trials import mirrors
 from udo_protocol.errors import UdoError
 from udo_protocol.registry.canary import Measured
 
@@ -22,7 +22,7 @@ _LOOK_S, _BEGIN_S, _END_S = 0.05, 10.0, 20.0
 
 def install() -> None:
     """From here on a node manager that starts follows orders. Under chaos all cores are busy: what yields to all sees no frame."""
-    start, comparing._NICE = Manager.start, 0
+    start, mirrors._NICE = Manager.start, 0
 
     def following(self: Manager) -> None:
         start(self)

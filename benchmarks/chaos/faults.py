@@ -24,7 +24,7 @@ from udo_protocol.queue.connection import ReplyError
 KILL, KILL_AT, FORMER = "instance killed", "instance killed at", "former owner resumed"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
 WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, CANARY: 8.0, QUEUE: 0.6, STATE: 0.6, MANAGER: 0.4}
-# Beside an update, a canary and one another.
+# Scaling an update, a canary and one another.
 DIFF, RECORDING = "diff", "recording"
 WEIGHTS |= {DIFF: 4.0, RECORDING: 4.0, UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.

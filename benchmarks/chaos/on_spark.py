@@ -191,9 +191,9 @@ class PlatformFaults:
         return bool(live) and served and not any(s.trouble for s in status.servers)
 
 
-def _options(home: Home) -> local.Options:
+def _options(home: Home) -> local.UpOptions:
     """With an address that a registry started again has as well."""
-    return local.Options(listen=f"unix:{home.path}/r.sock")
+    return local.UpOptions(listen=f"unix:{home.path}/r.sock")
 
 
 @contextmanager

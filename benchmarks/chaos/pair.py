@@ -81,7 +81,7 @@ class Pair:
             return rng.choice(sorted(self._up))
 
     def lose(self, name: str) -> bool:
-        """Beside the caller: the host loses power and its disk, and comes back with nothing. False while a host is away already."""
+        """Scaling the caller: the host loses power and its disk, and comes back with nothing. False while a host is away already."""
         if not self._losing.acquire(blocking=False):
             return False
         thread = Thread(target=self._lose, args=(self._net.hosts[name],), daemon=True)

@@ -23,7 +23,7 @@ from benchmarks.chaos.query import events_of, group_of, keys_of
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import exchange
 from udo_interface.opening import KeyedCall, Request, conversation
-from udo_interface.store import Store, StoreLocation
+from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import PeerError, ProtocolError, SchemaError, StateElsewhere, StateLost, TwoProducers, UdoError
 from udo_protocol.queue.connection import ReplyError
@@ -121,7 +121,7 @@ class StoredQuery:
         dies_after = self.rng.randrange(4) if not cut and self._chance(_KILL) else None
         rows = Rows()
         with conversation(str(self._nodes.socket(node)), request, SENT, ANSWERS) as (sender, collector, place):
-            lane = StoreLane(Store(self.stored, OPERATOR, self.session), sender, collector, place, self._partitions, self.runs)
+            lane = StoreLane(SessionStore(self.stored, OPERATOR, self.session), sender, collector, place, self._partitions, self.runs)
             answers = lane.around(exchange(sender, collector, batches(self._frames(epoch, groups)), 2))
             for count, (_, answer) in enumerate(answers):
                 if count == dies_after:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from elasticity.bottleneck.signals import Slot
+from elasticity.bottleneck.signals import SlotSample
 
 OPERATORS, SLOTS = 3, 4
 INTERVAL_S, INTERVALS = 10.0, 60
@@ -33,7 +33,7 @@ class Episode:
     since: int | None
 
 
-def play(kind: str, rng: np.random.Generator, see: Callable[[int, list[list[Slot]]], None]) -> Episode:
+def play(kind: str, rng: np.random.Generator, see: Callable[[int, list[list[SlotSample]]], None]) -> Episode:
     """Run an episode; `see` gets each interval's number and the slots of every operator."""
     slow = int(rng.integers(OPERATORS)) if kind != "none" else None
     since = int(rng.integers(15, 30)) if kind != "none" else None
@@ -59,7 +59,7 @@ def play(kind: str, rng: np.random.Generator, see: Callable[[int, list[list[Slot
             cpu_share[slow] = on_cpu[slow] / needed if kind == "slow_downstream" else 1 - (1 - on_cpu[slow]) / needed
             speed[slow] = needed
         arrivals = RATE * rng.normal(1, JITTER) * (burst if t == burst_at else 1)
-        seen: list[list[Slot]] = []
+        seen: list[list[SlotSample]] = []
         room = [(QUEUE_S / service[o] - backlog[o]).clip(0).sum() for o in range(OPERATORS)]
         for o in range(OPERATORS):
             into = share[o] * arrivals
@@ -73,7 +73,7 @@ def play(kind: str, rng: np.random.Generator, see: Callable[[int, list[list[Slot
             measured = rng.normal(1, NOISE, (4, SLOTS))
             seen.append(
                 [
-                    Slot(
+                    SlotSample(
                         cpu=min(busy[s] * cpu_share[o] * measured[0, s], 1.0),
                         memory=min(used[o] * measured[1, s], 1.0),
                         busy=min(busy[s] * measured[2, s], 1.0),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from elasticity.scaling.journal import Controller, Header
-from elasticity.scaling.model import Decision, Kind, Node, Operator, Plan, Replica, Sample
+from elasticity.scaling.model import Host, Kind, OperatorSample, Plan, Replica, Sample, ScalingDecision
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ class Chain:
                 for name, node in self.placed[o].items()
             )
             upstream = (self.specs[o - 1].name,) if o else ()
-            operators.append(Operator(spec.name, replicas, upstream, spec.max_replicas))
+            operators.append(OperatorSample(spec.name, replicas, upstream, spec.max_replicas))
         taken = [sum(list(p.values()).count(n) for p in self.placed) for n in range(NODES)]
         nodes = tuple(
-            Node(
+            Host(
                 f"n{n}",
                 min(self._load[n] / self._seconds / CORES, 1.0),
                 ROOM - taken[n],
@@ -191,7 +191,7 @@ def play(
         out.responses_ms.append(chain.response_ms)
         out.replicas.append(sum(len(p) for p in chain.placed))
         if (i + 1) % every == 0:
-            decision: Decision = controller.decide(chain.sample(now + dt, downtime_ms, rng)).decision
+            decision: ScalingDecision = controller.decide(chain.sample(now + dt, downtime_ms, rng)).decision
             for plan in decision.granted:
                 chain.carry_out(plan)
                 down_until = max(down_until, now + dt + plan.cost_ms / 1000)  # one pause for all steps of a round

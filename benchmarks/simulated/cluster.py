@@ -9,7 +9,7 @@ import numpy as np
 
 from elasticity import policies
 from elasticity.balance.grouping import start
-from elasticity.balance.view import Limits, View, eng_load, imb_score
+from elasticity.balance.view import BalanceLimits, LoadView, eng_load, imb_score
 
 NODES, GROUPS = 1_000, 100_000
 DECIDE_S = 60.0
@@ -25,7 +25,7 @@ def play(policy: str, hours: float, seed: int) -> dict[str, Any]:
     """moves_per_hour, imbalance in percent after each decision, decision time in ms of processor time, and how often none was needed."""
     rng, decide = np.random.default_rng(seed), policies.find("balance", policy)
     log_rate, flared = rng.normal(0, SPREAD, GROUPS), np.zeros(GROUPS, bool)
-    keys_map, limits, steps = start(GROUPS, NODES), Limits(max_moves=MOST_MOVES), int(hours * 3600 / DECIDE_S)
+    keys_map, limits, steps = start(GROUPS, NODES), BalanceLimits(max_moves=MOST_MOVES), int(hours * 3600 / DECIDE_S)
     moves, scores, took = [], [], []
     for i in range(steps):
         log_rate += rng.normal(0, DRIFT * np.sqrt(DECIDE_S / 3600), GROUPS)
@@ -36,7 +36,7 @@ def play(policy: str, hours: float, seed: int) -> dict[str, Any]:
         if i and i % round(3600 / DECIDE_S) == 0:  # failover: another node takes the groups of the lost one, which comes back empty
             keys_map = np.where(keys_map == rng.integers(NODES), rng.integers(NODES), keys_map).astype(keys_map.dtype)
         begun = time.thread_time()
-        decision = decide(View(keys_map, load, NODES), limits)
+        decision = decide(LoadView(keys_map, load, NODES), limits)
         took.append(1000 * (time.thread_time() - begun))
         moves.append(len(decision.keys))
         keys_map = decision.keys_map

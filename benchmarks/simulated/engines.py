@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elasticity.balance.grouping import start
-from elasticity.balance.view import Decision, Limits, View, eng_load, imb_score
+from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, eng_load, imb_score
 
-Policy = Callable[[View, Limits], Decision]
+Policy = Callable[[LoadView, BalanceLimits], BalanceDecision]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Outcome:
 
 
 def run(
-    setup: Setup, phases: Sequence[Phase], engines: int, policy: Policy | None, route: Callable[[int], int] | None, limits: Limits
+    setup: Setup, phases: Sequence[Phase], engines: int, policy: Policy | None, route: Callable[[int], int] | None, limits: BalanceLimits
 ) -> Outcome:
     """The stream under a policy that assigns keys, or with `route` under one that chooses an engine per event."""
     service, retrieve, stored_per_key, queue = setup.scaled()
@@ -95,7 +95,7 @@ def run(
             window.append(counts)
             if policy is None or route is not None:
                 continue
-            decision = policy(View(keys_map, np.sum(window, axis=0), engines), limits)
+            decision = policy(LoadView(keys_map, np.sum(window, axis=0), engines), limits)
             if len(decision.keys):
                 stored = np.minimum(seen, stored_per_key)
                 for engine, load in enumerate(eng_load(decision.keys_map[decision.keys], stored[decision.keys], engines)):

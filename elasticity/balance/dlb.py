@@ -15,18 +15,18 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from elasticity.balance.view import Decision, Goal, Ints, Limits, View, decided, eng_load, goal
+from elasticity.balance.view import BalanceDecision, BalanceLimits, Goal, Ints, LoadView, decided, eng_load, goal
 
 # The order in which the first n of an engine's keys, sorted by load, are tried.
 Order = Callable[[int], Iterable[int]]
 
 
-def dlb_h(view: View, limits: Limits) -> Decision:
+def dlb_h(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
     """Pick heavy: of the most loaded engine the most loaded key that helps. Few moves."""
     return decided(view, *rebalance(view, limits, lambda n: range(n - 1, -1, -1)))
 
 
-def dlb_l(view: View, limits: Limits) -> Decision:
+def dlb_l(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
     """Pick light: of the most loaded engine the least loaded key. Finer, with more moves.
 
     So many that the busiest engine is not relieved beyond θ: of light keys that takes thousands.
@@ -34,7 +34,7 @@ def dlb_l(view: View, limits: Limits) -> Decision:
     return decided(view, *rebalance(view, limits, range, to_peak=False))
 
 
-def rebalance(view: View, limits: Limits, order: Order, to_peak: bool = True) -> tuple[Ints, Goal]:
+def rebalance(view: LoadView, limits: BalanceLimits, order: Order, to_peak: bool = True) -> tuple[Ints, Goal]:
     """The keys_map that algorithm 1 ends with, and what it aimed for.
 
     Of equally loaded engines the lower number is the most and the least loaded; equally loaded keys are ordered by number. Ours,
@@ -96,7 +96,7 @@ def rebalance(view: View, limits: Limits, order: Order, to_peak: bool = True) ->
 class _Keys:
     """Each engine's keys that may move, by (rank, key); rank is the load less what the bytes of state weigh. Sorted when asked for."""
 
-    def __init__(self, view: View, limits: Limits) -> None:
+    def __init__(self, view: LoadView, limits: BalanceLimits) -> None:
         self._load = view.keys_load
         self._rank: npt.NDArray[np.floating] | npt.NDArray[np.integer] = view.keys_load
         if view.state_bytes is not None and limits.events_per_byte:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticity.balance.view import Decision, Ints, Limits, View, decided, goal
+from elasticity.balance.view import BalanceDecision, BalanceLimits, Ints, LoadView, decided, goal
 
 
 def start(keys: int, engines: int) -> Ints:
@@ -12,6 +12,6 @@ def start(keys: int, engines: int) -> Ints:
     return np.arange(keys, dtype=np.int32) % engines
 
 
-def kg(view: View, limits: Limits) -> Decision:
+def kg(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
     """Leaves every key where it is."""
     return decided(view, view.keys_map, goal(view, limits))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 
-from elasticity.balance.view import Decision, Limits, View, decided, descending, eng_load, goal
+from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, decided, descending, eng_load, goal
 
 
-def lptf(view: View, limits: Limits) -> Decision:
+def lptf(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
     """If it is due: every key, most loaded first, to the engine that is the least loaded so far (the lower number if equal).
 
     Keys without load stay: they would all be put onto one engine.

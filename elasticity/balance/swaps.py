@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from elasticity.balance.dlb import dlb_h
 from elasticity.balance.search import assign
-from elasticity.balance.view import Decision, Goal, Ints, Limits, Loads, View, decided, eng_load, goal, imb_score
+from elasticity.balance.view import BalanceDecision, BalanceLimits, Goal, Ints, Loads, LoadView, decided, eng_load, goal, imb_score
 
 # Bounds on the work of a decision. With more keys under load than this, single moves are fine enough; of more engines only as many
 # of the most and of the least loaded are paired; and swaps are soon worth little.
@@ -20,7 +20,7 @@ SWAPPED_KEYS, PAIRED_ENGINES, MOST_SWAPS = 10_000, 16, 50
 SEARCHED_KEYS = 16
 
 
-def dlb_s(view: View, limits: Limits) -> Decision:
+def dlb_s(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
     """DLB-H's assignment, improved by the swap that lowers imbScore the most until the goal is met or none helps.
 
     The paper's targets of few keys and bytes moved come second here: imbScore is at most θ wherever an assignment has that, else

@@ -24,7 +24,7 @@ MAX_MOVES = 5_000
 
 
 @dataclass(frozen=True)
-class View:
+class LoadView:
     """Keys 0 … n-1 on engines 0 … engines-1 in one window.
 
     keys_map[k]: engine of key k, shape (n,). keys_load[k]: events of key k in the window, shape (n,), integers or rates.
@@ -52,7 +52,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Limits:
+class BalanceLimits:
     """When to balance and how far.
 
     theta_percent: imbScore above it is balanced, down to it. slack (ours; None: as in the paper, θ alone): once balancing, relieve
@@ -70,7 +70,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Decision:
+class BalanceDecision:
     """The new assignment and how it came about. keys: those that change engine, ascending; too_hot: keys that alone forbid θ."""
 
     keys_map: Ints
@@ -137,7 +137,7 @@ def floor(keys_load: Loads, engines: int) -> Goal:
     return Goal(lowest, lowest, peak, peak, tuple(hot), tuple(hot), rest / left)
 
 
-def goal(view: View, limits: Limits) -> Goal:
+def goal(view: LoadView, limits: BalanceLimits) -> Goal:
     """What `limits` asks for with these loads, wherever the keys are."""
     least, theta = floor(view.keys_load, view.engines), limits.theta_percent
     too_hot = least.hot if least.percent > theta else ()
@@ -154,7 +154,7 @@ def goal(view: View, limits: Limits) -> Goal:
     )
 
 
-def _by_chance(view: View, sigmas: float) -> float:
+def _by_chance(view: LoadView, sigmas: float) -> float:
     """The imbScore that equal engines may show in a window of so few events, in percent: counts vary by their square root."""
     mean = float(view.keys_load.sum()) / view.engines
     if not sigmas or mean <= 0 or view.engines < 2:
@@ -162,10 +162,10 @@ def _by_chance(view: View, sigmas: float) -> float:
     return 100 / math.sqrt(mean) * (1 + sigmas / math.sqrt(2 * (view.engines - 1)))
 
 
-def decided(view: View, keys_map: Ints, aim: Goal) -> Decision:
+def decided(view: LoadView, keys_map: Ints, aim: Goal) -> BalanceDecision:
     """The decision that leads to `keys_map`."""
     before, after = (imb_score(eng_load(m, view.keys_load, view.engines)) for m in (view.keys_map, keys_map))
-    return Decision(keys_map, np.flatnonzero(view.keys_map != keys_map), before, after, aim.percent, aim.too_hot)
+    return BalanceDecision(keys_map, np.flatnonzero(view.keys_map != keys_map), before, after, aim.percent, aim.too_hot)
 
 
 def _largest(keys_load: Loads, n: int) -> Ints:

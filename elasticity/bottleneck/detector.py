@@ -11,7 +11,7 @@ Step = Literal["none", "prepare", "take_over", "stop_prepared", "scale_in"]
 
 
 @dataclass(frozen=True)
-class Patience:
+class Hysteresis:
     """Hysteresis, in intervals. confirm: in a row above a threshold before a step up; calm: below δ1 before a step down; settle: after a
     step, in which another one up needs twice `confirm` and none goes down. band: below δ2′ by so much, what was prepared stops."""
 
@@ -21,11 +21,11 @@ class Patience:
     band: float = 5.0
 
 
-PATIENCE = Patience()
+PATIENCE = Hysteresis()
 
 
 @dataclass(frozen=True)
-class Watch:
+class OperatorHistory:
     """What is remembered of one operator between intervals."""
 
     prepared: bool = False
@@ -35,12 +35,14 @@ class Watch:
     quiet: int = 0  # intervals left of `settle`
 
 
-def step(watch: Watch, load: float | None, thresholds: Thresholds, patience: Patience = PATIENCE) -> tuple[Watch, Step]:
+def step(
+    watch: OperatorHistory, load: float | None, thresholds: Thresholds, patience: Hysteresis = PATIENCE
+) -> tuple[OperatorHistory, Step]:
     """One interval later: O(x), or None if nothing was measured, which is no reason for any step and breaks every series."""
     if load is None:
         return replace(watch, alarming=0, overloaded=0, idle=0), "none"
     confirm = patience.confirm * (2 if watch.quiet else 1)
-    watch = Watch(
+    watch = OperatorHistory(
         prepared=watch.prepared,
         alarming=watch.alarming + 1 if load >= thresholds.alarming else 0,
         overloaded=watch.overloaded + 1 if load >= thresholds.scale_out else 0,
@@ -48,12 +50,12 @@ def step(watch: Watch, load: float | None, thresholds: Thresholds, patience: Pat
         quiet=max(watch.quiet - 1, 0),
     )
     if watch.overloaded >= confirm:
-        return Watch(quiet=patience.settle), "take_over"
+        return OperatorHistory(quiet=patience.settle), "take_over"
     if watch.prepared:
         if load < thresholds.alarming - patience.band:
             return replace(watch, prepared=False), "stop_prepared"
     elif watch.alarming >= confirm:
         return replace(watch, prepared=True), "prepare"
     elif watch.idle >= patience.calm and not watch.quiet:
-        return Watch(quiet=patience.settle), "scale_in"
+        return OperatorHistory(quiet=patience.settle), "scale_in"
     return watch, "none"

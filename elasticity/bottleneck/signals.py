@@ -10,7 +10,7 @@ HORIZON_S = 10.0
 
 
 @dataclass(frozen=True)
-class Slot:
+class SlotSample:
     """One slot over one interval.
 
     cpu, memory: shares of what it may use. busy: share of the time in the operator, calls to others included. blocked: share of the
@@ -26,7 +26,7 @@ class Slot:
     backlog: float
 
 
-def inputs(slots: Sequence[Slot]) -> dict[str, float] | None:
+def inputs(slots: Sequence[SlotSample]) -> dict[str, float] | None:
     """The inputs of rules.toml: of each the slot that is worst off, since a mean hides a skewed one. None if nothing was measured.
 
     use and memory are shares, queue is in seconds of work. A queue that grows because answers have no room is not this operator's
@@ -41,7 +41,7 @@ def inputs(slots: Sequence[Slot]) -> dict[str, float] | None:
     }
 
 
-def _work_s(slot: Slot) -> float:
+def _work_s(slot: SlotSample) -> float:
     """Seconds of work that wait HORIZON_S from now, at the rate of events per second of being busy."""
     per_s = slot.answers / slot.busy if slot.busy > 0 else slot.answers
     waiting = max(slot.backlog + (slot.arrivals - slot.answers) * HORIZON_S, 0.0)

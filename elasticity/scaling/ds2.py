@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticity.scaling import guards
-from elasticity.scaling.model import Decision, Operator, Plan, Sample, plan
+from elasticity.scaling.model import OperatorSample, Plan, Sample, ScalingDecision, plan
 
 # FLIP-271's defaults: replicas are busy for 60 %, and only a use outside of 40 to 80 % is a reason to change them.
 TARGET_USE, MOST_USE, LEAST_USE = 0.6, 0.8, 0.4
@@ -22,7 +22,7 @@ BLOCKED = 0.1
 
 
 @dataclass(frozen=True)
-class Memory:
+class Ds2Memory:
     """Last known events/s per busy replica and outputs per event; calm; what was expected of scaling out, and what is held."""
 
     rate: Mapping[str, float] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Memory:
 
 def ds2(
     sample: Sample,
-    memory: Memory | None,
+    memory: Ds2Memory | None,
     rng: random.Random,
     *,
     target_use: float = TARGET_USE,
@@ -42,9 +42,9 @@ def ds2(
     least_use: float = LEAST_USE,
     catch_up_s: float = CATCH_UP_S,
     calm_s: float = CALM_S,
-) -> tuple[Decision, Memory]:
+) -> tuple[ScalingDecision, Ds2Memory]:
     """All operators at once to the number of replicas that a use of target_use asks for; all that the guards let pass is granted."""
-    memory = memory or Memory()
+    memory = memory or Ds2Memory()
     operators = guards.in_order(sample.operators)
     rate, selectivity = dict(memory.rate), dict(memory.selectivity)
     for o in operators:
@@ -70,7 +70,7 @@ def ds2(
             reason = against or (None if shrunk < now else "not calm for long enough")
         elif needed > now:
             p = plan(sample, o, "scale_out", needed, why)
-            reason = "scaling out was of no use lately" if o.name in held else guards.against_scale_out(sample, o)
+            reason = "scaling out has not helped recently" if o.name in held else guards.against_scale_out(sample, o)
         else:
             continue
         if reason:
@@ -79,10 +79,10 @@ def ds2(
         granted.append(p)
         if p.kind == "scale_out":  # with the replicas that were granted, not with those that were wanted (FLINK-39743)
             expected[o.name] = (p.replicas, rate[o.name] * now, rate[o.name] * p.replicas)
-    return Decision(tuple(granted), tuple(declined)), Memory(rate, selectivity, calm, expected, held)
+    return ScalingDecision(tuple(granted), tuple(declined)), Ds2Memory(rate, selectivity, calm, expected, held)
 
 
-def true_rate(operator: Operator) -> float | None:
+def true_rate(operator: OperatorSample) -> float | None:
     """Events/s that a replica could answer if it worked all the time and got its share; None if that cannot be told.
 
     The replica with the most arrivals bounds them all (FLINK-30652). Of an operator that falls behind although it looks idle, what
@@ -102,7 +102,9 @@ def true_rate(operator: Operator) -> float | None:
     return rate / max(skew, 1.0)
 
 
-def demand(operators: list[Operator], rate: Mapping[str, float], selectivity: Mapping[str, float], catch_up_s: float) -> dict[str, float]:
+def demand(
+    operators: list[OperatorSample], rate: Mapping[str, float], selectivity: Mapping[str, float], catch_up_s: float
+) -> dict[str, float]:
     """Events/s that each operator must answer: what sources send times the selectivities before it, and its backlog.
 
     No more than the operators behind it can take with all their replicas (FLINK-31215). `operators` in order.
@@ -123,12 +125,12 @@ def demand(operators: list[Operator], rate: Mapping[str, float], selectivity: Ma
     return wanted
 
 
-def _selectivity(operator: Operator) -> float | None:
+def _selectivity(operator: OperatorSample) -> float | None:
     answers = sum(r.answers or 0.0 for r in operator.replicas)
     return sum(r.outputs or 0.0 for r in operator.replicas) / answers if answers > 0 and not guards.unmeasured(operator) else None
 
 
-def _judge(sample: Sample, memory: Memory, rate: Mapping[str, float]) -> tuple[dict[str, float], dict[str, tuple[int, float, float]]]:
+def _judge(sample: Sample, memory: Ds2Memory, rate: Mapping[str, float]) -> tuple[dict[str, float], dict[str, tuple[int, float, float]]]:
     """Operators held because scaling out brought nothing, and expectations that cannot be judged yet."""
     held = {name: until for name, until in memory.held.items() if until > sample.at_s}
     open_ = dict[str, tuple[int, float, float]]()

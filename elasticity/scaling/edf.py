@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from elasticity.scaling import guards
-from elasticity.scaling.model import Decision, Node, Operator, Plan, Sample, plan
+from elasticity.scaling.model import Host, OperatorSample, Plan, Sample, ScalingDecision, plan
 
 # Paper 5, section 4.
 U_MAX = S_OUT = 0.7
@@ -33,7 +33,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Memory:
+class EdfMemory:
     """Of the Application Manager and all Operator Managers."""
 
     bucket: Bucket = field(default_factory=Bucket)
@@ -42,14 +42,14 @@ class Memory:
 
 def accept_all(
     sample: Sample, memory: None, rng: random.Random, *, u_max: float = U_MAX, s_out: float = S_OUT, c: float = C
-) -> tuple[Decision, None]:
+) -> tuple[ScalingDecision, None]:
     """The paper's baseline: whatever an Operator Manager proposes is granted."""
-    return Decision(granted=tuple(p for o in sample.operators for p in operator_manager(sample, o, rng, u_max, s_out, c))), None
+    return ScalingDecision(granted=tuple(p for o in sample.operators for p in operator_manager(sample, o, rng, u_max, s_out, c))), None
 
 
 def edf(
     sample: Sample,
-    memory: Memory | None,
+    memory: EdfMemory | None,
     rng: random.Random,
     *,
     r_max_ms: float = R_MAX_MS,
@@ -62,14 +62,14 @@ def edf(
     u_max: float = U_MAX,
     s_out: float = S_OUT,
     c: float = C,
-) -> tuple[Decision, Memory]:
+) -> tuple[ScalingDecision, EdfMemory]:
     """Proposals that the guards let pass are granted by gain ÷ cost, best first, a token each.
 
     beta, r_max_ms: a token comes every token_s, at most `capacity` are kept, while the response time is above beta · r_max_ms.
     idle_token_s (ours; None as in the paper): below it one comes every so often, so that replicas are given back.
     downtime_share: the SLA's second objective, share of the last hour; None: no limit.
     """
-    memory = memory or Memory()
+    memory = memory or EdfMemory()
     calm, proposals, declined = memory.calm, list[Plan](), list[tuple[Plan, str]]()
     for operator in sample.operators:
         wanted = operator_manager(sample, operator, rng, u_max, s_out, c)
@@ -89,10 +89,10 @@ def edf(
     worried = sample.response_ms is not None and sample.response_ms > beta * r_max_ms
     bucket = _refill(memory.bucket, sample.at_s, token_s if worried else idle_token_s, capacity)
     granted, refused, bucket = application_manager(proposals, bucket, sample.at_s, downtime_share)
-    return Decision(tuple(granted), (*declined, *refused)), Memory(bucket, calm)
+    return ScalingDecision(tuple(granted), (*declined, *refused)), EdfMemory(bucket, calm)
 
 
-def operator_manager(sample: Sample, operator: Operator, rng: random.Random, u_max: float, s_out: float, c: float) -> list[Plan]:
+def operator_manager(sample: Sample, operator: OperatorSample, rng: random.Random, u_max: float, s_out: float, c: float) -> list[Plan]:
     """The local policy (section 3.1): what one operator's manager asks for, seeing its own replicas, their nodes and the neighbours.
 
     At most one replica moves from a node above u_max; one is added if a replica is used above s_out, else one of the two busiest
@@ -120,7 +120,7 @@ def operator_manager(sample: Sample, operator: Operator, rng: random.Random, u_m
     return plans
 
 
-def near(node: Node, nodes: dict[str, Node], rng: random.Random, u_max: float = 1.0) -> str | None:
+def near(node: Host, nodes: dict[str, Host], rng: random.Random, u_max: float = 1.0) -> str | None:
     """A neighbour with room, drawn at random, the closer the likelier; drawn again while it has none; None if no neighbour has.
 
     A neighbour above u_max would be left again at once (ours).

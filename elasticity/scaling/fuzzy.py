@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticity.bottleneck import fuzzy as logic
-from elasticity.bottleneck.detector import Patience, Watch, step
-from elasticity.bottleneck.signals import Slot, inputs
+from elasticity.bottleneck.detector import Hysteresis, OperatorHistory, step
+from elasticity.bottleneck.signals import SlotSample, inputs
 from elasticity.scaling import guards
-from elasticity.scaling.model import Decision, Operator, Plan, Sample, plan
+from elasticity.scaling.model import OperatorSample, Plan, Sample, ScalingDecision, plan
 
 # The paper doubles the executors of a bottleneck.
 GROW = 2.0
@@ -20,23 +20,23 @@ MOST_USE = 0.8
 
 
 @dataclass(frozen=True)
-class Memory:
+class FuzzyMemory:
     """A watch per operator."""
 
-    watches: Mapping[str, Watch] = field(default_factory=dict)
+    watches: Mapping[str, OperatorHistory] = field(default_factory=dict)
 
 
 def fuzzy(
-    sample: Sample, memory: Memory | None, rng: random.Random, *, grow: float = GROW, confirm: int = 2, calm: int = 20, settle: int = 4
-) -> tuple[Decision, Memory]:
+    sample: Sample, memory: FuzzyMemory | None, rng: random.Random, *, grow: float = GROW, confirm: int = 2, calm: int = 20, settle: int = 4
+) -> tuple[ScalingDecision, FuzzyMemory]:
     """A bottleneck gets `grow` times the replicas, an idle operator loses one. confirm, calm, settle: samples, see Patience."""
-    watches, model = dict((memory or Memory()).watches), logic.shipped()
+    watches, model = dict((memory or FuzzyMemory()).watches), logic.shipped()
     granted, declined = list[Plan](), list[tuple[Plan, str]]()
     for o in sample.operators:
         seen = None if guards.unmeasured(o) else inputs([_slot(o, i) for i in range(len(o.replicas))])
         found = logic.evaluate(model, seen) if seen else None
-        patience = Patience(confirm, calm, settle)
-        watches[o.name], what = step(watches.get(o.name, Watch()), found.load if found else None, model.thresholds, patience)
+        patience = Hysteresis(confirm, calm, settle)
+        watches[o.name], what = step(watches.get(o.name, OperatorHistory()), found.load if found else None, model.thresholds, patience)
         if found is None or what not in ("take_over", "scale_in"):
             continue
         why = found.text().splitlines()[0]
@@ -51,9 +51,9 @@ def fuzzy(
         else:
             granted.append(p)
     prepared = tuple(name for name, watch in watches.items() if watch.prepared)
-    return Decision(tuple(granted), tuple(declined), prepared), Memory(watches)
+    return ScalingDecision(tuple(granted), tuple(declined), prepared), FuzzyMemory(watches)
 
 
-def _slot(operator: Operator, i: int) -> Slot:
+def _slot(operator: OperatorSample, i: int) -> SlotSample:
     r = operator.replicas[i]
-    return Slot(r.use or 0.0, r.memory, r.use or 0.0, r.blocked, r.arrivals or 0.0, r.answers or 0.0, r.backlog or 0.0)
+    return SlotSample(r.use or 0.0, r.memory, r.use or 0.0, r.blocked, r.arrivals or 0.0, r.answers or 0.0, r.backlog or 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elasticity.scaling.model import Operator, Sample
+from elasticity.scaling.model import OperatorSample, Sample
 
 # More work waiting than this is a backlog; less comes and goes with every burst.
 BACKLOG_S = 2.0
@@ -16,50 +16,50 @@ BACKLOG_S = 2.0
 SATURATED = 0.9
 
 
-def unmeasured(operator: Operator) -> str | None:
+def unmeasured(operator: OperatorSample) -> str | None:
     """Figures that are missing are no load of 0 (FLINK-39925): nothing is decided without them."""
     missing = [r.name for r in operator.replicas if not r.measured]
-    return f"no figures of {', '.join(missing)}" if missing or not operator.replicas else None
+    return f"no measurements of {', '.join(missing)}" if missing or not operator.replicas else None
 
 
-def backlog_s(operator: Operator) -> float:
+def backlog_s(operator: OperatorSample) -> float:
     """Seconds of work that wait at the replica with the most, at the rate at which it answers when busy."""
     return max((_seconds(r.backlog or 0.0, r.answers or 0.0, r.use or 0.0) for r in operator.replicas), default=0.0)
 
 
-def against_scale_in(operator: Operator, replicas: int, most_use: float) -> str | None:
+def against_scale_in(operator: OperatorSample, replicas: int, most_use: float) -> str | None:
     """Why `operator` must not shrink to so many replicas: its figures, its backlog (FLINK-31318), its busiest replica (FLINK-30652).
 
     A mean hides a skewed replica, and an output ratio that fell makes a busy operator look oversized (FLINK-38538).
     """
     if replicas < 1:
-        return "the last replica stays"
+        return "the last replica is kept"
     if reason := unmeasured(operator):
         return reason
     if (waiting := backlog_s(operator)) > BACKLOG_S:
-        return f"{waiting:.1f} s of work wait"
+        return f"{waiting:.1f} s of work are waiting"
     busiest = max(r.use or 0.0 for r in operator.replicas)
     if busiest * len(operator.replicas) / replicas > most_use:
         return f"the busiest replica would be used {busiest * len(operator.replicas) / replicas:.0%}"
     return None
 
 
-def against_scale_out(sample: Sample, operator: Operator) -> str | None:
+def against_scale_out(sample: Sample, operator: OperatorSample) -> str | None:
     """Why more replicas would not help: none are allowed, or a later operator is the bottleneck and cannot grow (FLINK-31215)."""
     if reason := unmeasured(operator):
         return reason
     if len(operator.replicas) >= operator.max_replicas:
         return f"it has its {operator.max_replicas} replicas"
     stuck = next((o for o in downstream(sample.operators, operator) if saturated(o) and len(o.replicas) >= o.max_replicas), None)
-    return f"{stuck.name} behind it is saturated and cannot grow" if stuck else None
+    return f"{stuck.name} downstream is saturated and cannot scale out" if stuck else None
 
 
-def saturated(operator: Operator) -> bool:
+def saturated(operator: OperatorSample) -> bool:
     """Whether a replica works all the time."""
     return any((r.use or 0.0) > SATURATED for r in operator.replicas)
 
 
-def downstream(operators: Sequence[Operator], operator: Operator) -> list[Operator]:
+def downstream(operators: Sequence[OperatorSample], operator: OperatorSample) -> list[OperatorSample]:
     """All operators that its events reach."""
     reached, names = [], {operator.name}
     for o in in_order(operators):
@@ -69,9 +69,9 @@ def downstream(operators: Sequence[Operator], operator: Operator) -> list[Operat
     return reached
 
 
-def in_order(operators: Sequence[Operator]) -> list[Operator]:
+def in_order(operators: Sequence[OperatorSample]) -> list[OperatorSample]:
     """Every operator behind all that it reads from."""
-    left, done, ordered = list(operators), set[str](), list[Operator]()
+    left, done, ordered = list(operators), set[str](), list[OperatorSample]()
     while left:
         ready = [o for o in left if set(o.upstream) <= done]
         if not ready:

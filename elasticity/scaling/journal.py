@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from elasticity import policies
-from elasticity.scaling.model import Decision, Node, Operator, Plan, Replica, Sample
+from elasticity.scaling.model import Host, OperatorSample, Plan, Replica, Sample, ScalingDecision
 from udo_protocol.errors import UsageError
 
 FORMAT = 1
@@ -28,12 +28,12 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One decision; number counts from 0."""
 
     number: int
     sample: Sample
-    decision: Decision
+    decision: ScalingDecision
 
 
 class Controller:
@@ -44,12 +44,12 @@ class Controller:
         self._memory: Any = None
         self._number = 0
 
-    def decide(self, sample: Sample) -> Entry:
+    def decide(self, sample: Sample) -> JournalEntry:
         """The next decision."""
         rng = random.Random(f"{self._header.seed}:{self._number}")
         decision, self._memory = self._policy(sample, self._memory, rng, **self._header.settings)
         self._number += 1
-        return Entry(self._number - 1, sample, decision)
+        return JournalEntry(self._number - 1, sample, decision)
 
 
 def first_line(header: Header) -> str:
@@ -57,12 +57,12 @@ def first_line(header: Header) -> str:
     return json.dumps({"format": FORMAT, **asdict(header)}, allow_nan=False)
 
 
-def line(entry: Entry) -> str:
+def line(entry: JournalEntry) -> str:
     """The line of a decision; ValueError if a figure is infinite or not a number."""
     return json.dumps(asdict(entry), allow_nan=False)
 
 
-def read(lines: Iterable[str]) -> tuple[Header, list[Entry]]:
+def read(lines: Iterable[str]) -> tuple[Header, list[JournalEntry]]:
     """What was written. UsageError names the line that is damaged, missing, or of another format; a cut-off last one is left out."""
     texts = list(lines)
     made: list[dict[str, Any]] = []
@@ -82,7 +82,9 @@ def read(lines: Iterable[str]) -> tuple[Header, list[Entry]]:
     return Header(made[0]["policy"], made[0]["settings"], made[0]["seed"]), entries
 
 
-def replay(header: Header, entries: Iterable[Entry], extra: policies.Names | None = None) -> Iterator[tuple[Entry, Decision]]:
+def replay(
+    header: Header, entries: Iterable[JournalEntry], extra: policies.Names | None = None
+) -> Iterator[tuple[JournalEntry, ScalingDecision]]:
     """Each entry whose decision comes out differently, with what comes out; nothing, if policy and settings are still the same."""
     controller = Controller(header, extra)
     for entry in entries:
@@ -91,11 +93,12 @@ def replay(header: Header, entries: Iterable[Entry], extra: policies.Names | Non
             yield entry, again
 
 
-def _entry(made: Mapping[str, Any]) -> Entry:
+def _entry(made: Mapping[str, Any]) -> JournalEntry:
     s, d = made["sample"], made["decision"]
     operators = tuple(
-        Operator(o["name"], tuple(Replica(**r) for r in o["replicas"]), tuple(o["upstream"]), o["max_replicas"]) for o in s["operators"]
+        OperatorSample(o["name"], tuple(Replica(**r) for r in o["replicas"]), tuple(o["upstream"]), o["max_replicas"])
+        for o in s["operators"]
     )
-    sample = Sample(s["at_s"], operators, tuple(Node(**n) for n in s["nodes"]), s["response_ms"], s["downtime_ms"])
+    sample = Sample(s["at_s"], operators, tuple(Host(**n) for n in s["nodes"]), s["response_ms"], s["downtime_ms"])
     granted, declined = tuple(Plan(**p) for p in d["granted"]), tuple((Plan(**p), why) for p, why in d["declined"])
-    return Entry(made["number"], sample, Decision(granted, declined, tuple(d["prepared"])))
+    return JournalEntry(made["number"], sample, ScalingDecision(granted, declined, tuple(d["prepared"])))

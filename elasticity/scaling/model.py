@@ -40,7 +40,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorSample:
     """An operator of the application; upstream: the operators it reads from, none for one that reads the source."""
 
     name: str
@@ -50,7 +50,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Node:
+class Host:
     """A host. use: its CPU use over all it runs (U_r). room: replicas it can still take. delays_ms: network delay to its neighbours."""
 
     name: str
@@ -64,8 +64,8 @@ class Sample:
     """An application at one moment. response_ms: worst delay from source to sink. downtime_ms: what each kind of step costs now."""
 
     at_s: float
-    operators: tuple[Operator, ...]
-    nodes: tuple[Node, ...]
+    operators: tuple[OperatorSample, ...]
+    nodes: tuple[Host, ...]
     response_ms: float | None
     downtime_ms: Mapping[Kind, float]
 
@@ -89,7 +89,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScalingDecision:
     """Plans to carry out, plans that were declined with the reason, and operators of which a secondary execution is to run."""
 
     granted: tuple[Plan, ...] = ()
@@ -98,7 +98,7 @@ class Decision:
 
 
 def plan(
-    sample: Sample, operator: Operator, kind: Kind, replicas: int, why: str, replica: str | None = None, target: str | None = None
+    sample: Sample, operator: OperatorSample, kind: Kind, replicas: int, why: str, replica: str | None = None, target: str | None = None
 ) -> Plan:
     """A plan with gain and cost as the sample has them."""
     return Plan(operator.name, kind, replicas, GAIN[kind], sample.downtime_ms[kind], why, replica, target)

@@ -1,6 +1,6 @@
 """Dead letters of this node: listed, found by the beginning of an id, dropped, and kept when the slot they lie in goes.
 
-Instances write them (udo_runtime), nobody here does, except for the reason of one that was sent again in vain. What is
+Instances write them (udo_runtime), the node manager does not, except for the new reason after a failed replay. What is
 `pending` belongs to attempts that have not ended, and is not touched unless asked for.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from node_manager.deployments.deployments import Deployment
+from node_manager.deployments.deployments import NodeDeployment
 from node_manager.manager import Manager
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
 from udo_protocol.queue.connection import Connection
@@ -24,7 +24,7 @@ _ANSWERED = "answered in epoch"
 
 @dataclass(frozen=True)
 class FoundLetter:
-    """A letter and where it lies."""
+    """A dead letter and its place on the server."""
 
     id: str
     deployment: str
@@ -73,7 +73,7 @@ class DeadLetters:
     def drop(self, deployment: str, ids: Sequence[str], *, everything: bool = False, unfinished: bool = False) -> int:
         """Remove letters for good; how many. Each id must begin exactly one; all of the deployment with `everything`."""
         if everything == bool(ids):
-            raise UsageError("name the dead letters by their ids, or say that all are meant, not both")
+            raise UsageError("pass either the ids of dead letters or all, not both")
         with self._state() as state:
             found = self._each(deployment, ids, unfinished) if ids else self.letters(deployment, unfinished=unfinished)
             return sum(state.transaction([("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
@@ -84,7 +84,7 @@ class DeadLetters:
         Conflict if a session has no next epoch, or if a timer is named: it was due, and is not again.
         """
         if everything == bool(ids):
-            raise UsageError("name the dead letters by their ids, or say that all are meant, not both")
+            raise UsageError("pass either the ids of dead letters or all, not both")
         found = self._each(deployment, ids, False) if ids else list(self.letters(deployment))
         timers = [k for k in found if k.letter.timer]
         if timers and ids:
@@ -93,8 +93,8 @@ class DeadLetters:
         with self._state() as state:
             if any(rewinding.kept(state, f"udo:{deployment}:{number}:") for number in {k.slot for k in wanted}):
                 raise Conflict(
-                    f"{deployment} can still go back to what it kept before its last update, and that version would not see what is sent "
-                    "again now: wait until the rollback window is over"
+                    f"{deployment} can still be rolled back, and the old version would not see events that are replayed "
+                    "now: wait until the rollback window is over"
                 )
             for k in wanted:
                 if not state.call("HEXISTS", f"udo:{deployment}:{k.slot}:sessions", k.letter.session):
@@ -154,5 +154,5 @@ class DeadLetters:
                     yield FoundLetter(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, letter)
 
 
-def _slots(deployment: Deployment) -> list[int]:
-    return [s.number for s in (deployment.slot, *deployment.pinned.values()) if s is not None]
+def _slots(deployment: NodeDeployment) -> list[int]:
+    return [s.number for s in deployment.slots]

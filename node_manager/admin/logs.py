@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from threading import Event
 
-from node_manager.deployments.deployments import Deployment
+from node_manager.deployments.deployments import NodeDeployment
 from node_manager.drivers import logfile
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
+from udo_protocol import supervised
 
 # A follower learns of a new instance this often.
 _NEXT_S = 0.25
@@ -45,7 +49,7 @@ def _former(manager: Manager, slot: Slot) -> Iterator[Line]:
             yield stamp.line(instance, version, text)
 
 
-def read(manager: Manager, deployment: Deployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
+def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
     """The last lines (0 = all that is kept) of all its slots, then with `follow` new ones until `stop` is set."""
     lines: list[Line] = []
     for each in deployment.slots:
@@ -55,18 +59,36 @@ def read(manager: Manager, deployment: Deployment, *, tail_lines: int, follow: b
             stamp = _Stamp()
             lines += [stamp.line(owner.name, owner.record["version"], text) for text in logfile.tail(Path(owner.directory) / "log", 0)]
     yield from lines[-tail_lines:] if tail_lines else lines
-    slot = deployment.slot
-    owner = slot.view().owner
-    seen = owner.name if owner else ""
+    if follow:
+        yield from _following(manager, deployment, stop)
+
+
+def _following(manager: Manager, deployment: NodeDeployment, stop: Event) -> Iterator[Line]:
+    """What the instances of its own slots write from now on, also of slots that it gets meanwhile."""
+    told: SimpleQueue[Line] = SimpleQueue()
+    followed: set[int] = set()
     first = True
-    while follow and not stop.is_set():
+    while not stop.is_set():
+        for slot in [s for s in deployment.own if s.number not in followed]:
+            followed.add(slot.number)
+            supervised.once("logs", partial(_follow, manager, slot, told, stop, shown=first), f"{slot.deployment}:{slot.number}")
+        first = False
+        with contextlib.suppress(Empty):
+            yield told.get(timeout=_NEXT_S)
+
+
+def _follow(manager: Manager, slot: Slot, told: SimpleQueue[Line], stop: Event, *, shown: bool) -> None:
+    """One slot; with `shown` what its present instance has written so far was shown already."""
+    owner = slot.view().owner
+    seen = owner.name if owner and shown else ""
+    first = True
+    while not stop.is_set():
         owner = slot.view().owner
         if owner is None or owner.handle is None or (owner.name == seen and not first):
             stop.wait(_NEXT_S)
             continue
-        # What the tail above has shown is not shown again; of a new instance everything is.
         tail = 0 if owner.name != seen else -1
         seen, first = owner.name, False
         stamp = _Stamp()
         for text in manager.driver.logs(owner.handle, tail_lines=tail, follow=True, stop=stop):
-            yield stamp.line(owner.name, owner.record["version"], text)
+            told.put(stamp.line(owner.name, owner.record["version"], text))

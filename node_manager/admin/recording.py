@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from node_manager.admin.state import records
-from node_manager.instances.instances import Config
+from node_manager.instances.instances import InstanceConfig
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError
@@ -30,7 +30,7 @@ from udo_protocol.state.pieces import StoredGroup
 
 # A recorder that does not come back for this long loses its pin: what a dead one may hold up at most.
 LEASE_MS = 2_000
-# How often the log is looked at while nothing comes, and how often the taker is told so.
+# How often the log is polled while there are no frames, and how often the receiver is told so.
 _LOOK_S = 0.02
 _TICK_S = 1.0
 # A token that never owns: the reader sees answered frames only.
@@ -38,20 +38,20 @@ _NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
-class Begin:
+class RecordingBegin:
     """What is recorded, and what an instance that starts at `first_seq` finds beside the sessions."""
 
     slot: Slot
     manifest: Manifest
     digest: str
-    config: Config
+    config: InstanceConfig
     first_seq: int
     failed: Sequence[str] = ()
     cuts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Session:
+class RecordedSession:
     """A session as the state server holds it at the start; its groups follow."""
 
     session: str
@@ -92,24 +92,29 @@ class Gap:
 
 @dataclass(frozen=True)
 class Tick:
-    """Nothing has come for a while."""
+    """No frame has arrived for a while."""
 
 
 @dataclass(frozen=True)
 class End:
-    """Why it is over."""
+    """The end of the recording and its reason."""
 
     reason: str
 
 
-Part = Begin | Session | RecordedGroup | Schema | Frames | Gap | Tick | End
+Part = RecordingBegin | RecordedSession | RecordedGroup | Schema | Frames | Gap | Tick | End
 
 
 def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
     """Everything that `name` answers within `for_s` seconds, `frames` frames at most (0: no bound), or until `stop` is set."""
     deployment = manager.deployments.find(name)
     if for_s <= 0:
-        raise UsageError(f"a recording lasts some time; got {for_s:g} s")
+        raise UsageError(f"expected a recording time above 0 s; got {for_s:g} s")
+    if len(deployment.own) > 1:
+        raise UsageError(
+            f"deployment {name!r} has {len(deployment.own)} slots on this node; expected one, since a recording is of one slot: "
+            f"scale it to one (udo scale {name} 1), or deploy the version under another name"
+        )
     if deployment.slot.wanted is None:
         raise NotFound(f"deployment {name!r} is still starting; see: udo status")
     with (
@@ -142,7 +147,7 @@ class _Recorder:
         first = self._pin_state() if self._keyed else self._stateless_start()
         image = self._wanted.image
         failed = sorted(slot.failed_lanes(self._queue, self._slot.prefix))
-        yield Begin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
+        yield RecordingBegin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
         if self._keyed:
             yield from self._sessions(first)
         try:
@@ -254,7 +259,7 @@ class _Recorder:
         """All sessions as the savepoint has them, which is needed no more then."""
         state, prefix, hold = self._state, self._slot.prefix, savepoints.holding(self._state, self._slot.prefix, self._name)
         for name, record in records(state, prefix, self._name).items():
-            yield Session(name, record)
+            yield RecordedSession(name, record)
             for number, group in pieces.read(state, prefix, name, self._name, between=hold):
                 yield RecordedGroup(number, group)
                 self._pin(first)

@@ -16,8 +16,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
-from node_manager.deployments.deployments import Deployment
-from node_manager.homes import Asked
+from node_manager.deployments.deployments import NodeDeployment
+from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, UsageError, WaitTimeout
@@ -26,7 +26,7 @@ from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.state import checkpoints, pieces, rewinding, savepoints, untrusted
-from udo_protocol.state.pieces import Place, StoredGroup
+from udo_protocol.state.pieces import PiecePlace, StoredGroup
 
 # Run numbers of a dropped session are kept for so long, so that a late task of an old run is not taken for a new one.
 _FORGET_RUNS_MS = 3_600_000
@@ -48,7 +48,7 @@ class Info:
     in_use: bool
 
 
-def keyed(deployment: Deployment) -> tuple[Slot, Manifest]:
+def keyed(deployment: NodeDeployment) -> tuple[Slot, Manifest]:
     """Its slot and manifest; UsageError for an operator that keeps no state, NotFound while it has never been loaded."""
     slot = deployment.slot
     if slot.wanted is None:
@@ -106,7 +106,7 @@ class States:
         def drop(state: Connection, queue: Connection) -> Writes:
             found.update(self._record(state, slot, session))
             if not force:
-                self._require_unused(queue, slot, session, "drop it all the same with --force (the query then fails with StateLost)")
+                self._require_unused(queue, slot, session, "to drop it anyway, use --force (the query then fails with StateLost)")
             writes: Writes = [*_removal(state, slot.prefix, session), ["HDEL", f"{slot.prefix}homes", session]]
             writes.append(["PEXPIRE", f"{slot.prefix}runs:{session}", _FORGET_RUNS_MS])
             return writes
@@ -128,7 +128,7 @@ class States:
 
         def claim() -> None:
             if self._registered(name):
-                home.append(self._manager.homes.taken(slot.prefix, Asked(name, session)))
+                home.append(self._manager.homes.taken(slot.prefix, SessionRequest(name, session)))
 
         def put(state: Connection, queue: Connection) -> Writes:
             p = slot.prefix
@@ -140,7 +140,7 @@ class States:
             kept = {**record, "run": newest, "at": time.time()}
             writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
             for number, group in groups.items():
-                place = Place(f"{names}.{number}", len(group.deltas), len(group.base or b""), sum(map(len, group.deltas)))
+                place = PiecePlace(f"{names}.{number}", len(group.deltas), len(group.base or b""), sum(map(len, group.deltas)))
                 writes += pieces.writing(p, session, number, group.meta, place, group.base, group.deltas)
             return writes
 
@@ -207,7 +207,7 @@ class States:
         except FutureTimeout:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
         finally:
-            self._manager.comparisons.end(slot.deployment)  # it knows the state from before; a canary begins anew
+            self._manager.mirrors.end(slot.deployment)  # it knows the state from before; a canary begins anew
 
 
 def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int, wanted_groups: int) -> None:
@@ -221,7 +221,7 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
         raise SchemaError(f"{manifest.reference} reads state of version {manifest.state_version}; the file's is of version {state_version}")
     if key_groups != wanted_groups:
         raise SchemaError(
-            f"the file's state lies in {key_groups} key groups; the deployment has {wanted_groups}: undeploy it and deploy it with "
+            f"the file's state is in {key_groups} key groups; the deployment has {wanted_groups}: undeploy it and deploy it with "
             f"--key-groups {key_groups}"
         )
 

@@ -1,4 +1,4 @@
-"""A manager that starts goes on with what a former one left: instances that run are adopted, the rest is brought about again."""
+"""A starting manager takes over from the former one: it adopts running instances and starts everything else again."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import defaultdict
 
 import structlog
 
-from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments
 from node_manager.deployments.lanes import Lanes
+from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import Images
-from node_manager.instances.instances import Config, Instance
-from node_manager.slots.loading import Node, Wanted
+from node_manager.instances.instances import Instance, InstanceConfig
+from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
-from node_manager.trials.comparing import Comparisons
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol.errors import UdoError
 from udo_protocol.queue import slot as log
 
 _log = structlog.get_logger()
 
 
-def adopt(node: Node, images: Images, deployments: Deployments, canaries: Canaries, lanes: Lanes, comparisons: Comparisons) -> None:
+def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Scaling, lanes: Lanes, mirrors: Mirrors) -> None:
     """Find the instances that run, and bring each deployment of the node's file about with those of its slots; others are stopped."""
     running = node.instances.recover()
     node.pool.start([i for i in running if not i.record and i.life.state == "warm"])
@@ -32,14 +32,14 @@ def adopt(node: Node, images: Images, deployments: Deployments, canaries: Canari
         elif instance.life.state != "warm":
             node.instances.stop(instance, 0)
 
-    def take(slot: Slot, config: Config) -> bool:
-        """Of what was left of a slot the owner goes on; standbys of an update that nobody follows any more go. Whether there was any."""
+    def take(slot: Slot, config: InstanceConfig) -> bool:
+        """Adopt the owner that a former manager left in a slot, and remove standbys of its updates. Whether there was an owner."""
         left = assigned.pop((slot.deployment, slot.number), [])
         with contextlib.closing(node.servers.connect("queue")) as queue:
             owner_token = log.owner(queue, slot.prefix)
         for instance in left:
             if instance.record.get("comparing"):  # its diff ended with the manager that was asked for it
-                comparisons.remove(instance, slot.prefix)
+                mirrors.remove(instance, slot.prefix)
                 continue
             image = None
             if instance.token == owner_token:
@@ -51,25 +51,29 @@ def adopt(node: Node, images: Images, deployments: Deployments, canaries: Canari
                 slot.adopt(instance, Wanted(image, config))
         return bool(left)
 
-    for deployment, beside in deployments.load():
-        config = Config.parse(deployment.config)
+    for deployment, more, leaving in deployments.load():
+        config = InstanceConfig.parse(deployment.config)
         take(deployment.slot, config)
         for digest, number in list(deployment.numbers.items()):
             if (deployment.name, number) in assigned:
                 take(lanes.slot(deployment, digest, number), config)
-            else:  # it is started again, under a new number, when somebody asks for it
+            else:  # it is started again, under a new number, at the next request
                 del deployment.numbers[digest]
-        for number in beside:
-            slot = canaries.slot(deployment, number)
+        for number in more:
+            slot = deployment.more[number] = scaling.new(deployment, number)
+            take(slot, config)
+        for number in leaving:
+            slot = deployment.beside[number] = scaling.new(deployment, number, pinned="canary")
             if take(slot, config):
                 deployment.adopted.add(number)
             else:
-                canaries.follow(deployment, only=slot)
+                scaling.follow(deployment, only=slot)
     for strays in assigned.values():
         for instance in strays:
             node.instances.stop(instance, node.settings.stop_grace_s)
     for deployment in deployments.all():
         try:
-            deployment.slot.serve(deployments.serving(deployment))
+            for slot in deployment.own:
+                slot.serve(deployments.serving(deployment))
         except UdoError as e:  # without the image and the registry it is left as it is
             _log.warning("wanted version is not available", deployment=deployment.name, version=deployment.version, error=str(e))

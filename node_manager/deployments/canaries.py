@@ -1,24 +1,23 @@
-"""The canaries of a node's deployments: begun, ended, and what their slots serve afterwards."""
+"""The canaries of a node's deployments: begun and ended."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
-from node_manager.deployments.deployments import Deployment, Deployments
-from node_manager.slots.loading import Node, Wanted
-from node_manager.slots.slot import Slot
+from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.deployments.scaling import Scaling
+from node_manager.slots.loading import Wanted
 from node_manager.trials.canaries import Canary
-from node_manager.trials.comparing import Comparisons
 from node_manager.trials.keyed_canaries import KeyedCanary
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol.errors import UdoError
 
 
 class Canaries:
-    """Of one node. Methods may be called from any thread."""
+    """The canaries of one node. Methods may be called from any thread."""
 
-    def __init__(self, node: Node, deployments: Deployments, comparisons: Comparisons) -> None:
-        self._node, self._deployments, self._comparisons = node, deployments, comparisons
+    def __init__(self, deployments: Deployments, scaling: Scaling, mirrors: Mirrors) -> None:
+        self._deployments, self._scaling, self._mirrors = deployments, scaling, mirrors
         self._lock = deployments.lock
 
     def running(self) -> list[tuple[str, Canary | KeyedCanary]]:
@@ -42,21 +41,22 @@ class Canaries:
             deployment.canary = None
             slot = next((s for s in deployment.beside.values() if s.number in deployment.adopted and s.wanted == wanted), None)
             if slot is None:
-                slot = self.slot(deployment, deployment.take_number())
+                slot = self._scaling.new(deployment, pinned="canary")
+                deployment.beside[slot.number] = slot
                 self._deployments.save()
                 slot.serve(wanted)
         try:
             slot.wait_serving(wanted.ready_timeout_s)
         except UdoError:
-            self._retire(deployment, slot)
+            self._scaling.remove(deployment, slot)
             raise
         with self._lock:
             deployment.canary = Canary(update_id, wanted.image.manifest.version, wanted.image.digest, percent, slot)
 
-    def _start_keyed(self, deployment: Deployment, update_id: str, wanted: Wanted, percent: float) -> None:
+    def _start_keyed(self, deployment: NodeDeployment, update_id: str, wanted: Wanted, percent: float) -> None:
         self.end_keyed(deployment)
         with self._lock:
-            deployment.canary = canary = KeyedCanary(self._comparisons, deployment.slot, wanted, update_id, percent)
+            deployment.canary = canary = KeyedCanary(self._mirrors, deployment.slot, wanted, update_id, percent)
         try:
             deployment.slot.wait_serving(wanted.ready_timeout_s)
             canary.start()
@@ -72,9 +72,9 @@ class Canaries:
         with self._lock:
             deployment.canary = None
             deployment.adopted.clear()
-        self.follow(deployment, going_to)
+        self._scaling.follow(deployment, going_to)
 
-    def end_keyed(self, deployment: Deployment) -> None:
+    def end_keyed(self, deployment: NodeDeployment) -> None:
         """One of a keyed deployment ends."""
         canary = deployment.canary
         if not isinstance(canary, KeyedCanary):
@@ -83,32 +83,3 @@ class Canaries:
         with self._lock:
             if deployment.canary is canary:
                 deployment.canary = None
-
-    def follow(self, deployment: Deployment, going_to: str = "", only: Slot | None = None) -> None:
-        """Slots of former canaries serve what the deployment serves."""
-        with self._lock:
-            running = deployment.canary.slot if deployment.canary else None
-            slots = [s for s in deployment.beside.values() if s is not running and only in (None, s)]
-        if not slots:
-            return
-        with contextlib.suppress(UdoError):  # one that is stopped just now
-            wanted = self._deployments.serving(deployment)
-            for slot in slots:
-                if slot.wanted is None or (slot.wanted.image.digest != going_to and slot.wanted != wanted):
-                    slot.serve(wanted)
-
-    def slot(self, deployment: Deployment, number: int) -> Slot:
-        """A slot of a canary. It goes when the canary is over and nobody has a lane there."""
-
-        def idle(slot: Slot) -> None:
-            if deployment.canary is None or deployment.canary.slot is not slot:
-                self._retire(deployment, slot)
-
-        slot = deployment.beside[number] = Slot(self._node, deployment.name, number, pinned="canary", on_idle=idle)
-        return slot
-
-    def _retire(self, deployment: Deployment, slot: Slot) -> None:
-        with self._lock:
-            deployment.beside.pop(slot.number, None)
-            self._deployments.save()
-        slot.stop(drop=True)

@@ -9,9 +9,9 @@ from threading import RLock
 from typing import Any
 
 from node_manager.files import read_json, write_json
-from node_manager.images.images import Image, Images
-from node_manager.instances.instances import Config
-from node_manager.slots.loading import Node, Wanted
+from node_manager.images.images import Images, OperatorImage
+from node_manager.instances.instances import InstanceConfig
+from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
 from node_manager.trials.keyed_canaries import KeyedCanary
@@ -22,7 +22,7 @@ PINNED_FROM = 1000
 
 
 @dataclass
-class Deployment:
+class NodeDeployment:
     """An operator made callable on this node."""
 
     name: str
@@ -37,13 +37,14 @@ class Deployment:
     next_number: int = PINNED_FROM  # never used twice: the keys of a retired slot may still be on their way out
     epochs: dict[str, str] = field(default_factory=dict)
     canary: Canary | KeyedCanary | None = None
-    beside: dict[int, Slot] = field(default_factory=dict)  # of canaries, also of former ones that lanes are still open to
+    more: dict[int, Slot] = field(default_factory=dict)  # its own beside the first: new lanes are shared out among them
+    beside: dict[int, Slot] = field(default_factory=dict)  # a canary's, and those that only answer the lanes they have
     adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
 
     def record(self) -> dict[str, Any]:
-        """As it is kept on disk."""
+        """The record on disk."""
         names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number")
-        return {**{k: getattr(self, k) for k in names}, "beside": list(self.beside)}
+        return {**{k: getattr(self, k) for k in names}, "more": list(self.more), "beside": list(self.beside)}
 
     def take_number(self) -> int:
         """Of a new slot."""
@@ -51,55 +52,60 @@ class Deployment:
         return self.next_number - 1
 
     @property
+    def own(self) -> list[Slot]:
+        """The slots that serve the deployment's version, slot 0 first."""
+        return [self.slot, *self.more.values()]
+
+    @property
     def slots(self) -> list[Slot]:
-        """All it has, its own first."""
-        return [self.slot, *self.pinned.values(), *self.beside.values()]
+        """All slots of the deployment, its own first."""
+        return [*self.own, *self.pinned.values(), *self.beside.values()]
 
     @property
     def digests(self) -> set[str]:
-        """Of the images that it needs."""
+        """Digests of the images that the deployment needs."""
         beside = {s.wanted.image.digest for s in self.beside.values() if s.wanted}
         return {self.digest, *self.numbers, *beside} | ({self.canary.digest} if self.canary else set())
 
 
 class Deployments:
-    """Of one node. Methods may be called from any thread; who changes a deployment holds `lock`, and calls `save` before it lets go."""
+    """The deployments of one node. Thread-safe: to change one, hold `lock`, and call `save` before releasing it."""
 
-    def __init__(self, node: Node, images: Images) -> None:
+    def __init__(self, node: NodeParts, images: Images) -> None:
         self._node, self._settings, self._images = node, node.settings, images
-        self._by_name: dict[str, Deployment] = {}
+        self._by_name: dict[str, NodeDeployment] = {}
         self.closed = False
         self.lock = RLock()
 
-    def load(self) -> Iterator[tuple[Deployment, list[int]]]:
-        """Take over those on disk, one by one; with the numbers of its canaries' slots."""
+    def load(self) -> Iterator[tuple[NodeDeployment, list[int], list[int]]]:
+        """Take over those on disk, one by one; with the numbers of its `more` and `beside` slots."""
         for record in (read_json(self._settings.wanted) or {}).get("deployments", []):
-            beside, name = record.pop("beside", []), record["name"]
-            deployment = self._by_name[name] = Deployment(**record, slot=Slot(self._node, name, 0))
-            yield deployment, beside
+            more, beside, name = record.pop("more", []), record.pop("beside", []), record["name"]
+            deployment = self._by_name[name] = NodeDeployment(**record, slot=Slot(self._node, name, 0))
+            yield deployment, more, beside
 
-    def new(self, name: str, image: Image, config: dict[str, Any], source: str) -> Deployment:
+    def new(self, name: str, image: OperatorImage, config: dict[str, Any], source: str) -> NodeDeployment:
         """One that this image is to serve. Unavailable while the node stops: a slot made now would outlive it."""
         with self.lock:
             if self.closed:
                 raise Unavailable(f"node {self._settings.node} is stopping")
             manifest = image.manifest
             slot = Slot(self._node, name, 0)
-            deployment = self._by_name[name] = Deployment(name, manifest.name, manifest.version, image.digest, config, source, slot)
+            deployment = self._by_name[name] = NodeDeployment(name, manifest.name, manifest.version, image.digest, config, source, slot)
             return deployment
 
     def save(self) -> None:
-        """Write down what is wanted."""
+        """Write what is wanted to disk."""
         write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()]})
 
     def remove(self, name: str) -> None:
-        """It is wanted no more."""
+        """Remove the deployment from what is wanted here."""
         with self.lock:
             self._by_name.pop(name, None)
             self.save()
 
     def close(self) -> list[Slot]:
-        """There are none any more, and will be none; what is wanted stays on disk. Answers the slots they had."""
+        """Close: there are no deployments from now on; what is wanted stays on disk. Returns their slots."""
         with self.lock:
             slots = self.slots()
             self._by_name.clear()
@@ -111,17 +117,17 @@ class Deployments:
         with self.lock:
             return [slot for deployment in self._by_name.values() for slot in deployment.slots]
 
-    def all(self) -> list[Deployment]:
+    def all(self) -> list[NodeDeployment]:
         """All deployments of this node."""
         with self.lock:
             return list(self._by_name.values())
 
-    def get(self, name: str) -> Deployment | None:
+    def get(self, name: str) -> NodeDeployment | None:
         """The deployment, if there is one of that name."""
         with self.lock:
             return self._by_name.get(name)
 
-    def find(self, name: str) -> Deployment:
+    def find(self, name: str) -> NodeDeployment:
         """The deployment; NotFound lists the near ones."""
         with self.lock:
             if name in self._by_name:
@@ -131,35 +137,42 @@ class Deployments:
         raise NotFound(f"no deployment {name!r} on node {self._settings.node}{there} Deploy it with: udo deploy {name}")
 
     def condition(self, name: str) -> tuple[str, str] | None:
-        """How the deployment's own slot fares now (Slot.condition); None if there is no such deployment."""
+        """How the deployment's own slots fare now (Slot.condition): the first that does not answer; None if there is no such deployment."""
         deployment = self.get(name)
-        return deployment.slot.condition() if deployment else None
+        if deployment is None:
+            return None
+        found = [(slot.number, slot.condition()) for slot in deployment.own]
+        worst = next(((number, c) for number, c in found if c is None or c[0] != "answering"), found[0])
+        if worst[1] is None or len(found) == 1:
+            return worst[1]
+        state, why = worst[1]
+        return state, f"slot {worst[0]} of {len(found)}: {why}" if why else ""
 
-    def image(self, deployment: Deployment, version: str, digest: str) -> Image:
+    def image(self, deployment: NodeDeployment, version: str, digest: str) -> OperatorImage:
         """A version of its operator, pulled if need be."""
         return self._images.get(deployment.operator, version, digest)
 
-    def wanted(self, deployment: Deployment, version: str, digest: str, config: Mapping[str, Any] | None = None) -> Wanted:
+    def wanted(self, deployment: NodeDeployment, version: str, digest: str, config: Mapping[str, Any] | None = None) -> Wanted:
         """A version of its operator, with its configuration or another one. Conflict if that would move keys to other groups."""
-        image, parsed = self.image(deployment, version, digest), Config.parse(deployment.config if config is None else config)
-        if image.manifest.key and parsed.key_groups != (there := Config.parse(deployment.config).key_groups):
+        image, parsed = self.image(deployment, version, digest), InstanceConfig.parse(deployment.config if config is None else config)
+        if image.manifest.key and parsed.key_groups != (there := InstanceConfig.parse(deployment.config).key_groups):
             raise Conflict(
                 f"deployment {deployment.name!r} has {there} key groups on node {self._settings.node}, chosen at its first start; expected "
-                f"the same, got {parsed.key_groups}, where its sessions' keys would lie in other groups. Undeploy it first"
+                f"the same, got {parsed.key_groups}, where its sessions' keys would be in other groups. Undeploy it first"
             )
         return Wanted(image, parsed)
 
-    def serving(self, deployment: Deployment) -> Wanted:
-        """What it is to serve now."""
+    def serving(self, deployment: NodeDeployment) -> Wanted:
+        """What the deployment is to serve: its version and configuration."""
         return self.wanted(deployment, deployment.version, deployment.digest)
 
-    def want(self, deployment: Deployment, version: str, digest: str, config: dict[str, Any]) -> None:
-        """It is to serve this from now on."""
+    def want(self, deployment: NodeDeployment, version: str, digest: str, config: dict[str, Any]) -> None:
+        """Serve this from now on."""
         with self.lock:
             deployment.version, deployment.digest, deployment.config = version, digest, config
             self.save()
 
-    def require_local(self, deployment: Deployment, command: str) -> None:
+    def require_local(self, deployment: NodeDeployment, command: str) -> None:
         """Conflict if the registry decides about it: what is done here would be undone."""
         if deployment.source == "registry":
             raise Conflict(f"deployment {deployment.name!r} is managed by the registry {self._settings.registry}; use: {command}")

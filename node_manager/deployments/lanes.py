@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from node_manager.deployments.deployments import Deployment, Deployments
-from node_manager.homes import Asked, GroupMaps, Homes
-from node_manager.images.images import Image, Images, Source
-from node_manager.instances.instances import Config
-from node_manager.slots.loading import Node, Wanted
+from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.homes import GroupMaps, Homes, SessionRequest
+from node_manager.images.images import Images, OperatorImage, Source
+from node_manager.instances.instances import InstanceConfig
+from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError
 from udo_protocol.formats.schema import from_ipc, require_fit
@@ -25,17 +25,17 @@ _EPOCHS = 1000
 
 
 class Catalogue(Source, GroupMaps, Protocol):
-    """What a node asks the registry for."""
+    """The registry's operations that this module uses."""
 
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
-        """`{version, digest}` bound to (session, epoch) by whoever asked first."""
+        """`{version, digest}` bound to (session, epoch) by the first caller."""
 
 
 @dataclass(frozen=True)
 class Lane:
     """Answer to OpenLane."""
 
-    image: Image
+    image: OperatorImage
     slot: Slot
     run_id: str
 
@@ -51,9 +51,9 @@ def require_groups(name: str, came: int, wanted: Wanted | None) -> None:
 
 
 class Lanes:
-    """Of one node. Methods may be called from any thread."""
+    """Opens the lanes of one node. Methods may be called from any thread."""
 
-    def __init__(self, node: Node, deployments: Deployments, images: Images, homes: Homes, catalogue: Catalogue | None) -> None:
+    def __init__(self, node: NodeParts, deployments: Deployments, images: Images, homes: Homes, catalogue: Catalogue | None) -> None:
         self._node, self._deployments, self._images, self._homes, self._catalogue = node, deployments, images, homes, catalogue
         # What is wanted here and cannot be served: name -> why.
         self.unserved: dict[str, UdoError] = {}
@@ -92,7 +92,7 @@ class Lanes:
                 log.uses(queue, lane.slot.prefix, session, name)
             return route.version(queue, lane.slot.prefix)
 
-    def run_order(self, lane: Lane, asked: Asked, run: str, call: str, planned_ms: int) -> int:
+    def run_order(self, lane: Lane, asked: SessionRequest, run: str, call: str, planned_ms: int) -> int:
         """The place of a keyed session's run among all of its runs. StateElsewhere if its home is another node."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
             if self._deployments.find(asked.deployment).source == "registry":
@@ -104,12 +104,24 @@ class Lanes:
         prefixes = {d.name: d.slot.prefix for d in self._deployments.all()}
         self._homes.moved(prefixes.get, moved)
 
-    def _own_or_canary(self, deployment: Deployment) -> Slot:
+    def _own_or_canary(self, deployment: NodeDeployment) -> Slot:
         with self._deployments.lock:
             canary = deployment.canary
-            return canary.slot if canary is not None and canary.takes() else deployment.slot
+            if canary is not None and canary.takes():
+                return canary.slot
+            return self._least_loaded(deployment.own)
 
-    def _epoch(self, deployment: Deployment, session: str, epoch: int) -> str:
+    def _least_loaded(self, own: list[Slot]) -> Slot:
+        """Of the slots that answer, the one with the fewest lanes; of several the one that was chosen the longest ago."""
+        answering = [slot for slot in own if slot.view().owner] or own
+        if len(answering) > 1:
+            with contextlib.closing(self._node.servers.connect("queue")) as queue:
+                lanes = dict(zip(answering, log.open_lanes(queue, [slot.prefix for slot in answering]), strict=True))
+            answering.sort(key=lambda slot: (lanes[slot], slot.chosen_at))
+        answering[0].chosen_at = time.monotonic()
+        return answering[0]
+
+    def _epoch(self, deployment: NodeDeployment, session: str, epoch: int) -> str:
         if deployment.source == "registry" and self._catalogue is not None:
             return str(self._catalogue.epoch(deployment.name, session, epoch)["digest"])
         with self._deployments.lock:  # known to this node only: the first task of an epoch binds it
@@ -117,7 +129,7 @@ class Lanes:
                 deployment.epochs.pop(next(iter(deployment.epochs)))
             return deployment.epochs.setdefault(f"{session}/{epoch}", deployment.digest)
 
-    def _pinned(self, deployment: Deployment, pin: str) -> Slot:
+    def _pinned(self, deployment: NodeDeployment, pin: str) -> Slot:
         """The slot of one version, started on demand."""
         by_digest = pin.startswith("sha256:")
         image = self._images.get(deployment.operator, "" if by_digest else pin, pin if by_digest else "", again=False)
@@ -126,12 +138,12 @@ class Lanes:
             if slot is None:
                 slot = self.slot(deployment, image.digest, deployment.take_number())
                 self._deployments.save()
-                slot.serve(Wanted(image, Config.parse(deployment.config)))
+                slot.serve(Wanted(image, InstanceConfig.parse(deployment.config)))
             slot.used_at = time.monotonic()
             return slot
 
-    def slot(self, deployment: Deployment, digest: str, number: int) -> Slot:
-        """A slot of a pinned version. It goes when nobody has called it for a while."""
+    def slot(self, deployment: NodeDeployment, digest: str, number: int) -> Slot:
+        """A slot of a pinned version. It is removed when it has not been called for a while."""
 
         def retire(slot: Slot) -> None:
             with self._deployments.lock:

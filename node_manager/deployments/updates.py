@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
-from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments
-from node_manager.images.images import Image
+from node_manager.deployments.scaling import Scaling
+from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance
-from node_manager.trials.comparing import Comparisons
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol.errors import UdoError, WaitTimeout
 
 # Promotion is two round trips; a standby that had to be loaded anew comes on top.
@@ -32,38 +32,41 @@ class Step:
 
 
 class Updates:
-    """Of one node. `prune(digests)` removes the images that are not among those. Methods may be called from any thread."""
+    """The updates of one node. `prune(digests)` removes all other images. Methods may be called from any thread."""
 
-    def __init__(
-        self, node: str, deployments: Deployments, comparisons: Comparisons, canaries: Canaries, prune: Callable[[set[str]], None]
-    ) -> None:
-        self._node, self._deployments, self._comparisons, self._canaries, self._prune = node, deployments, comparisons, canaries, prune
+    def __init__(self, node: str, deployments: Deployments, mirrors: Mirrors, scaling: Scaling, prune: Callable[[set[str]], None]) -> None:
+        self._node, self._deployments, self._mirrors, self._scaling, self._prune = node, deployments, mirrors, scaling, prune
 
-    def prepare(self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True) -> Image:
-        """Pull and load a version as a standby; returns once it is ready. The old version serves whatever happens."""
+    def prepare(
+        self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True
+    ) -> OperatorImage:
+        """Pull and load a version as a standby of each slot; returns once all are ready. The old version serves whatever happens."""
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
-        self._await(deployment.slot.prepare(wanted, check=check), wanted.ready_timeout_s, f"{wanted.reference} to be ready")
+        prepared = [slot.prepare(wanted, check=check) for slot in deployment.own]
+        self._await(prepared, wanted.ready_timeout_s, f"{wanted.reference} to be ready")
         return wanted.image
 
     def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
-        """Let the prepared version answer from here on; what is wanted is now this. Answers the instance."""
+        """Let the prepared version answer from here on; what is wanted is now this. Answers the first slot's instance."""
         deployment = self._deployments.find(name)
         manifest = self._deployments.image(deployment, version, digest).manifest
         if manifest.key:
-            self._comparisons.end(name, serving=manifest)
-        instance = self._await(deployment.slot.promote(), _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
+            self._mirrors.end(name, serving=manifest)
+        promoted = [slot.promote() for slot in deployment.own]
+        instance = self._await(promoted, _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
         self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
         self._prune({digest for d in self._deployments.all() for digest in d.digests})
-        self._canaries.follow(deployment)
+        self._scaling.follow(deployment)
         return instance.name
 
     def discard(self, name: str) -> None:
         """Give up a prepared update."""
-        self._deployments.find(name).slot.discard()
+        for slot in self._deployments.find(name).own:
+            slot.discard()
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
-        """Serve this from now on, without asking anybody: prepared and promoted in one go. Answers the instance.
+        """Serve this from now on, without the registry: prepared and promoted in one step. Returns the instance.
 
         Where another version was served so far, that one is brought up first and serves on unless the new one gets ready beside it,
         state and all: after a restart of this manager, too.
@@ -73,12 +76,12 @@ class Updates:
         if deployment.digest != digest:
             with contextlib.suppress(UdoError):  # it need not load: the new version may be its cure
                 deployment.slot.wait_serving(wait_s)
-        serving = deployment.slot.view().owner
-        if serving is not None and deployment.slot.wanted == wanted:
+        owners = [slot.view().owner for slot in deployment.own]
+        if owners[0] is not None and all(o and s.wanted == wanted for o, s in zip(owners, deployment.own, strict=True)):
             self.discard(name)
-            self._canaries.follow(deployment)
-            return serving.name
-        if serving is not None or deployment.digest != digest:
+            self._scaling.follow(deployment)
+            return owners[0].name
+        if any(owners) or deployment.digest != digest:
             try:
                 self.prepare(name, version, digest, config, check=False)
                 return self.promote(name, version, digest, config)
@@ -86,9 +89,10 @@ class Updates:
                 self.discard(name)
                 raise
         self._deployments.want(deployment, version, digest, config)
-        deployment.slot.serve(wanted)
-        instance = deployment.slot.wait_serving(wait_s)
-        return instance.name if instance else ""
+        for slot in deployment.own:
+            slot.serve(wanted)
+        serving = [slot.wait_serving(wait_s) for slot in deployment.own]
+        return serving[0].name if serving[0] else ""
 
     def update(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> Iterator[Step]:
         """Both phases at once, on this node only; the last step is `done` or `failed`."""
@@ -114,8 +118,10 @@ class Updates:
             return
         yield step("done", image.digest)
 
-    def _await(self, future: Future[Instance], timeout_s: float, what: str) -> Instance:
+    def _await(self, futures: list[Future[Instance]], timeout_s: float, what: str) -> Instance:
+        """All of them; the first one's instance. Raises the first error, once all have ended or the time is over."""
+        wait(futures, timeout_s)
         try:
-            return future.result(timeout_s)
+            return [future.result(0) for future in futures][0]
         except FutureTimeout:
             raise WaitTimeout(f"waited {timeout_s:g} s on node {self._node} for {what}") from None

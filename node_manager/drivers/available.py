@@ -10,13 +10,13 @@ from node_manager.drivers import sandbox
 from node_manager.drivers.base import Driver
 from node_manager.drivers.process import ProcessDriver
 from node_manager.instances import runtime_base
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol.errors import UsageError
 
 _log = structlog.get_logger()
 
 
-def _process(settings: Settings) -> Driver:
+def _process(settings: NodeSettings) -> Driver:
     if settings.sandbox == "none":
         return ProcessDriver()
     settings.prepare()
@@ -25,17 +25,17 @@ def _process(settings: Settings) -> Driver:
     return ProcessDriver(box, remark)
 
 
-def _docker(settings: Settings) -> Driver:
+def _docker(settings: NodeSettings) -> Driver:
     from node_manager.drivers.docker import DockerDriver  # the SDK takes 0.2 s to import
 
     return DockerDriver(settings)
 
 
-DRIVERS: Mapping[str, Callable[[Settings], Driver]] = {"process": _process, "docker": _docker}
+DRIVERS: Mapping[str, Callable[[NodeSettings], Driver]] = {"process": _process, "docker": _docker}
 
 
-def make(settings: Settings) -> Driver:
-    """The one that the settings name."""
+def make(settings: NodeSettings) -> Driver:
+    """Make the driver named in the settings."""
     if settings.driver not in DRIVERS:
         raise UsageError(f"no driver {settings.driver!r}; there are: {', '.join(DRIVERS)}")
     return DRIVERS[settings.driver](settings)

@@ -36,7 +36,7 @@ class Allowance:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Allowance:
-        """What its manifest gives an operator."""
+        """The allowance that a manifest declares."""
         limits = manifest.limits
         return cls(limits.memory_mb << 20, limits.open_files, limits.cpus, limits.pids, manifest.network)
 
@@ -54,6 +54,8 @@ class Spec:
     directory: Path
     allowance: Allowance = Allowance()
     image: str = ""
+    # It runs no operator itself, but starts one by what `operator_box` says: it is to be outside of the sandbox.
+    engine: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Exit:
         if self.reason:
             return self.reason
         if self.code is None:
-            return "it is gone; its exit status is not known, as it was started by a former node manager"
+            return "the process has ended; its exit status is unknown, since a former node manager started it"
         if self.code < 0:
             return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
         return f"exit status {self.code}"
@@ -135,7 +137,7 @@ class Capabilities:
     isolates_writes: bool = False
     # It sees and signals no processes but its own.
     isolates_processes: bool = False
-    # On the two servers it gets no further than its slot's keys: for that, nobody else's password may be in its reach.
+    # On the two servers it can access its slot's keys only; this requires that it cannot read other users' passwords.
     isolates_keys: bool = False
     # It runs as a user that owns nothing on this machine.
     isolates_users: bool = False
@@ -160,6 +162,10 @@ class Driver(Protocol):
 
     def capabilities(self) -> Capabilities:
         """What this driver enforces and isolates."""
+
+    def operator_box(self, directory: Path, code: Path) -> list[str]:
+        """What an engine puts in front of an operator's program, which gets nothing but `directory` (in the instance's own, as the engine
+        sees it) and the `code` in it, where it is started. With it the program ends when its engine has ended."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         """Start it; OperatorError if it cannot be started. `on_exit` is called once, from a thread of the driver."""

@@ -29,7 +29,7 @@ _SIGNALS = {int(s) for s in signal.Signals}
 LOST = (requests.exceptions.RequestException, OSError)
 
 
-class Watched:
+class WatchedContainer:
     """One watched container: one thread copies what it writes and waits for its end, another follows what it uses."""
 
     def __init__(self, container: Container, log: Path, allowance: Allowance, on_exit: OnExit) -> None:
@@ -73,7 +73,7 @@ class Watched:
                 self.container.remove(v=True, force=True)
                 return self._exit(state)
             except NotFound:
-                return Exit(None, self.reason or "its container is gone: somebody removed it")
+                return Exit(None, self.reason or "its container was removed from outside")
             except (*LOST, DockerException) as e:
                 _log.warning("the Docker daemon does not answer; waiting for it", container=self.container.short_id, error=str(e))
                 time.sleep(_AGAIN_S)

@@ -23,10 +23,10 @@ from docker.types import LogConfig, Mount, Ulimit
 
 from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, Inspection, OnExit, Spec
-from node_manager.drivers.container import LOST, Watched, attach, bounds, over_memory, said, update, used
+from node_manager.drivers.container import LOST, WatchedContainer, attach, bounds, over_memory, said, update, used
 from node_manager.drivers.docker_images import RUNTIME, DockerImages
-from node_manager.servers.warden import DOCKER, HOME_LABEL
-from node_manager.settings import Settings
+from node_manager.servers.watchdog import DOCKER, HOME_LABEL
+from node_manager.settings import NodeSettings
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, Unavailable
 
@@ -48,7 +48,7 @@ class DockerDriver:
 
     name = "docker"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: NodeSettings) -> None:
         try:
             self._client = docker.from_env(timeout=_CALL_TIMEOUT_S, max_pool_size=32)
         except DockerException as e:
@@ -59,7 +59,7 @@ class DockerDriver:
         self.python_tag = self._images.python_tag
         self._user = os.getuid() or UNPRIVILEGED
         self._group = os.getgid() or UNPRIVILEGED
-        self._tasks: dict[str, Watched] = {}
+        self._tasks: dict[str, WatchedContainer] = {}
         self._lock = Lock()
 
     def capabilities(self) -> Capabilities:
@@ -82,7 +82,7 @@ class DockerDriver:
         return INSIDE
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
-        # For whoever cleans up behind a manager that is killed now.
+        # By these a later manager finds the container if this one is killed now.
         Path(self._home, DOCKER).write_text(os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET)
         self._hand_over(spec.directory)
         (spec.directory / "log").touch(mode=0o600)
@@ -103,7 +103,7 @@ class DockerDriver:
             "pid": container.attrs["State"]["Pid"],
         }
         handle = Handle(self.name, spec.instance, str(spec.directory), data)
-        self._watch(handle, Watched(container, spec.directory / "log", spec.allowance, on_exit), output)
+        self._watch(handle, WatchedContainer(container, spec.directory / "log", spec.allowance, on_exit), output)
         return handle
 
     def _create(self, spec: Spec, image: str) -> Container:
@@ -156,8 +156,12 @@ class DockerDriver:
         for path in (log, log.with_name("log.1")):  # the daemon has all of it
             with contextlib.suppress(FileNotFoundError):
                 os.truncate(path, 0)
-        self._watch(handle, Watched(container, log, allowance, on_exit), attach(container, logs=1))
+        self._watch(handle, WatchedContainer(container, log, allowance, on_exit), attach(container, logs=1))
         return True
+
+    def operator_box(self, directory: Path, code: Path) -> list[str]:
+        """Nothing: engine and operator share the container, as the two of a Python operator do."""
+        return []
 
     def sweep(self, known: Collection[str]) -> None:
         mine: dict[str, str | list[str] | bool] = {"label": f"{HOME_LABEL}={self._home}"}
@@ -166,7 +170,7 @@ class DockerDriver:
                 _log.info("container of a former manager removed", container=container.short_id)
                 self._drop(container)
 
-    def _watch(self, handle: Handle, task: Watched, output: Any) -> None:
+    def _watch(self, handle: Handle, task: WatchedContainer, output: Any) -> None:
         with self._lock:
             self._tasks = {k: t for k, t in self._tasks.items() if not t.ended.is_set()}
             self._tasks[handle.instance] = task
@@ -183,7 +187,7 @@ class DockerDriver:
 
     def _drop(self, container: Container | None) -> None:
         if container is not None:
-            with contextlib.suppress(APIError):  # somebody else removes it already
+            with contextlib.suppress(APIError):  # it is already being removed
                 container.remove(force=True, v=True)
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
@@ -204,7 +208,7 @@ class DockerDriver:
                 raise OperatorError(f"the limits of instance {handle.instance} cannot be set: {said(e)}") from e
             self.kill(handle, over_memory(allowance.memory_bytes))
 
-    def _rss_bytes(self, task: Watched) -> int:
+    def _rss_bytes(self, task: WatchedContainer) -> int:
         """Right now; 0 of a container that ends."""
         with contextlib.suppress(DockerException, KeyError, *LOST):
             return used(self._client.api.stats(str(task.container.id), stream=False, one_shot=True))[0]
@@ -226,7 +230,7 @@ class DockerDriver:
             task.reason = task.reason or reason
             self._signal(task, "SIGKILL")
 
-    def _signal(self, task: Watched, name: str) -> None:
+    def _signal(self, task: WatchedContainer, name: str) -> None:
         with contextlib.suppress(APIError):  # it has ended
             task.container.kill(name)
 

@@ -16,7 +16,7 @@ import requests
 from docker.errors import APIError, ImageNotFound
 from docker.models.images import Image
 
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol.errors import OperatorError, Unavailable, UsageError
 
 # Labels of a base and where it lies in a registry: as `udo registry base push` has it.
@@ -30,7 +30,7 @@ RUNTIME = "/opt/udo/runtime"
 class DockerImages:
     """See the module. Unavailable at the start if there is no runtime base: nothing would run."""
 
-    def __init__(self, client: docker.DockerClient, settings: Settings) -> None:
+    def __init__(self, client: docker.DockerClient, settings: NodeSettings) -> None:
         self._client, self._registry, self._token = client, settings.registry, settings.token
         self._lock = Lock()
         image = self._runtime(settings.runtime_image)
@@ -38,7 +38,7 @@ class DockerImages:
         self.python_tag = str(image.labels.get(PYTHON_LABEL, ""))
         if not self.python_tag:
             raise UsageError(
-                f"the image {settings.runtime_image} has no label {PYTHON_LABEL}: it is no runtime base; make one: docker/runtime.sh"
+                f"the image {settings.runtime_image} has no label {PYTHON_LABEL}: it is not a runtime base; build one: docker/runtime.sh"
             )
 
     def _runtime(self, name: str) -> Image:

@@ -68,6 +68,9 @@ class FakeDriver:
     def inside(self, directory: Path, sockets: Path) -> Inside:
         return Inside(str(directory), str(sockets), str(directory), images=True)
 
+    def operator_box(self, directory: Path, code: Path) -> list[str]:
+        return []
+
     def sweep(self, known: Collection[str]) -> None:
         for task in [t for name, t in self.world.items() if name not in known]:
             task.signal = 9
@@ -90,10 +93,10 @@ class FakeDriver:
         return True
 
     def forget(self, image: str) -> None:
-        """Nothing is kept of it."""
+        """Does nothing: this driver keeps nothing of an image."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this driver holds no resources."""
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         task = self.world[handle.instance]

@@ -18,11 +18,11 @@ from udo_protocol.limits import LOG_LINE_BYTES
 
 # Two files of this size are kept per instance: enough for a traceback storm, small beside a node's disk.
 KEPT_BYTES = 4 << 20
-# Lines of both that are held in memory at once: far more than anybody reads.
+# Lines of both that are held in memory at once: far more than is ever read.
 KEPT_LINES = 100_000
 # Read at a time.
 _CHUNK_BYTES = 1 << 20
-# A follower looks up this often; nobody polls when nobody follows.
+# A follower polls this often; without followers there is no polling.
 FOLLOW_S = 0.25
 # What a runtime puts before each line: "2026-01-31 12:00:00,123 ".
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})(?:\s|$)")
@@ -94,7 +94,7 @@ def tail(path: Path, lines: int) -> list[str]:
 
 
 def _chunks(f: BinaryIO, end: int) -> Iterator[bytes]:
-    """Up to `end` and no further: whoever writes may be faster."""
+    """Up to `end` and no further: the writer may be faster."""
     while (left := end - f.tell()) > 0 and (data := f.read(min(left, _CHUNK_BYTES))):
         yield data
 

@@ -53,7 +53,7 @@ def start(instance: proc.ProcessId, directory: Path, endpoints: Sequence[str]) -
     places = json.dumps([(inside[host], port, host) for host, port in asked])
     pidfd = proc.open_pidfd(instance)
     if pidfd is None:
-        raise OperatorError("it ended before its network was there")
+        raise OperatorError("it ended before its network was ready")
     try:
         netns = os.open(f"/proc/{instance.pid}/ns/net", os.O_RDONLY)
         try:

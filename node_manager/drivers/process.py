@@ -23,7 +23,7 @@ from typing import Any
 from node_manager import proc
 from node_manager.drivers import logfile, network
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
-from node_manager.drivers.sandbox import Sandbox
+from node_manager.drivers.sandbox import Sandbox, confining
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 
@@ -96,7 +96,7 @@ class _Task:
         proc.signal_group(self.process, 9)
 
     def finish(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # its session: nobody else can have this group
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # its own session: no other process can have this group
             os.killpg(self.process.pid, 9)
         code = self.child.wait() if self.child else None
         if self.monitor is not None:
@@ -134,12 +134,20 @@ class ProcessDriver:
             return Inside(str(directory), str(sockets), self._sandbox.scratch(directory)[0])
         return Inside(str(directory), str(sockets), str(directory), images=True)
 
+    def operator_box(self, directory: Path, code: Path) -> list[str]:
+        bound = [*self._unprivileged[:-1], "--pdeathsig", "KILL", "--"] if self._unprivileged else []
+        if self._sandbox is None:
+            return bound
+        for scratch in self._sandbox.scratch(directory):
+            Path(scratch).mkdir(mode=0o700, exist_ok=True)
+        return [*bound, *confining(self._sandbox, directory, code)]
+
     def sweep(self, known: Collection[str]) -> None:
         """Nothing: a process without a handle cannot be told from others; without a manager it stops itself."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         reading, writing = os.pipe()
-        box = self._sandbox
+        box = None if spec.engine else self._sandbox
         monitored = box is not None and box.monitored
         wrapped = box.command(spec.directory, writing) if box else self._unprivileged
         if box is not None and not monitored:
@@ -181,7 +189,7 @@ class ProcessDriver:
             if not part:
                 child.kill()
                 child.wait()
-                why = "\n".join(logfile.tail(spec.directory / "log", 5)) or f"it said nothing within {_START_TIMEOUT_S:g} s"
+                why = "\n".join(logfile.tail(spec.directory / "log", 5)) or f"it sent nothing within {_START_TIMEOUT_S:g} s"
                 raise OperatorError(f"instance {spec.instance} cannot be started in its sandbox: {why}")
             text += part
         init = _identity(json.loads(text)["child-pid"])
@@ -204,10 +212,10 @@ class ProcessDriver:
         supervised.keep("watch", task.watch, Event(), handle.instance)
 
     def forget(self, image: str) -> None:
-        """Nothing is kept of it."""
+        """Does nothing: this driver keeps nothing of an image."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this driver holds no resources."""
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
         if task := self._tasks.get(handle.instance):
@@ -251,7 +259,7 @@ class ProcessDriver:
 
 
 def _identity(pid: int) -> proc.ProcessId:
-    """Of a process just started; one that has ended already is nobody."""
+    """Of a process just started; one that has already ended has no identity."""
     return proc.identify(pid) or proc.ProcessId(pid, 0)
 
 

@@ -48,7 +48,7 @@ def listeners(netns: int, places: list[tuple[str, int]]) -> list[socket.socket]:
     said, fds, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, len(places))
     os.waitpid(child, 0)
     if said != _OK:
-        raise OSError(said.decode() or "its network cannot be entered")
+        raise OSError(said.decode() or "its network namespace cannot be entered")
     return [socket.socket(fileno=fd) for fd in fds]
 
 
@@ -58,7 +58,7 @@ def _enter(netns: int) -> None:
     for fd, kind in ((fcntl.ioctl(netns, _NS_GET_USERNS), _CLONE_NEWUSER), (netns, _CLONE_NEWNET)):
         if libc.setns(fd, kind):
             number = ctypes.get_errno()
-            raise OSError(number, f"its network cannot be entered: {os.strerror(number)}")
+            raise OSError(number, f"its network namespace cannot be entered: {os.strerror(number)}")
 
 
 def _listen(address: str, port: int) -> socket.socket:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -26,11 +26,11 @@ from node_manager.drivers.base import Capabilities
 PROGRAM = "bwrap"
 # Each of the two places an operator can write to: memory, on top of its own.
 TMP_BYTES = 64 << 20
-# Of a node manager that runs as root: inside it is nobody in particular.
+# For a node manager that runs as root: the unprivileged user inside.
 _UNPRIVILEGED = "65532"
 _PROBE_TIMEOUT_S = 20.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# What programs need to find their libraries and the local time; nothing else of /etc is anybody's business.
+# What programs need to find their libraries and the local time; nothing else of /etc is shown.
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _INSIDE = """
@@ -74,7 +74,7 @@ print(json.dumps(found))
 
 
 class Sandbox(Protocol):
-    """How instances are wrapped."""
+    """A sandbox: how the command of an instance is wrapped."""
 
     capabilities: Capabilities
     # Whether the program is started by one that stays outside and tells, on the descriptor it is given, whose child leads it.
@@ -136,6 +136,19 @@ class Landlock:
         reads = [*_SYSTEM, *_ETC, *_DEVICES, "/proc", *map(str, self.shared), str(directory)]
         writes = [*self.scratch(directory), "/dev/null"]
         return [sys.executable, "-I", "-S", str(Path(confine.__file__)), *reads, "--", *writes, "--"]
+
+
+def confining(box: Sandbox, directory: Path, code: Path) -> list[str]:
+    """To be put in front of a program that is started in `code` and gets this, `directory` and the system's programs: the operator of an
+    engine, which is trusted and stays outside. It ends with who starts it."""
+    shared = () if code.is_relative_to(directory) else (code,)
+    if isinstance(box, Bubblewrap):
+        command = replace(box, shared=shared).command(directory)
+        command[command.index("--chdir") + 1] = str(code)
+        return [*command[:-1], "--die-with-parent", "--"]
+    if isinstance(box, Landlock):
+        return replace(box, shared=shared).command(directory)
+    return box.command(directory)
 
 
 def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:

@@ -22,7 +22,7 @@ from udo_protocol.formats.strict_tar import TarRefused
 # Unpacking may take long; what serves events goes first.
 _NICE = 5
 _OPEN_FILES = 16
-# A core file of what came from somewhere else helps nobody.
+# No core files: the content is from elsewhere, and a dump of it is useless here.
 _CORE_BYTES = 0
 # What says something about the node, not about the layer.
 _OF_NODE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EMFILE, errno.ENFILE)

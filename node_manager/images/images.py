@@ -45,7 +45,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Image:
+class OperatorImage:
     """One operator version, its code unpacked. `layers`: {digest, size, kind} with kind base, dependencies or code."""
 
     digest: str
@@ -75,7 +75,7 @@ class Image:
 
     @property
     def dependencies(self) -> Path:
-        """What it brings along; may be empty."""
+        """The operator's dependencies; may be empty."""
         return self.directory / "deps"
 
 
@@ -99,7 +99,7 @@ def _require_digest(path: Path, digest: str) -> None:
     with path.open("rb") as f:
         actual = "sha256:" + hashlib.file_digest(f, "sha256").hexdigest()
     if actual != digest:
-        raise ProtocolError(f"the registry sent other content than asked for: expected {digest}, got {actual}")
+        raise ProtocolError(f"the registry sent different content than requested: expected {digest}, got {actual}")
 
 
 class Images:
@@ -107,8 +107,8 @@ class Images:
 
     def __init__(self, directory: Path, source: Source | None = None, *, whole: bool = False, python_tag: str = OWN_PYTHON_TAG) -> None:
         self._directory, self._source, self._whole, self._python_tag = directory, source, whole, python_tag
-        self._known: dict[str, Image] = {}
-        self._pulls: dict[str, Future[Image]] = {}  # digest -> what all who want it wait for
+        self._known: dict[str, OperatorImage] = {}
+        self._pulls: dict[str, Future[OperatorImage]] = {}  # digest -> what all who want it wait for
         self._refused: dict[str, str] = {}  # digest -> why
         self._lock = Lock()
 
@@ -117,7 +117,7 @@ class Images:
         for draft in self._directory.glob(f"{_DRAFT}*"):
             shutil.rmtree(draft, ignore_errors=True)
 
-    def get(self, operator: str, version: str = "", digest: str = "", *, again: bool = True) -> Image:
+    def get(self, operator: str, version: str = "", digest: str = "", *, again: bool = True) -> OperatorImage:
         """The image, pulled if needed; checked against this node. NotFound, Unavailable, OperatorError or Refused say why not.
 
         `again=False`: for requests that come by themselves, again and again; what was refused once stays refused for them.
@@ -128,8 +128,8 @@ class Images:
         self._require_runnable(image.manifest, image.layers, has_code=image.has_code)
         return image
 
-    def _pulled(self, operator: str, ref: str, again: bool) -> Image:
-        """Pulled by the first who asks; those who ask meanwhile get what came of it, and nobody else waits."""
+    def _pulled(self, operator: str, ref: str, again: bool) -> OperatorImage:
+        """Pulled by the first caller; concurrent callers for the same image share the result, and other callers do not wait."""
         if self._source is None:
             raise Unavailable(f"operator {operator}@{ref} is not on this node, which has no registry; start it with --registry URL")
         found = self._source.version(operator, ref)
@@ -139,7 +139,7 @@ class Images:
                 return image
             if not again and digest in self._refused:
                 raise Refused(self._refused[digest])
-            pull, mine = self._pulls.get(digest), Future[Image]()
+            pull, mine = self._pulls.get(digest), Future[OperatorImage]()
             if pull is None:
                 self._pulls[digest] = mine
         if pull is not None:
@@ -187,7 +187,7 @@ class Images:
             raise UsageError(f"expected a digest like sha256:<64 hex digits>, got {digest!r}")
         return self._directory / digest.replace(":", "-")
 
-    def _local(self, digest: str) -> Image | None:
+    def _local(self, digest: str) -> OperatorImage | None:
         if digest not in self._known:
             path = self._path(digest)
             manifest = path / "manifest.json"
@@ -195,17 +195,17 @@ class Images:
                 return None
             layers = path / "layers.json"
             known = json.loads(layers.read_bytes()) if layers.exists() else ()
-            self._known[digest] = Image(digest, Manifest.model_validate_json(manifest.read_bytes()), path, tuple(known))
+            self._known[digest] = OperatorImage(digest, Manifest.model_validate_json(manifest.read_bytes()), path, tuple(known))
         return self._known[digest]
 
-    def _by_version(self, operator: str, version: str) -> Image | None:
+    def _by_version(self, operator: str, version: str) -> OperatorImage | None:
         for path in self._directory.glob("sha256-*/manifest.json"):
             image = self._local(path.parent.name.replace("-", ":"))
             if image and (image.manifest.name, image.manifest.version) == (operator, version):
                 return image
         return None
 
-    def _pull(self, operator: str, digest: str, found: Mapping[str, Any]) -> Image:
+    def _pull(self, operator: str, digest: str, found: Mapping[str, Any]) -> OperatorImage:
         assert self._source is not None
         manifest = parse(dict(found["manifest"]), f"manifest of {operator}@{digest}")
         layers: Sequence[Mapping[str, Any]] = found["layers"]
@@ -233,4 +233,4 @@ class Images:
             if path.exists():  # without its manifest: not ours
                 shutil.rmtree(path)
             new.rename(path)
-        return Image(digest, manifest, path, tuple(layers))
+        return OperatorImage(digest, manifest, path, tuple(layers))

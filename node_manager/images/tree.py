@@ -19,7 +19,7 @@ Path = tuple[str, ...]
 def unpack(
     source: Readable, prefix: str, into: str, most_bytes: int, most_entries: int, alive: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """(bytes of the tar, entries). `alive` is called now and then, and raises if nobody waits any longer."""
+    """(bytes of the tar, entries). `alive` is called now and then, and raises if the parent no longer waits."""
     reader = Reader(source, most_bytes, most_entries)
     found: dict[Path, str] = {(): DIRECTORY}  # path -> kind
     links: dict[Path, str] = {}

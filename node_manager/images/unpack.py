@@ -33,8 +33,8 @@ _PROGRAM = f"import sys; sys.path.append({str(_ROOT)!r}); from node_manager.imag
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Of the unpacking of one layer."""
+class UnpackLimits:
+    """Limits of the unpacking of one layer."""
 
     bytes: int
     entries: int
@@ -48,7 +48,7 @@ class Limits:
         return WALL_FACTOR * self.cpu_s
 
     @classmethod
-    def of(cls, kind: str, blob_bytes: int) -> Limits:
+    def of(cls, kind: str, blob_bytes: int) -> UnpackLimits:
         """What a layer of this kind and compressed size may take."""
         return cls(
             min(UNPACKED_BYTES, max(RATIO_FLOOR_BYTES, RATIO * blob_bytes)),
@@ -64,12 +64,12 @@ def require_space(directory: Path, size: int) -> None:
         raise Unavailable(f"a layer of {size >> 20} MiB does not fit into {directory}: {free >> 20} MiB are free; make room on this node")
 
 
-def unpack(archive: Path, kind: str, into: Path, limits: Limits | None = None) -> None:
+def unpack(archive: Path, kind: str, into: Path, limits: UnpackLimits | None = None) -> None:
     """Unpack one gzipped layer's files below its prefix into the empty directory `into`, which is left to the caller whatever happens.
 
     Refused if the layer is not as it should be or takes more than the limits; Unavailable if this node's disk is nearly full.
     """
-    limits = limits or Limits.of(kind, archive.stat().st_size)
+    limits = limits or UnpackLimits.of(kind, archive.stat().st_size)
     wish = {**asdict(limits), "prefix": PREFIXES[kind], "into": str(into.absolute()), "parent": os.getpid()}
     command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, json.dumps(wish)]
     env = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}  # some interpreters need it; nothing else is its business
@@ -96,7 +96,7 @@ def unpack(archive: Path, kind: str, into: Path, limits: Limits | None = None) -
         raise Unavailable(f"layer {kind} cannot be unpacked here: {outcome['node']}")
 
 
-def _ended(status: int, limits: Limits) -> str:
+def _ended(status: int, limits: UnpackLimits) -> str:
     if -status == signal.SIGXCPU or -status == signal.SIGKILL:
         return f"unpacking it was ended by {signal.Signals(-status).name}; it may take {limits.cpu_s} s of processor time"
     return f"unpacking it ended with status {status}"

@@ -21,12 +21,12 @@ import structlog
 from node_manager.drivers import logfile, network
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
 from node_manager.files import read_json, write_json
-from node_manager.images.images import Image
-from node_manager.instances import placing, runtime_base
+from node_manager.images.images import OperatorImage
+from node_manager.instances import commands, instance_files, runtime_base
 from node_manager.servers.access import remove_password, write_password
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol.errors import UsageError
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
@@ -46,7 +46,7 @@ _OURS = ("log", "log.1", _PASSWORD, network.HOSTS, network.NSSWITCH)
 
 
 @dataclass(frozen=True)
-class Config:
+class InstanceConfig:
     """What a deployment adds to its operator. Never logged: it holds secrets."""
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Config:
     policy: str = FAIL  # what becomes of events that the operator fails on: udo_protocol.state.dead_letters
 
     @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> Config:
+    def parse(cls, data: Mapping[str, Any]) -> InstanceConfig:
         """From config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad file path or policy."""
         for path in data.get("files") or {}:
             p = PurePosixPath(path)
@@ -111,7 +111,7 @@ class Instance:
             listener(self)
 
     def died(self, how: Exit) -> None:
-        """From the driver."""
+        """Callback of the driver: the instance has ended."""
         with self._lock:
             self.exit = how
             self.exited.set()
@@ -123,19 +123,20 @@ class Instance:
 class Instances:
     """Starts, assigns, records and removes instances."""
 
-    def __init__(self, settings: Settings, driver: Driver, servers: Servers) -> None:
+    def __init__(self, settings: NodeSettings, driver: Driver, servers: Servers) -> None:
         self._settings, self.driver, self._servers = settings, driver, servers
         self._base = runtime_base.build(settings.runtime_base)
 
-    def start(self, cold: Image | None = None, env: Mapping[str, str] | None = None) -> Instance:
+    def start(self, cold: OperatorImage | None = None, env: Mapping[str, str] | None = None) -> Instance:
         """A new instance: warm, or cold for an image whose dependencies a warm one could not load."""
         name = secrets.token_hex(4)
         directory = self._settings.instances.absolute() / name
         directory.mkdir(mode=0o700)
         instance = Instance(name, directory, "cold" if cold else "warm")
         inside = self._inside(instance)
+        engine = cold is not None and bool(cold.manifest.command)
         environment = {
-            **(env or {}),
+            **({} if engine else env or {}),
             "TZ": os.environ.get("TZ", "UTC"),
             "HOME": inside.home,
             "UDO_INSTANCE": name,
@@ -150,10 +151,11 @@ class Instances:
         try:
             whole = cold is not None and self.whole(cold)
             if not whole:
-                path = self._place(instance, cold, inside) if cold else []
+                # An engine's operator is another process: nothing of it is on the engine's own path.
+                path = self._place(instance, cold, inside) if cold and not engine else []
                 environment["UDO_PYTHONPATH"] = os.pathsep.join([*path, inside.runtime or str(self._base.absolute())])
             allowance = Allowance.of(cold.manifest) if cold and whole else _WARM
-            spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "")
+            spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "", engine)
             write_password(directory / _PASSWORD, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)
         except BaseException:
@@ -163,7 +165,7 @@ class Instances:
         self.save(instance)
         return instance
 
-    def whole(self, image: Image) -> bool:
+    def whole(self, image: OperatorImage) -> bool:
         """Whether it runs as the image it is, not on this node's runtime base: without a code layer, or for another Python."""
         fits = image.manifest.python_tag in ("", self.driver.python_tag) or image.manifest.python_tag.startswith("py3")
         return not image.has_code or not fits
@@ -174,18 +176,18 @@ class Instances:
     def _socket(self, inside: Inside, role: Role) -> str:
         return f"{inside.sockets}/{self._servers.socket(role).name}"
 
-    def _place(self, instance: Instance, image: Image, inside: Inside) -> list[str]:
+    def _place(self, instance: Instance, image: OperatorImage, inside: Inside) -> list[str]:
         """Code and dependencies where the instance sees them: those paths."""
         if inside.images:
             return [str(image.code), str(image.dependencies)]
-        placing.place(image, instance.directory)
+        instance_files.place(image, instance.directory)
         return [f"{inside.directory}/{path.name}" for path in (image.code, image.dependencies)]
 
     def assign(
         self,
         instance: Instance,
-        image: Image,
-        config: Config,
+        image: OperatorImage,
+        config: InstanceConfig,
         *,
         deployment: str,
         slot: int,
@@ -198,9 +200,14 @@ class Instances:
         With `comparing` it may compare answers, but give none.
         """
         assert instance.handle is not None
-        for name, content in config.files.items():
-            placing.put(instance.directory, name, base64.b64decode(content))
         manifest, inside = image.manifest, self._inside(instance)
+        own = commands.own(instance.directory) if manifest.command else instance.directory
+        for name, content in config.files.items():
+            instance_files.put(own, name, base64.b64decode(content))
+        command = {}
+        if manifest.command:  # behind the files, none of which is to be written through a link to the image
+            nice = comparing["nice"] if comparing else 0
+            command = commands.placed(image, own, inside, self.driver, self._settings.sockets, nice)
         allowance = Allowance.of(manifest)
         # A cold start has them on its path already, in front of the runtime.
         path = self._place(instance, image, inside) if instance.kind == "warm" else []
@@ -228,6 +235,7 @@ class Instances:
             "version": manifest.version,
             "digest": image.digest,
             "entry": manifest.entry,
+            **({"command": command} if command else {}),
             "path": path,
             "input": base64.b64encode(to_ipc(manifest.input_schema)).decode(),
             "output": base64.b64encode(to_ipc(manifest.output_schema)).decode(),
@@ -247,12 +255,12 @@ class Instances:
         rules = (access.comparing if comparing else access.queue)(prefix, instance.name)
         with contextlib.closing(self._servers.connect("queue")) as conn:
             self._servers.users.widen("queue", conn.call, instance.name, rules)
-            # Holds secrets: gone soon even if nobody fetches it.
+            # Holds secrets: expires soon even if it is not fetched.
             key = keys.warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 
     def ready(self, instance: Instance) -> None:
-        """It has reported, and so has logged in."""
+        """The instance has reported, and has therefore read its password."""
         remove_password(instance.directory / _PASSWORD)
 
     def move(self, instance: Instance, state: str) -> None:
@@ -267,7 +275,7 @@ class Instances:
         write_json(self._settings.handles / f"{instance.name}.json", record)
 
     def stop(self, instance: Instance, grace_s: float) -> None:
-        """End it, wait for that, remove it."""
+        """Stop the instance, wait for its end, remove it."""
         if instance.handle is not None:
             self.driver.stop(instance.handle, grace_s)
         self.remove(instance)

@@ -47,7 +47,7 @@ class Pool:
         return self._instances.start()
 
     def hold(self) -> None:
-        """An instance is loading."""
+        """An instance is being loaded: start no warm instance for a moment."""
         self._not_before = max(self._not_before, time.monotonic() + _REFILL_AFTER_S)
 
     def stop(self) -> None:

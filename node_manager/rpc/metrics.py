@@ -1,4 +1,4 @@
-"""Prometheus endpoint of a node: what its slots count, read when somebody scrapes."""
+"""Prometheus endpoint of a node: its slots' counters, read at each scrape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COUNTERS = {
     "udo_frames": ("frames", "Frames answered."),
     "udo_errors": ("errors", "Frames answered with an error."),
     "udo_dead_letters": ("dead_letters", "Events that became dead letters."),
-    "udo_retries": ("retries", "Batches given to the operator's code again."),
+    "udo_retries": ("retries", "Batches passed to the operator's code again after a failure."),
     "udo_busy_seconds": ("busy_s", "Time inside the operator's code."),
     "udo_restarts": ("restarts", "Owners that died."),
 }

@@ -26,7 +26,7 @@ def _messages(part: recording.Part) -> Iterator[pb.RecordPart]:
 
 
 @_messages.register
-def _(part: recording.Begin) -> Iterator[pb.RecordPart]:
+def _(part: recording.RecordingBegin) -> Iterator[pb.RecordPart]:
     m, config = part.manifest, part.config
     header = pb.RecordHeader(
         deployment=part.slot.deployment,
@@ -48,7 +48,7 @@ def _(part: recording.Begin) -> Iterator[pb.RecordPart]:
 
 
 @_messages.register
-def _(part: recording.Session) -> Iterator[pb.RecordPart]:
+def _(part: recording.RecordedSession) -> Iterator[pb.RecordPart]:
     yield pb.RecordPart(session=pb.RecordSession(session=part.session, record_json=json.dumps(part.record)))
 
 

@@ -18,12 +18,12 @@ from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
 from node_manager.deployments.lanes import require_groups
-from node_manager.homes import Asked
+from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.rpc import dead_service, record_service, state_service
 from node_manager.rpc.wire import stream, unary
 from node_manager.servers.binaries import Role
-from node_manager.slots.slot import View
+from node_manager.slots.slot import SlotView
 from node_manager.slots.watching import COUNTED
 from udo_protocol import supervised
 from udo_protocol.errors import ServerLost, SlotBroken, Unavailable, UsageError
@@ -65,7 +65,7 @@ class NodeService(rpc.NodeManagerServicer):
         run = 0
         if request.run:
             base = request.deployment.partition("@")[0]
-            asked = Asked(base, request.session, request.epoch, request.stored, request.start_empty)
+            asked = SessionRequest(base, request.session, request.epoch, request.stored, request.start_empty)
             run = self._manager.lanes.run_order(lane, asked, request.run, request.call, request.run_started_ms)
         manifest, wanted = lane.image.manifest, lane.slot.wanted
         if manifest.key:
@@ -246,7 +246,7 @@ def asked(conn: Connection | None, question: Callable[..., _Answer], *about: str
 
 
 @dataclass(frozen=True)
-class Looked:
+class SlotReadings:
     """What the servers say of a slot; `broken`: why not all of it could be read."""
 
     log: slot.SlotStats
@@ -255,7 +255,7 @@ class Looked:
     broken: str
 
 
-def _look(queue: Connection | None, state: Connection | None, v: View) -> Looked:
+def _look(queue: Connection | None, state: Connection | None, v: SlotView) -> SlotReadings:
     """What an operator may have broken concerns its own slot only."""
     prefix = f"udo:{v.deployment}:{v.number}:"
     broken: list[str] = []
@@ -270,10 +270,10 @@ def _look(queue: Connection | None, state: Connection | None, v: View) -> Looked
     log = sound(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
     nothing: dict[str, float] = {}
     counted = sound(queue, slot.read_stats, prefix, v.owner.name, otherwise=nothing) if v.owner else nothing
-    return Looked(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
+    return SlotReadings(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
 
 
-def _slot_status(m: Manager, v: View, looked: Looked) -> pb.SlotStatus:
+def _slot_status(m: Manager, v: SlotView, looked: SlotReadings) -> pb.SlotStatus:
     log = looked.log
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     image = v.wanted.image if v.wanted else None
@@ -296,12 +296,12 @@ def _slot_status(m: Manager, v: View, looked: Looked) -> pb.SlotStatus:
         lanes=log.lanes,
         dead_letters=looked.dead_letters,
         policy=v.wanted.config.bad_events() if v.wanted else "",
-        diff=m.comparisons.describe(v.deployment, v.number),
+        diff=m.mirrors.describe(v.deployment, v.number),
         canary=next((c.describe() for name, c in m.canaries.running() if (name, c.slot.number) == (v.deployment, v.number)), ""),
     )
 
 
-def slot_stats(m: Manager, queue: Connection | None, v: View) -> pb.SlotStats:
+def slot_stats(m: Manager, queue: Connection | None, v: SlotView) -> pb.SlotStats:
     """Counters of a slot since this manager knows it: those of former instances included."""
     looked = _look(queue, None, v)
     status, now = _slot_status(m, v, looked), looked.counted
@@ -345,7 +345,7 @@ class RpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     def start(self) -> None:
-        """Listen; the home's lock makes sure that a socket file found here belongs to nobody."""
+        """Listen; the home's lock ensures that a socket file found here is stale."""
         self._path.unlink(missing_ok=True)
         former = os.umask(0o077)
         try:

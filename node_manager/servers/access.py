@@ -2,7 +2,7 @@
 
 The manager's password, and the secret that those of the lanes are made of, are drawn once per home and kept in a file for this user
 only; an instance's is known to the instance alone, here only by its hash. A server starts with all its users (an access-control
-file), so that there is no moment at which it is open, or at which somebody known is refused.
+file), so that it never accepts unknown users and never refuses a known one.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Users:
         return Login(f"{LANES}:{prefix[4:-1]}", hmac.new(self._of_lanes, prefix.encode(), hashlib.sha256).hexdigest())
 
     def admit_lanes(self, call: Call, prefix: str) -> None:
-        """Let them in on the queue server."""
+        """Admit the users of lanes on the queue server."""
         login = self.lanes(prefix)
         self._set("queue", call, login.user, ["on", _hash(login.password), *access.lanes(prefix)])
 
@@ -129,6 +129,6 @@ def write_password(path: Path, password: str) -> None:
 
 
 def remove_password(path: Path) -> None:
-    """It has been read, or never will be."""
+    """Remove the password file: it has been read, or never will be."""
     with contextlib.suppress(OSError):
         path.unlink()

@@ -3,7 +3,7 @@
 The file is `appendonlydir/` of the server: a manifest that names a base (a snapshot) and, last, the writes since. Only the writes
 are ever cut, and only behind the last whole command, a MULTI with its EXEC counting as one. Since every write is on the disk before
 it is confirmed, what a crash leaves unfinished there was confirmed to nobody. Whole commands behind unreadable bytes were, so those
-are given up only if somebody says so.
+are discarded only on request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Cut:
     def __str__(self) -> str:
         whole = f"{self.commands} whole writes among them"
         if not self.commands:
-            whole = "no whole write among them: nothing that was confirmed, unless these bytes stand in its place"
+            whole = "no complete write among them: no confirmed write is lost, unless these bytes have replaced one"
         touched = ", ".join(self.sessions) or "none that can be read"
         return (
             f"{self.file} was unreadable from byte {self.offset} on: the last {self.lost_bytes} bytes were cut off ({whole}). "
@@ -53,7 +53,7 @@ class Cut:
 def mend(directory: Path, *, force: bool = False) -> Cut | None:
     """Cut the writes of the server in `directory` where they stop being readable; None if they are whole.
 
-    Unavailable if whole commands follow there and nobody has said `force`.
+    Unavailable if whole commands follow there, unless `force`.
     """
     file = _writes(directory)
     if file is None or not file.stat().st_size:
@@ -69,7 +69,7 @@ def mend(directory: Path, *, force: bool = False) -> Cut | None:
     if commands and not force:
         raise Unavailable(
             f"{file} has unreadable bytes at {stop}, and {commands} whole writes behind them, which were confirmed (sessions: "
-            f"{', '.join(sessions) or 'unknown'}). Restore the file from a backup; or give up these {lost} bytes, of which a copy is "
+            f"{', '.join(sessions) or 'unknown'}). Restore the file from a backup; or discard these {lost} bytes, of which a copy is "
             "kept, by starting once with --cut-state (udo up, udo node): queries of these sessions then find older state and say so, "
             "unless they have a store="
         )

@@ -75,7 +75,7 @@ def find_server(explicit: str | None = None) -> tuple[ServerBinary, list[str]]:
 
 
 def server_args(binary: ServerBinary, role: Role, directory: Path, socket: Path, users: Path | None = None) -> list[str]:
-    """Command line of an embedded server; `directory` takes its files, `socket` is where it listens, `users` says who gets in."""
+    """Command line of an embedded server; `directory` takes its files, `socket` is where it listens, `users` the file of its users."""
     args = [binary.path, "--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "777", "--dir", str(directory)]
     args += ["--daemonize", "no", "--save", "", "--maxmemory-policy", "noeviction", "--loglevel", "warning"]
     args += ["--aclfile", str(users)] if users else []

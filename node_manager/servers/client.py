@@ -19,7 +19,7 @@ from udo_protocol.queue.connection import Login, ReplyError, ServerLoading
 def administered(socket: Path, login: Login, timeout_s: float) -> Iterator[redis.Redis]:
     """A client of the server on this socket, for a few commands. It tries nothing again: a server that was lost is another one.
 
-    ServerLost if nobody answers in time, ServerLoading while it reads its file, Unauthorized, ReplyError for what it refuses.
+    ServerLost without an answer in time, ServerLoading while it reads its file, Unauthorized, ReplyError for what it refuses.
     """
     client = redis.Redis(
         unix_socket_path=str(socket),

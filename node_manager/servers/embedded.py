@@ -2,7 +2,7 @@
 
 A server is lost when it has died, when its socket is gone, or when it has not answered for too long. Whatever is left of it is
 ended before another one starts. Without the manager's heartbeat for the grace period a watchdog stops both
-(node_manager/servers/warden.py).
+(node_manager/servers/watchdog.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import structlog
 
 from node_manager import proc
 from node_manager.files import read_json, write_json
-from node_manager.servers import append_only, warden
+from node_manager.servers import append_only, watchdog
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, ServerBinary, find_server, server_args
 from node_manager.servers.client import administered
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol import supervised
-from udo_protocol.clock import Laps
+from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.limits import SERVER_WAIT_S
 from udo_protocol.queue import keys
@@ -42,10 +42,12 @@ ROLES: tuple[Role, Role] = ("queue", "state")
 _START_TIMEOUT_S = 15.0
 # A server reads its file at some hundred MB a second; one that is not done by then never will be.
 _LOAD_TIMEOUT_S = 600.0
+# The record of the watchdog's process in a home: homes of earlier releases have it under this name.
+_WATCHDOG = "warden"
 _RELAUNCH_S = 5.0
 # How often a server is asked whether it answers, and how long a single question waits at most.
 _PROBE_EVERY_S, _PROBE_MOST_S = 2.0, 5.0
-# Who only looks, for a status, does not wait for a server that is slow just now.
+# A status request does not wait for a server that is currently slow.
 _GLANCE_S = 2.0
 # A server that has just been ended gives its files free within moments.
 _FREE_S = 5.0
@@ -63,14 +65,14 @@ class RunningServer:
 
 
 def _end(log: Path) -> str:
-    """What a server wrote last."""
+    """The last lines of a server's log."""
     return log.read_text("utf-8", "replace")[-2000:].rstrip()
 
 
 class Servers:
     """Both servers. `on_restart(role)` is called, from a thread of its own, after a server died and a new one runs."""
 
-    def __init__(self, settings: Settings, on_restart: Callable[[Role], None]) -> None:
+    def __init__(self, settings: NodeSettings, on_restart: Callable[[Role], None]) -> None:
         self._settings, self._on_restart = settings, on_restart
         self.users = Users(settings.home)
         self._binary: ServerBinary | None = None
@@ -89,7 +91,7 @@ class Servers:
         for role in ROLES:
             self._settle(adopted.get(role) or self._launch(role))
         self.beat()
-        self._start_warden()
+        self._start_watchdog()
         for role in ROLES:
             supervised.keep("server", lambda role=role: self._look_after(role), self._stopping, role)  # type: ignore[misc]
         return set(ROLES) - set(adopted)
@@ -117,7 +119,7 @@ class Servers:
         return Connection(str(self.socket(role)), timeout_s=timeout_s, login=self.users.manager)
 
     def glance(self, role: Role) -> Connection:
-        """As `connect`, for who only looks: ServerLost soon, at once while the server is known not to answer."""
+        """As `connect`, for a status request: ServerLost soon, at once while the server is known not to answer."""
         if trouble := self.trouble(role):
             raise ServerLost(f"the {role} server {trouble}")
         return self.connect(role, _GLANCE_S)
@@ -167,7 +169,7 @@ class Servers:
         return str(cut) if cut else ""
 
     def used_bytes(self, role: Role) -> int:
-        """Memory the server uses; 0 while it is away."""
+        """Memory the server uses; 0 while it is unavailable."""
         if not self.trouble(role):
             with contextlib.suppress(ServerLost), self._administered(role, _GLANCE_S) as client:
                 return int(client.info("memory")["used_memory"])
@@ -182,18 +184,18 @@ class Servers:
         client.set(keys.HEARTBEAT, os.getpid(), px=self._settings.heartbeat_grace_ms)
 
     def stop(self) -> None:
-        """Stop the warden and both servers and remove their sockets."""
+        """Stop the watchdog and both servers and remove their sockets."""
         self._stopping.set()
         with self._lock:  # from here on nothing is started or recorded
-            watchdog = self._warden()
+            running = self._watchdog()
             processes = {s.process for s in self._running.values()} | self._launched
-        if watchdog is not None:
-            proc.terminate(watchdog, 2)
+        if running is not None:
+            proc.terminate(running, 2)
         for process in processes:
             proc.terminate(process, 5)
         for role in ROLES:
             self.socket(role).unlink(missing_ok=True)
-        self._record("warden").unlink(missing_ok=True)
+        self._record(_WATCHDOG).unlink(missing_ok=True)
 
     def _record(self, name: str) -> Path:
         return self._settings.home / "servers" / f"{name}.json"
@@ -212,7 +214,7 @@ class Servers:
         """The server that a former manager left, once it answers; None if there is none, or none that can be reached any more."""
         record = read_json(self._record(role)) or {}
         process = proc.ProcessId(**record["process"]) if "process" in record else None
-        waited_s, laps = 0.0, Laps(2 * self._probe_s)
+        waited_s, observed = 0.0, ObservedTime(2 * self._probe_s)
         patience_s = self._hang_s / 2  # for each of the two; the watchdog waits for the sum
         while True:
             try:
@@ -222,7 +224,7 @@ class Servers:
                 _log.info("server adopted", role=role, pid=server.process.pid)
                 return server
             except (ServerLost, ReplyError) as e:
-                waited_s += laps.lap()
+                waited_s += observed.lap()
                 bound_s = _LOAD_TIMEOUT_S if isinstance(e, ServerLoading) else patience_s
                 lives = process is not None and proc.alive(process)
                 if not lives or not self.socket(role).exists() or waited_s > bound_s:
@@ -233,7 +235,7 @@ class Servers:
     def _end(self, role: Role, process: proc.ProcessId | None, why: str) -> None:
         """Whatever is left of a lost server goes: no two processes may hold one append-only file."""
         if process is not None:
-            _log.error("server lost, another one is started", role=role, pid=process.pid, why=why)
+            _log.error("server lost; starting a new one", role=role, pid=process.pid, why=why)
             proc.terminate(process, 0)  # what it has confirmed is on disk
         self.socket(role).unlink(missing_ok=True)
 
@@ -262,7 +264,7 @@ class Servers:
                 write_json(self._record(role), {"role": role, "process": asdict(process)})
         try:
             server = self._started(role, child, log)
-        except BaseException:  # whoever tries again needs its files
+        except BaseException:  # the next attempt needs its files
             child.kill()
             child.wait()
             raise
@@ -296,7 +298,7 @@ class Servers:
         remedy = ""
         if role == "state":
             remedy = (
-                f"Its writes since the last snapshot are readable, so the fault is elsewhere, maybe in the snapshot. Restore "
+                f"Its writes since the last snapshot are readable, so the fault is elsewhere, possibly in the snapshot. Restore "
                 f"{log.parent}/appendonlydir from a backup; or move it away and start without the state on this node: queries with a store "
                 "get theirs back from there, others say that it is lost"
             )
@@ -331,49 +333,49 @@ class Servers:
 
     def _until_lost(self, server: RunningServer) -> str:
         """Ask it again and again whether it answers, the queue server by renewing the heartbeat; why it is lost."""
-        role, silent_s, laps = server.role, 0.0, Laps(self._probe_every_s + 2 * self._probe_s)
+        role, silent_s, observed = server.role, 0.0, ObservedTime(self._probe_every_s + 2 * self._probe_s)
         while not self._stopping.is_set():
             if role == "queue":
-                self._start_warden()
+                self._start_watchdog()
             try:
                 with self._administered(role, self._probe_s) as client:
                     if client.info("server")["run_id"] != server.run_id:
                         return "another server answers on its socket"
                     if role == "queue":
                         self._renew(client)
-                laps.lap()
+                observed.lap()
                 silent_s = 0.0
                 self._trouble.pop(role, None)
             except ServerLost as e:
                 if not proc.alive(server.process):
                     return "it has died"
                 if not self.socket(role).exists():
-                    return "its socket is gone, so nobody can reach it"
-                silent_s += laps.lap()
+                    return "its socket is gone, so it cannot be reached"
+                silent_s += observed.lap()
                 if silent_s > self._hang_s:
                     return f"it has not answered for {silent_s:.0f} s: {e}"
-                self._trouble[role] = f"does not answer since {silent_s:.0f} s (replaced after {self._hang_s:g} s)"
+                self._trouble[role] = f"has not answered for {silent_s:.0f} s (replaced after {self._hang_s:g} s)"
             if proc.wait(server.process, self._probe_every_s):
                 return "it has died"
         return ""
 
-    def _warden(self) -> proc.ProcessId | None:
-        record = read_json(self._record("warden"))
+    def _watchdog(self) -> proc.ProcessId | None:
+        record = read_json(self._record(_WATCHDOG))
         process = proc.ProcessId(**record) if record else None
         return process if process and proc.alive(process) else None
 
-    def _start_warden(self) -> None:
-        """One warden: the former one, if it lives, already watches these sockets. Both servers may come back at once."""
+    def _start_watchdog(self) -> None:
+        """Start the watchdog, unless one of an earlier manager still runs. Both servers may restart at once."""
         with self._lock:
-            if self._stopping.is_set() or self._warden() is not None:
+            if self._stopping.is_set() or self._watchdog() is not None:
                 return
             home = str(self._settings.home.absolute())
-            argv = [sys.executable, "-I", "-S", str(Path(warden.__file__)), home, str(self._settings.heartbeat_grace_ms)]
+            argv = [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), home, str(self._settings.heartbeat_grace_ms)]
             null = subprocess.DEVNULL
             child = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, start_new_session=True)
             if process := proc.identify(child.pid):
-                write_json(self._record("warden"), asdict(process))
-            supervised.once("reap", child.wait, "warden")
+                write_json(self._record(_WATCHDOG), asdict(process))
+            supervised.once("reap", child.wait, "watchdog")
 
 
 @contextlib.contextmanager

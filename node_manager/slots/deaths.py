@@ -18,7 +18,7 @@ _FREE = 20
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RestartDecision:
     """Restart after `delay_s`; with `fail_head` answer the first waiting frame with an error before that."""
 
     delay_s: float
@@ -38,7 +38,7 @@ class Deaths:
         self.failed_frames = 0  # in a row, without an answer between them
         self._emitted = -1
 
-    def died(self, *, emitted: int, waiting_frames: int, lived_s: float, hung: bool, broke: bool = False) -> Verdict:
+    def died(self, *, emitted: int, waiting_frames: int, lived_s: float, hung: bool, broke: bool = False) -> RestartDecision:
         """An owner died when `emitted` frames were answered and `waiting_frames` were not. `broke`: its log had to begin anew."""
         same, short = emitted == self._emitted or broke, lived_s < SETTLED_S
         self._emitted = emitted
@@ -48,7 +48,7 @@ class Deaths:
         if not same:
             self.failed_frames = 0
         guilty = waiting_frames > 0 and (hung or self.failed_frames > 0 or self.on_head >= PER_FRAME)
-        return Verdict(self._delay_s(), guilty)
+        return RestartDecision(self._delay_s(), guilty)
 
     def failed_head(self) -> float:
         """The frame was answered with an error: seconds until the restart. The next one is not to blame for the first one's deaths,

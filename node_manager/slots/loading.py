@@ -10,15 +10,15 @@ from threading import Event
 from typing import Any
 
 from node_manager.drivers import logfile
-from node_manager.images.images import Image
-from node_manager.instances.instances import Config, Instance, Instances
-from node_manager.instances.opting import require_allowed
+from node_manager.images.images import OperatorImage
+from node_manager.instances.instances import Instance, InstanceConfig, Instances
+from node_manager.instances.network_access import require_allowed
 from node_manager.instances.pool import Pool
 from node_manager.instances.runtime_base import contradicts
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from node_manager.slots.watching import LOOK_MOST_S
-from udo_protocol.clock import Laps
+from udo_protocol.clock import ObservedTime
 from udo_protocol.cut import cut
 from udo_protocol.errors import Conflict, Fenced, OperatorError, UdoError, by_code
 from udo_protocol.limits import LOG_END_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS
@@ -37,8 +37,8 @@ LOAD_STATE_S = 600.0
 class Wanted:
     """An operator version with its deployment's configuration."""
 
-    image: Image
-    config: Config
+    image: OperatorImage
+    config: InstanceConfig
 
     @property
     def reference(self) -> str:
@@ -59,10 +59,10 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeParts:
     """What all slots of a node share."""
 
-    settings: Settings
+    settings: NodeSettings
     servers: Servers
     instances: Instances
     pool: Pool
@@ -88,7 +88,7 @@ class Load:
 
 def given_up(load: Load) -> Conflict:
     """Why a cancelled load did not finish."""
-    return Conflict(f"the start of {load.wanted.reference} was given up: something newer is wanted")
+    return Conflict(f"the start of {load.wanted.reference} was cancelled: something newer is wanted")
 
 
 def log_end(instance: Instance) -> str:
@@ -97,7 +97,7 @@ def log_end(instance: Instance) -> str:
     return "\nlast lines of its log:\n" + cut("\n".join(lines), LOG_END_CHARS) if lines else ""
 
 
-def run(load: Load, node: Node, deployment: str, number: int) -> None:
+def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     """Returns when the instance is ready as a standby; raises why it is not. `load.instance` is set as soon as there is one."""
     image, manifest = load.wanted.image, load.wanted.image.manifest
     require_allowed(manifest, node.settings.node, node.settings.allow_network, node.instances.driver.capabilities())
@@ -105,7 +105,7 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
     with contextlib.closing(node.servers.connect("state")) as state:
         token = slot.next_token(state, prefix)
         follow = _followed(load, state, prefix)
-    cold = node.instances.whole(image) or contradicts(image.dependencies)
+    cold = node.instances.whole(image) or bool(manifest.command) or contradicts(image.dependencies)
     instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
     instance.listen(lambda _: None)
     node.instances.assign(
@@ -118,7 +118,7 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
         follow=follow,
         comparing=load.comparing,
     )
-    left_s, laps = float(manifest.limits.open_timeout_s), Laps(LOOK_MOST_S)
+    left_s, observed = float(manifest.limits.open_timeout_s), ObservedTime(LOOK_MOST_S)
     late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
     follows = False
     with contextlib.closing(node.servers.connect("queue")) as queue:
@@ -140,7 +140,7 @@ def run(load: Load, node: Node, deployment: str, number: int) -> None:
                 raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
             if dead:
                 raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
-            if (left_s := left_s - laps.lap()) < 0:
+            if (left_s := left_s - observed.lap()) < 0:
                 raise OperatorError(f"{manifest.reference} was not ready in time {late}{log_end(instance)}")
     raise given_up(load)
 
@@ -162,7 +162,7 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
     if rewinding.possible(state, prefix, digest):
         return "kept"
     if why := rewinding.gone(state, prefix):
-        raise Conflict(f"{manifest.reference} cannot read the present state (version {load.serving}), and it is too late to go back: {why}")
+        raise Conflict(f"{manifest.reference} cannot read the present state (version {load.serving}), and it is too late to roll back: {why}")
     return "owner"
 
 

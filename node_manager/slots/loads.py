@@ -13,7 +13,7 @@ from udo_protocol.errors import OperatorError, UdoError
 
 
 class Loads:
-    """One slot's. `loaded(load, error)` is the step that follows each load."""
+    """The loads of one slot. `loaded(load, error)` is the step after each load."""
 
     def __init__(self, thread: SlotThread, ownership: Ownership, loaded: Callable[[Load, UdoError | None], None]) -> None:
         self._thread, self._ownership, self._loaded = thread, ownership, loaded
@@ -21,7 +21,7 @@ class Loads:
         self.standby: tuple[Instance, Wanted] | None = None  # an update's: ready to be promoted
 
     def start(self, load: Load) -> None:
-        """Begin, beside the thread; Unavailable to who waits for it if the slot is being stopped."""
+        """Start it in a thread of its own; if the slot is being stopped, its `done` gets Unavailable."""
         if self._ownership.life.state == "stopping":
             load.done.set_exception(self._thread.has_been_stopped())
             return
@@ -50,12 +50,12 @@ class Loads:
 
     @property
     def owner_loading(self) -> bool:
-        """Whether an owner is on its way."""
+        """Whether an owner is being loaded."""
         return any(not load.update and not load.cancelled.is_set() for load in self._under_way)
 
     @property
     def updating(self) -> bool:
-        """Whether an update is under way."""
+        """Whether an update is in progress."""
         return self.standby is not None or any(load.update for load in self._under_way)
 
     def cancel(self, *, owners: bool = True, updates: bool = True) -> None:
@@ -71,6 +71,6 @@ class Loads:
             self._ownership.retire(standby[0])
 
     def take_standby(self) -> tuple[Instance, Wanted] | None:
-        """It, and there is none any more."""
+        """Take the standby out; there is none afterwards."""
         standby, self.standby = self.standby, None
         return standby

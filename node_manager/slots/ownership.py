@@ -1,4 +1,4 @@
-"""Who answers in a slot, and what its callers are told while nobody does: its life moves here, with its owner."""
+"""The owner of a slot, the status its callers see while there is none, and the slot's lifecycle."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from threading import Condition
 
 from node_manager.instances.instances import Instance
-from node_manager.slots import going_back
+from node_manager.slots import state_rollback
 from node_manager.slots.lifecycle import SLOT
 from node_manager.slots.loading import Wanted
 from node_manager.slots.thread import SlotThread
-from node_manager.slots.watching import Watch
+from node_manager.slots.watching import SlotWatch
 from udo_protocol.errors import PeerError, UdoError, Unavailable, by_code
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
 from udo_protocol.queue import slot
@@ -22,7 +22,7 @@ _PROMOTED_PAUSE_S = 0.02
 
 
 class Ownership:
-    """One slot's. `wait` may be called from any thread."""
+    """The owner of one slot. `wait` may be called from any thread."""
 
     def __init__(self, thread: SlotThread) -> None:
         self._thread = thread
@@ -33,14 +33,14 @@ class Ownership:
         self.error: UdoError | None = None  # why it failed
         self.load_failures = 0  # in a row, of owners
         self.last_error = ""  # whatever went wrong last, for people
-        self.watch = Watch(thread.prefix)
+        self.watch = SlotWatch(thread.prefix)
         self.waiting = 0  # callers
         self._changed = Condition()
         self._status_stored = True  # unknown at first: the first promotion removes one that a former manager left
 
     @property
     def served(self) -> bool:
-        """Whether it ever had an owner."""
+        """Whether the slot ever had an owner."""
         return self.owner_since is not None
 
     @property
@@ -50,11 +50,11 @@ class Ownership:
 
     @property
     def keyed(self) -> bool:
-        """Whether what it serves keeps state."""
+        """Whether the served operator is keyed."""
         return self.wanted is not None and bool(self.wanted.image.manifest.key)
 
     def want(self, wanted: Wanted) -> None:
-        """While nobody owns it: this is to be loaded. A failure of something else says nothing about it."""
+        """The slot has no owner: this is to be loaded. Forget the failure of anything else."""
         if wanted != self.wanted:
             self.wanted, self.error, self.load_failures = wanted, None, 0
             if self.life.state in ("new", "failed"):
@@ -72,7 +72,7 @@ class Ownership:
         """Change the token: from here on this instance answers."""
         thread = self._thread
         state, queue = thread.conn("state"), thread.conn("queue")
-        between = going_back.step(state, queue, thread.prefix, instance, wanted, self.wanted, thread.node.settings.rollback_window_s)
+        between = state_rollback.step(state, queue, thread.prefix, instance, wanted, self.wanted, thread.node.settings.rollback_window_s)
         slot.promote(state, queue, thread.prefix, instance.token, between)
         if self.owner is not None:
             time.sleep(_PROMOTED_PAUSE_S)
@@ -114,7 +114,7 @@ class Ownership:
             self.retire(owner)
 
     def retire(self, instance: Instance, *, kill: bool = False) -> None:
-        """Let it finish and go, beside the thread."""
+        """Stop a former owner in a thread of its own; with `kill` at once."""
         instances, grace_s = self._thread.node.instances, 0.0 if kill else self._thread.node.settings.stop_grace_s
         self.count(instance)
         if "leaving" in INSTANCE[instance.life.state]:
@@ -122,7 +122,7 @@ class Ownership:
         self._thread.beside(lambda: instances.stop(instance, grace_s))
 
     def count(self, instance: Instance) -> None:
-        """Keep what it counted: it is gone, or goes."""
+        """Add the counters of an instance that ends to the totals."""
         with contextlib.suppress(PeerError):
             self.watch.count(self._thread.conn("queue"), instance)
 
@@ -131,12 +131,12 @@ class Ownership:
         thread = self._thread
         thread.forget("kept")
         if self.owner is not None and self.keyed:
-            left_s = going_back.remaining_s(thread.conn("state"), thread.prefix, self.owner)
+            left_s = state_rollback.remaining_s(thread.conn("state"), thread.prefix, self.owner)
             if left_s is not None:
                 thread.at("kept", left_s, lambda: rewinding.forget(thread.conn("state"), thread.conn("queue"), thread.prefix))
 
     def tell(self) -> None:
-        """Those who wait look again."""
+        """Wake the waiting callers."""
         with self._changed:
             self._changed.notify_all()
 

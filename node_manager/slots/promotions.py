@@ -1,4 +1,4 @@
-"""Changes of a slot's owner that somebody asks for: an update is prepared as a standby and promoted, or state is changed."""
+"""Requested changes of a slot's owner: an update is prepared as a standby and promoted, or state is changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ StateWork = Callable[[Connection, Connection, int], None]
 
 
 class Promotions:
-    """One slot's. `done` is told how each ended."""
+    """The promotions of one slot. `done` gets the outcome of each."""
 
     def __init__(self, thread: SlotThread, ownership: Ownership, loads: Loads, restarts: Restarts) -> None:
         self._thread, self._ownership, self._loads, self._restarts = thread, ownership, loads, restarts
@@ -39,7 +39,7 @@ class Promotions:
         self._or_tell(load.done, lambda: self._prepare(load, check=check))
 
     def _or_tell(self, done: Future[Any], step: Callable[[], None]) -> None:
-        """Who waits for `done` learns that the step could not be taken, as when a server has just been lost."""
+        """The waiter of `done` gets the error if the step fails, for example because a server has just been lost."""
         try:
             step()
         except UdoError as e:
@@ -100,7 +100,7 @@ class Promotions:
             raise Conflict(f"an update of {self._thread.deployment} is under way; change its state when that is done")
         token = slot.next_token(self._thread.conn("state"), self._thread.prefix)
         wanted = self._ownership.wanted
-        if self._ownership.owner is None or wanted is None:  # whoever is loading has an older token: it is loaded again
+        if self._ownership.owner is None or wanted is None:  # an instance that is loading has an older token and is loaded again
             if self._work(work, token, done):
                 done.set_result(None)
             return

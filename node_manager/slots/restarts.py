@@ -24,7 +24,7 @@ _TIMER = "replace"
 
 
 class Restarts:
-    """One slot's."""
+    """The restarts of one slot."""
 
     def __init__(self, thread: SlotThread, ownership: Ownership, loads: Loads) -> None:
         self._thread, self._ownership, self._loads = thread, ownership, loads
@@ -44,11 +44,11 @@ class Restarts:
         self._thread.forget(_TIMER)
 
     def later(self, after_s: float) -> None:
-        """Replace it then."""
+        """Replace the owner after that time."""
         self._thread.at(_TIMER, after_s, self.replace)
 
     def stop(self) -> None:
-        """No owner is to follow."""
+        """Start no further owner."""
         self._thread.forget(_TIMER)
 
     @property
@@ -102,7 +102,7 @@ class Restarts:
         return slot_reader.fail_head(state, queue, thread.prefix, failure, instance.record["version"], keyed=keyed)
 
     def _mend(self) -> SlotBroken | None:
-        """Begin the log anew if the operator broke it; nobody owns the slot now. Says what was wrong."""
+        """Start a new log if the operator corrupted it; the slot has no owner now. Returns what was wrong."""
         thread = self._thread
         try:
             slot.slot_stats(thread.conn("queue"), thread.prefix)
@@ -114,7 +114,7 @@ class Restarts:
             return e
 
     def broken(self, e: SlotBroken) -> None:
-        """Its log is: it is mended when nobody is left who could break it again."""
+        """The slot's log is broken: it is repaired once no instance is left that could corrupt it again."""
         self._say_broken(e)
         if (owner := self._ownership.owner) is not None:
             self._kill(owner, f"killed: {e}")
@@ -124,7 +124,7 @@ class Restarts:
     def _say_broken(self, e: SlotBroken) -> None:
         if self.trouble != (trouble := ("broken", str(e))):
             self.trouble = trouble
-            self._thread.log.error("slot broken by its operator: its log begins anew", error=str(e))
+            self._thread.log.error("the operator corrupted the slot's log; starting a new log", error=str(e))
 
     def _kill(self, instance: Instance, reason: str) -> None:
         if instance.handle is not None:

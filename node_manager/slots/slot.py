@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from node_manager.instances.instances import Instance
 from node_manager.servers.binaries import Role
-from node_manager.slots.loading import Load, Node, Wanted, log_end
+from node_manager.slots.loading import Load, NodeParts, Wanted, log_end
 from node_manager.slots.loads import Loads
 from node_manager.slots.ownership import Ownership
 from node_manager.slots.promotions import Promotions, StateWork
@@ -29,7 +29,7 @@ _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
 
 
 @dataclass(frozen=True)
-class View:
+class SlotView:
     """What a slot is doing now, for status, statistics and metrics."""
 
     deployment: str
@@ -47,10 +47,13 @@ class View:
 class Slot(SlotThread):
     """See the module. The methods up to `wanted` may be called from any thread."""
 
-    def __init__(self, node: Node, deployment: str, number: int, pinned: str = "", on_idle: Callable[[Slot], None] | None = None) -> None:
+    def __init__(
+        self, node: NodeParts, deployment: str, number: int, pinned: str = "", on_idle: Callable[[Slot], None] | None = None
+    ) -> None:
         super().__init__(node, deployment, number)
         self.pinned = pinned
         self.used_at = time.monotonic()
+        self.chosen_at = 0.0  # for a lane
         self._on_idle = on_idle
         self._ended: Future[None] = Future()
         self._ownership = Ownership(self)
@@ -120,7 +123,7 @@ class Slot(SlotThread):
         finally:
             self.used_at = time.monotonic()
 
-    def view(self) -> View:
+    def view(self) -> SlotView:
         """What it is doing now."""
         own, restarts = self._ownership, self._restarts
         owner, trouble, watch = own.owner, restarts.trouble, own.watch
@@ -130,7 +133,7 @@ class Slot(SlotThread):
         if next_try_s is not None and next_try_s >= 1:
             last += f"; next try in {next_try_s:.0f} s"
         wanted, totals = own.wanted, dict(watch.totals)
-        return View(self.deployment, self.number, self.pinned, wanted, state, owner, restarts.count, last, watch.events_per_s, totals)
+        return SlotView(self.deployment, self.number, self.pinned, wanted, state, owner, restarts.count, last, watch.events_per_s, totals)
 
     def condition(self) -> tuple[str, str] | None:
         """How it fares, as the registry is told: (answering, failing, broken or failed; why). None while it starts for the first time."""
@@ -143,13 +146,13 @@ class Slot(SlotThread):
 
     @property
     def wanted(self) -> Wanted | None:
-        """What it serves or tries to."""
+        """The version that the slot serves or tries to serve."""
         return self._ownership.wanted
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def after_step(self) -> None:
-        """It looks again before long."""
+        """Check again soon."""
         if self.due_s("look") is None:
             timeout_s = self.wanted.answer_timeout_s if self.wanted else _LOOK_MOST_S * 4
             look_s = max(_LOOK_LEAST_S, min(_LOOK_MOST_S, timeout_s / 4))
@@ -242,7 +245,7 @@ class Slot(SlotThread):
             self._loads.start(Load(own.wanted, update=False))
 
     def _look(self) -> None:
-        """Has the owner stopped answering? Has a pinned version nobody left to serve? How many events pass?"""
+        """Check whether the owner still answers and whether a pinned version is still called; measure the rate of events."""
         own = self._ownership
         try:
             stats = slot.slot_stats(self.conn("queue"), self.prefix)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from node_manager.slots.loading import Node
-from node_manager.slots.worker import Worker
+from node_manager.slots.loading import NodeParts
+from node_manager.slots.worker import SlotWorker
 from udo_protocol.errors import Unavailable
 from udo_protocol.queue import keys
 
 
-class SlotThread(Worker):
+class SlotThread(SlotWorker):
     """One slot's. Its parts are used by its steps only, unless they say otherwise."""
 
     kind = "slot"
 
-    def __init__(self, node: Node, deployment: str, number: int) -> None:
+    def __init__(self, node: NodeParts, deployment: str, number: int) -> None:
         super().__init__(f"{deployment}-{number}", node.servers, deployment=deployment, slot=number)
         self.node, self.deployment, self.number = node, deployment, number
         self.prefix = keys.prefix(deployment, number)

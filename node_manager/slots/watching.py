@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from node_manager.instances.instances import Instance
-from udo_protocol.clock import Laps
+from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
@@ -19,8 +19,8 @@ LOOK_MOST_S = 10.0
 COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries")
 
 
-class Watch:
-    """Of one slot. `totals`: what instances that are gone have counted."""
+class SlotWatch:
+    """Watches one slot. `totals`: the counters of instances that have ended."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -28,17 +28,17 @@ class Watch:
         self.totals: dict[str, float] = {}
         self._head = (-1, 0.0)  # (frames emitted, since when their owner is the owner)
         self._stuck_s = 0.0
-        self._laps = Laps(LOOK_MOST_S)
+        self._laps = ObservedTime(LOOK_MOST_S)
         self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
 
     def no_owner(self) -> None:
-        """Nobody is to answer now."""
+        """The slot has no owner now."""
         self._head = (-1, 0.0)
 
     def stuck_s(self, stats: SlotStats, owner_since: float, *, able: bool = True) -> float:
         """How long the frame that waits longest has been the next one of this owner, in seconds; 0 if none waits.
 
-        Time in which nobody could look, or in which the owner was not `able` to answer as a server did not, does not count.
+        Time in which this process did not run does not count, and neither does time in which the owner was not `able` to answer.
         """
         lap_s = self._laps.lap()
         head = (stats.emitted, owner_since)

@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 Step = Callable[[], None]
 
 
-class Worker:
+class SlotWorker:
     """See the module. The thread runs from `start` until a step calls `end`."""
 
     kind = "worker"
@@ -44,7 +44,7 @@ class Worker:
         return self._over.is_set()
 
     def end(self) -> None:
-        """This step is the last."""
+        """End the thread after this step."""
         self._over.set()
 
     def start(self) -> None:
@@ -64,7 +64,7 @@ class Worker:
             if not self.stopped:
                 self.after_step()
         with contextlib.suppress(Empty):
-            while True:  # whoever asked meanwhile learns that it is over
+            while True:  # callers that came meanwhile get the error
                 self._take(self._inbox.get_nowait())
         self.disconnect()
 
@@ -95,7 +95,7 @@ class Worker:
         return timer and timer[0] - time.monotonic()
 
     def forget(self, name: str) -> None:
-        """There is no such timer any more."""
+        """Remove that timer."""
         self._timers.pop(name, None)
 
     def beside(self, work: Step) -> None:

@@ -1,1 +1,1 @@
-"""New versions that are compared and serve nobody: diff and canary."""
+"""New versions on trial: mirrors, which are only compared (diff, keyed canary), and canaries, which get a share of the lanes."""

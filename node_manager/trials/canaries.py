@@ -20,7 +20,7 @@ CONFIRMED_S = 60.0
 
 @dataclass
 class Canary:
-    """One deployment's canary. `percent` of the lanes, counted: 10 means each tenth, whoever opens it."""
+    """One deployment's canary. `percent` of the lanes, by counting: 10 means every tenth."""
 
     update_id: str
     version: str
@@ -40,7 +40,7 @@ class Canary:
         return its and fresh and self.slot.view().owner is not None
 
     def describe(self) -> str:
-        """What it does, in a few words."""
+        """The canary in a few words, for status."""
         return f"{self.percent:g} % of new lanes"
 
     def measured(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The canary of a keyed deployment on this node: a comparison of some key groups, which serves nobody.
+"""The canary of a keyed deployment on this node: a comparison of some key groups, which answers no query.
 
 One token owns a slot's log, so no other version can serve a part of its keys. What breaks is begun anew: what was counted before
 stays counted, and a death is one more error.
@@ -15,7 +15,7 @@ import structlog
 from node_manager.slots.deaths import RESTART_FIRST_S, RESTART_MOST_S, SETTLED_S
 from node_manager.slots.loading import Wanted
 from node_manager.slots.slot import Slot
-from node_manager.trials.comparing import Comparisons
+from node_manager.trials.mirrors import Mirrors
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, Unavailable
 from udo_protocol.registry.canary import Measured, share_of_groups
@@ -31,7 +31,7 @@ _COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "f
 class KeyedCanary:
     """One deployment's. Methods may be called from any thread; `start` once."""
 
-    def __init__(self, comparisons: Comparisons, slot: Slot, wanted: Wanted, update_id: str, percent: float) -> None:
+    def __init__(self, mirrors: Mirrors, slot: Slot, wanted: Wanted, update_id: str, percent: float) -> None:
         self.update_id, self.percent, self.slot = update_id, percent, slot
         self.version, self.digest = wanted.image.manifest.version, wanted.image.digest
         self.confirmed_at = time.monotonic()
@@ -39,7 +39,7 @@ class KeyedCanary:
         self.failure: UdoError | None = None
         # The first error of the new version, for people.
         self.first_error = ""
-        self._comparisons, self._wanted, self._groups = comparisons, wanted, share_of_groups(percent, wanted.config.key_groups)
+        self._mirrors, self._wanted, self._groups = mirrors, wanted, share_of_groups(percent, wanted.config.key_groups)
         # Whether it has begun.
         self.running = False
         self._decided, self._over, self._stop = Event(), Event(), Event()
@@ -53,7 +53,7 @@ class KeyedCanary:
         if self.failure is not None:
             raise self.failure
         if not self.running:
-            why = "was ended before it began" if self._over.is_set() else f"did not begin within {self._wanted.ready_timeout_s:g} s"
+            why = "was ended before it started" if self._over.is_set() else f"did not start within {self._wanted.ready_timeout_s:g} s"
             self.end()
             raise Conflict(f"the canary of {self._wanted.reference} {why}")
 
@@ -70,7 +70,7 @@ class KeyedCanary:
 
     def describe(self) -> str:
         """What it does, and has counted, in a few words."""
-        tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tried by {self.version}, which serves nobody"
+        tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tested by {self.version}, which answers no query"
         return f"{tried}: {Measured(**self.measured())}"
 
     def measured(self) -> dict[str, float]:
@@ -91,7 +91,7 @@ class KeyedCanary:
                 return
             started, began = time.monotonic(), False
             try:
-                for found in self._comparisons.run(self.slot, self._wanted, float("inf"), 0, self._stop, self._groups):
+                for found in self._mirrors.run(self.slot, self._wanted, float("inf"), 0, self._stop, self._groups):
                     began, failed = True, 0
                     self._take(found.report)
             except Exception as e:

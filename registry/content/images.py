@@ -30,7 +30,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageManifest:
     """A manifest: `config` and `layers` of an image, or `children` of an index; `subject` is the digest it is attached to."""
 
     media_type: str
@@ -59,7 +59,7 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
     return found
 
 
-def read(body: bytes, content_type: str = "") -> Image:
+def read(body: bytes, content_type: str = "") -> ImageManifest:
     """The manifest in `body`, of the media type it names itself or else `content_type`; ManifestInvalid names what is wrong."""
     table = read_json(body, "the manifest")
     said, sent = table.get("mediaType"), content_type.partition(";")[0].strip()
@@ -79,7 +79,7 @@ def read(body: bytes, content_type: str = "") -> Image:
         raise ManifestInvalid(f"expected an image manifest or index ({', '.join((*IMAGES, *INDEXES))}), got {media_type!r:.200}")
     subject = _descriptor(table["subject"], "subject").digest if table.get("subject") is not None else ""
     artifact_type = table.get("artifactType") or (config.media_type if config else "")
-    return Image(media_type, config, layers, children, subject, str(artifact_type), _annotations(table, "the manifest"))
+    return ImageManifest(media_type, config, layers, children, subject, str(artifact_type), _annotations(table, "the manifest"))
 
 
 def _descriptors(table: dict[str, Any], field: str) -> tuple[Descriptor, ...]:

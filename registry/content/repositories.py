@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from registry.content import images
 from registry.content.blobs import Blobs, check_digest, digest_of
-from registry.content.images import Image
+from registry.content.images import ImageManifest
 from registry.content.uploads import Upload
 from registry.domain import catalogue
 from registry.domain.audit import Caller, record
@@ -88,7 +88,14 @@ def resolve(session: Session, repository: str, ref: str) -> StoredManifest:
 
 
 def put(
-    session: Session, blobs: Blobs, caller: Caller, repository: str, ref: str, body: bytes, image: Image, trusted: Path | None = None
+    session: Session,
+    blobs: Blobs,
+    caller: Caller,
+    repository: str,
+    ref: str,
+    body: bytes,
+    image: ImageManifest,
+    trusted: Path | None = None,
 ) -> str:
     """Store a manifest under a tag or its digest; its digest. A labelled image under a tag becomes an operator version, with
     `trusted` keys only if one of them has signed it."""
@@ -151,7 +158,7 @@ def _keep_versions(session: Session, repository: str, tag: str, digest: str) -> 
         )
 
 
-def _require_all(session: Session, blobs: Blobs, repository: str, image: Image) -> None:
+def _require_all(session: Session, blobs: Blobs, repository: str, image: ImageManifest) -> None:
     """ManifestBlobUnknown unless the repository holds all the image needs, with the sizes it says."""
     for need in image.needs:
         row = session.get(Holding, (repository, need.digest)) or (image.children and session.get(StoredManifest, (repository, need.digest)))

@@ -43,7 +43,7 @@ class Upload:
     def taken(self) -> Iterator[None]:
         """The upload for one request alone; UploadInvalid while another one has it."""
         if not self._busy.acquire(blocking=False):
-            raise UploadInvalid(f"upload {self.id} is served to another request at this moment; ask where it stands and go on from there")
+            raise UploadInvalid(f"upload {self.id} is served to another request at this moment; ask for its status and continue from there")
         try:
             yield
         finally:
@@ -84,7 +84,7 @@ class Upload:
         try:
             return fill(buffer)
         except OSError as e:
-            raise UploadInvalid(f"the connection broke: {e}; resume the upload from where it stands") from e
+            raise UploadInvalid(f"the connection broke: {e}; resume the upload from its last byte") from e
 
     def must_begin_at(self, begin: int) -> None:
         """RangeInvalid unless the upload stands there."""
@@ -116,7 +116,7 @@ class Upload:
 class Uploads:
     """All uploads under way, at most `most`. An upload's name ends with a mark of its repository, so that no other one can finish it.
 
-    `silence_s`: for so long a client may say nothing; who has said nothing for longer makes room when it is scarce.
+    `silence_s`: an upload that has received nothing for longer is removed when there are too many.
     """
 
     def __init__(self, blobs: Blobs, most: int, silence_s: float) -> None:
@@ -146,7 +146,7 @@ class Uploads:
         with self._lock:
             if not _ID.fullmatch(name) or not name.endswith(_mark(repository)) or not path.exists():
                 self._known.pop(name, None)
-                raise UploadUnknown(f"{repository!r} has no upload {name!r:.100}: it has ended or vanished; begin a new one")
+                raise UploadUnknown(f"{repository!r} has no upload {name!r:.100}: it has ended or expired; start a new one")
             return self._known.setdefault(name, Upload(path, self._blobs))
 
     def expire(self, before: float) -> int:
@@ -161,7 +161,7 @@ class Uploads:
         return sorted((_last_byte(path), path) for path in self._blobs.incoming.iterdir() if _ID.fullmatch(path.name))
 
     def _forget(self, path: Path) -> bool:
-        """Unless a request is just being served with it: nobody can take it between the look and the end of its file."""
+        """Unless a request is using it: no request can take it between this check and the removal of its file."""
         upload = self._known.setdefault(path.name, Upload(path, self._blobs))
         try:
             with upload.taken():

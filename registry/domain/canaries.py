@@ -1,4 +1,4 @@
-"""What is asked of a canary, and what nodes say of theirs: bodies of requests. Its course stands in updates.py."""
+"""Bodies of requests about canaries: the conditions of one, and what nodes report. The rules are in updates.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CanaryBody(BaseModel):
             raise ValueError(str(e)) from None
 
 
-class Measured(BaseModel):
+class MeasuredBody(BaseModel):
     """Counters of a node's canary since it began (udo_protocol.registry.canary.Measured)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

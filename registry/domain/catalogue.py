@@ -10,7 +10,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from registry.content.blobs import Blobs
-from registry.content.images import IMAGE_CONFIGS, Image, read_json
+from registry.content.images import IMAGE_CONFIGS, ImageManifest, read_json
 from registry.domain.audit import Caller, iso
 from registry.store.models import Deployment, Update, Version
 from udo_protocol.errors import Conflict, ManifestError, NotFound
@@ -68,7 +68,7 @@ def operators(session: Session) -> list[dict[str, Any]]:
     return [{"name": name, "latest": versions[0]["version"], "versions": versions} for name, versions in found.items()]
 
 
-def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: str, digest: str, image: Image) -> Version | None:
+def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: str, digest: str, image: ImageManifest) -> Version | None:
     """The new version of an image whose config is labelled as an operator; None for a plain image, or a version that is known.
 
     An operator's own repository has its name, and a tag there its version: anything else is refused. A repository with a

@@ -16,17 +16,17 @@ from sqlalchemy.orm import Session
 from registry.domain import audit, catalogue
 from registry.domain.audit import Caller, iso
 from registry.domain.presence import Presence
-from registry.store.models import Deployment, Epoch, GroupMap, NodeState, Update
+from registry.store.models import Deployment, Epoch, GroupMap, NodeState, Update, Version
 from registry.store.store import bump
-from udo_protocol.errors import Conflict, NotFound
+from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.formats.manifest import Name, OperatorLimits
 from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
-from udo_protocol.limits import MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_RETRIES, Limits
+from udo_protocol.limits import MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_RETRIES, MOST_SLOTS, SlotLimits
 from udo_protocol.state.dead_letters import DEAD_LETTER
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=1 << 20)]
-_LIMITS = {f.name for f in fields(Limits)} | set(OperatorLimits.model_fields)
+_LIMITS = {f.name for f in fields(SlotLimits)} | set(OperatorLimits.model_fields)
 # Spark keeps this many batches to go back to (spark.sql.streaming.minBatchesToRetain); older ones never return.
 EPOCHS_KEPT = 100
 
@@ -43,6 +43,14 @@ def require_files(files: dict[str, str]) -> None:
             raise ValueError(f"file {name!r}: expected its content in base64") from None
 
 
+class ScaleBody(BaseModel):
+    """Body of POST /api/v1/deployments/<name>/scale."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    slots: int = Field(ge=1, le=MOST_SLOTS)
+
+
 class NewDeployment(BaseModel):
     """Body of POST /api/v1/deployments."""
 
@@ -54,7 +62,7 @@ class NewDeployment(BaseModel):
     env: dict[EnvName, EnvValue] = {}
     secrets: dict[EnvName, EnvValue] = {}
     files: dict[str, str] = {}
-    slots: int = Field(default=1, ge=1, le=1)  # several slots come with elasticity
+    slots: int = Field(default=1, ge=1, le=MOST_SLOTS)  # on each node
     policy: Literal["fail", "dead-letter"] = "fail"
     limits: dict[str, float] = {}
 
@@ -89,8 +97,8 @@ def find(session: Session, name: str) -> Deployment:
 
 
 def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]:
-    """A deployment as anybody may see it: names of secrets and files, never what is in them. A node that is not live says nothing
-    about it: its state is `away`."""
+    """A deployment as shown without a token: names of secrets and files, never their values. On a node that is not live its state
+    is `away`."""
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
     away = {node: {"state": "away", "away_since": iso(since)} for node, since in there.away.items()}
@@ -124,6 +132,7 @@ def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deploy
     """Deploy (deployment, whether it is new). The same again is fine, and nodes that have refused it try again; another one under
     that name is a Conflict."""
     version = catalogue.find(session, new.operator, new.version)
+    _require_slots(new.name, version, new.slots)
     config = {n: getattr(new, n) for n in ("env", "secrets", "files", "slots", "policy", "limits")}
     if there := session.get(Deployment, new.name):
         if there.version_id == version.id and all(getattr(there, n) == value for n, value in config.items()):
@@ -134,7 +143,7 @@ def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deploy
         raise Conflict(
             f"deployment {new.name!r} exists ({there.version.name}@{there.version.version}, or with other settings): change its version "
             f"with: udo update {new.name} {version.version}, its variables, secrets and files with: udo update {new.name} --env, --secret, "
-            "--file or --unset; for other limits or another policy undeploy it first"
+            f"--file or --unset, its slots with: udo scale {new.name}; for other limits or another policy undeploy it first"
         )
     deployment = Deployment(
         name=new.name, version_id=version.id, version=version, previous=[], generation=bump(session), created_at=caller.now, **config
@@ -142,6 +151,25 @@ def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deploy
     session.add(deployment)
     audit.record(session, caller, "deploy", deployment=new.name, after=version.digest, detail=f"{version.name}@{version.version}")
     return deployment, True
+
+
+def scale(session: Session, caller: Caller, name: str, slots: int) -> Deployment:
+    """Let it have that many slots on each node; nodes that answered report again when they have them. Conflict while an update runs."""
+    deployment = find(session, name)
+    _require_slots(name, deployment.version, slots)
+    if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
+        raise Conflict(f"deployment {name!r} is being updated ({running.id}); scale it when that has ended")
+    if slots != deployment.slots:
+        audit.record(session, caller, "scale", deployment=name, detail=f"{deployment.slots} to {slots} slots")
+        deployment.slots, deployment.generation = slots, bump(session)
+        for state in session.scalars(select(NodeState).where(NodeState.deployment == name, NodeState.state == "answering")):
+            state.state = "scaling"
+    return deployment
+
+
+def _require_slots(name: str, version: Version, slots: int) -> None:
+    if slots > 1 and version.manifest.get("key"):
+        raise UsageError(f"deployment {name!r} keeps state per key, which lies in one slot: expected 1 slot, got {slots}")
 
 
 def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = False) -> None:

@@ -76,7 +76,7 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
 
 
 def describe(found: GroupMap) -> dict[str, Any]:
-    """A map as anybody may see it."""
+    """A map as shown without a token."""
     return {
         "session": found.session,
         "version": found.version,
@@ -125,5 +125,5 @@ def moved(session: Session) -> list[dict[str, Any]]:
 
 
 def forget(session: Session, before: float) -> None:
-    """Drop maps that were released before then and that nobody has asked for since."""
+    """Drop maps that were released before then and have not been claimed since."""
     session.execute(delete(GroupMap).where(GroupMap.node == "", GroupMap.at < before))

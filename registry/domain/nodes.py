@@ -1,4 +1,4 @@
-"""Nodes: who is there, what they shall do (read by long poll), what they say they did."""
+"""Nodes: which are there, their wanted state (read by long poll), and their reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from registry.domain import group_maps, updates
 from registry.domain.audit import iso
-from registry.domain.canaries import Measured
+from registry.domain.canaries import MeasuredBody
 from registry.domain.presence import Presence
 from registry.store.models import Deployment, Node, NodeState, Setting, Update, Version
 from udo_protocol.formats.manifest import Name
@@ -29,7 +29,7 @@ class Heartbeat(BaseModel):
     metrics_address: str = Field(default="", max_length=500)
 
 
-class Report(BaseModel):
+class ReportBody(BaseModel):
     """Body of POST /api/v1/nodes/<node>/report."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -43,7 +43,7 @@ class Report(BaseModel):
     phase: str | None = None
     at_ms: float | None = None
     error_code: str | None = Field(default=None, max_length=50)
-    measured: Measured | None = None  # of a canary, with phase `observed`
+    measured: MeasuredBody | None = None  # of a canary, with phase `observed`
 
 
 def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
@@ -52,7 +52,7 @@ def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
 
 
 def leave(session: Session, name: str, now: float) -> None:
-    """The node has stopped in good order: nobody waits for it any longer."""
+    """The node has stopped regularly: no update waits for it."""
     if node := session.get(Node, name):
         session.delete(node)
     for state in session.scalars(select(NodeState).where(NodeState.node == name)):
@@ -123,13 +123,13 @@ def wanted(session: Session) -> dict[str, Any]:
     }
 
 
-def report(session: Session, node: str, r: Report, now: float) -> None:
+def report(session: Session, node: str, r: ReportBody, now: float) -> None:
     """Take in what a node says; as a step of an update it may set the next phase going."""
     if r.update_id:
         # Nodes may name the phase of the plan they are in; then `state` tells the step.
         step = r.phase if r.phase not in (None, "prepare", "promote") else r.state
         if step == "observed":
-            return updates.observe(session, r.update_id, node, (r.measured or Measured()).model_dump(), now, r.detail)
+            return updates.observe(session, r.update_id, node, (r.measured or MeasuredBody()).model_dump(), now, r.detail)
         updates.step(session, r.update_id, node, step, r.detail, now, r.error_code or "")
         if step != "answering":
             return

@@ -1,4 +1,4 @@
-"""Which nodes are there, by their last sign of life: a heartbeat, or a long poll that began or ended."""
+"""Which nodes are live, by their last contact: a heartbeat, or a long poll that began or ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from registry.store.models import Node
 
 @dataclass(frozen=True)
 class Presence:
-    """Nodes that were heard of lately, and the others with the time of their last sign of life."""
+    """Live nodes, and the others with the time of their last contact."""
 
     live: list[str]
     away: dict[str, float]
@@ -30,14 +30,14 @@ def signs(session: Session, polled: Mapping[str, float]) -> dict[str, float]:
 
 
 def presence(session: Session, since: float, polled: Mapping[str, float]) -> Presence:
-    """Live is who was heard of at `since` or later."""
+    """A node is live if its last contact was at `since` or later."""
     seen = signs(session, polled)
     return Presence([n for n, at in seen.items() if at >= since], {n: at for n, at in seen.items() if at < since})
 
 
 def presumed(session: Session, started: float, now: float, live_s: float, polled: Mapping[str, float]) -> Presence:
-    """Whom an update waits for. A registry that has just started counts in the nodes that were live when its predecessor was last
-    heard: while there was no registry they could give it no sign."""
+    """The nodes that an update waits for. A registry that has just started includes those that were live at the last contact of its
+    predecessor with any node, since they could not report in between."""
     since = now - live_s
     if now < started + live_s:
         since = min(since, max(signs(session, polled).values(), default=now) - live_s)

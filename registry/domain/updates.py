@@ -40,7 +40,7 @@ def find(session: Session, update_id: str) -> Update:
     """The update of that id."""
     if update := session.get(Update, update_id):
         return update
-    raise NotFound(f"no update {update_id!r} (the last {UPDATES_KEPT} of each deployment are kept; older ones stand in the audit trail)")
+    raise NotFound(f"no update {update_id!r} (the last {UPDATES_KEPT} of each deployment are kept; older ones are in the audit trail)")
 
 
 def describe(session: Session, u: Update) -> dict[str, Any]:
@@ -79,14 +79,14 @@ def target(session: Session, deployment: Deployment, action: str, ref: str | Non
         if problems := update_refusals(*_manifests(deployment.version, new)):
             raise SchemaError(
                 f"update of {deployment.name!r} from {operator}@{deployment.version.version} to @{new.version} refused, running queries "
-                f"could not go on: {'; '.join(problems)}. Keep these columns, or deploy the new version under another name"
+                f"could not continue: {'; '.join(problems)}. Keep these columns, or deploy the new version under another name"
             )
         return new, ""
     former = [p for p in deployment.previous if ref in (None, p["version"], p["digest"])]
     if not former:
         known = ", ".join(p["version"] for p in deployment.previous) or "none"
         wished = f"former version {ref!r}" if ref else "former version"
-        raise NotFound(f"deployment {deployment.name!r} has no {wished} to go back to; former ones: {known}")
+        raise NotFound(f"deployment {deployment.name!r} has no {wished} to roll back to; former versions: {known}")
     new = catalogue.find(session, operator, former[0]["digest"])
     problems = call_misfits(*_manifests(deployment.version, new))
     return new, f"calls built for @{deployment.version.version} will not fit: {'; '.join(problems)}" if problems else ""
@@ -121,7 +121,7 @@ def start(
     old = deployment.version
     if not there.live:
         raise Conflict(
-            f"no node is live, so nobody could check or serve {old.name}@{new.version}: {name!r} stays at @{old.version}. Nodes known: "
+            f"no node is live, so no node could check or serve {old.name}@{new.version}: {name!r} stays at @{old.version}. Nodes known: "
             f"{there.named() or 'none'}. Start one (udo up, udo node), then try again; see: udo status"
         )
     config = configuration.changed(deployment, change)
@@ -232,7 +232,7 @@ def _tries(deployment: Deployment, canary: dict[str, Any]) -> str:
     if not _keyed(deployment):
         return f"{canary['percent']:g} % of the new lanes"
     groups = int(deployment.limits.get("key_groups", KEY_GROUPS))
-    return f"{len(share_of_groups(canary['percent'], groups))} of {groups} key groups, tried beside {deployment.version.version}"
+    return f"{len(share_of_groups(canary['percent'], groups))} of {groups} key groups, tested beside {deployment.version.version}"
 
 
 def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any], *, moves: bool) -> None:
@@ -242,7 +242,7 @@ def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any]
             "version does not, so there is nothing to compare. Use a diff before"
         )
     if not moves:
-        raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: there is nothing to try")
+        raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: nothing to update to")
 
 
 def _conditions(canary: dict[str, Any]) -> str:
@@ -290,7 +290,7 @@ def _judge(session: Session, update: Update, now: float, *, at_end: bool, hint: 
 
 def _roll_back(session: Session, update: Update, why: str, now: float) -> None:
     keyed = _keyed(deployments.find(session, update.deployment))
-    _move(session, update, "rolled_back", now, f"{why}. {update.from_version} {'goes on serving' if keyed else 'serves all new lanes'}")
+    _move(session, update, "rolled_back", now, f"{why}. {update.from_version} {'continues to serve' if keyed else 'serves all new lanes'}")
     bump(session)
     _outcome(session, update, now)
 
@@ -303,7 +303,7 @@ def drop(session: Session, node: str, why: str, now: float) -> None:
         if update is None or update.state not in UPDATE_OPEN:
             continue
         part.state = "gone"
-        _event(session, update, "gone", now, node=node, detail=f"node {node} {why}; the update goes on without it")
+        _event(session, update, "gone", now, node=node, detail=f"node {node} {why}; the update continues without it")
         advance(session, update, now)
 
 

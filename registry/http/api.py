@@ -108,6 +108,13 @@ def undeploy(name: str) -> Response:
     return reply({})
 
 
+@routes.post("/deployments/<name>/scale")
+def scale(name: str) -> Response:
+    s, wish = services(), body(deployments.ScaleBody)
+    with s.store.write() as session:
+        return reply(deployments.describe(session, deployments.scale(session, caller(), name, wish.slots), s.presence(session)))
+
+
 @routes.post("/deployments/<name>/epochs")
 def bind_epoch(name: str) -> Response:
     wish = body(EpochBody)
@@ -142,7 +149,7 @@ def start_update(name: str, action: str) -> Response:
     if action == "update" and wish.version is None:
         raise UsageError('update: expected the version to go to, as {"version": ...}')
     if action == "rollback" and wish.canary is not None:
-        raise UsageError("rollback: a canary belongs to an update; go back without one")
+        raise UsageError("rollback: a canary belongs to an update; roll back without one")
     if action == "rollback" and wish.config is not None:
         raise UsageError("rollback: variables, secrets and files stay as they are; change them by an update")
     canary = wish.canary.model_dump() if wish.canary else None
@@ -222,7 +229,7 @@ def wanted(node: str) -> Response:
 
 @routes.post("/nodes/<node>/report")
 def report(node: str) -> Response:
-    said = body(nodes.Report)
+    said = body(nodes.ReportBody)
     with services().store.write() as session:
         nodes.report(session, _checked(node), said, services().clock())
     return reply({})

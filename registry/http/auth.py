@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from udo_protocol.errors import Unauthorized, UsageError
 
-# What the token service gives to those who only read.
+# What the token service returns without a password.
 ANONYMOUS = "anonymous"
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def load_tokens(path: Path) -> tuple[str, ...]:
 def check(authorization: Authorization | None, tokens: tuple[str, ...]) -> None:
     """Raise Unauthorized unless a Bearer token, or the password of Basic, is one of `tokens`."""
     if authorization is None:
-        raise Unauthorized("this needs the write token: send 'Authorization: Bearer <token>' (it stands in the registry's token file)")
+        raise Unauthorized("this needs the write token: send 'Authorization: Bearer <token>' (it is in the registry's token file)")
     given = authorization.token if authorization.type == "bearer" else authorization.password if authorization.type == "basic" else None
     # A list, not a generator: the time must not tell which token was close.
     if not any([hmac.compare_digest((given or "").encode(), token.encode()) for token in tokens]):

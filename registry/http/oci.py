@@ -33,7 +33,7 @@ def mark(response: Response) -> Response:
 
 @routes.get("/")
 def base() -> Response:
-    """Says that this is a registry, and to whom has not said who they are, how to (those who only read may go on)."""
+    """Says that this is a registry, and, to a request without credentials, how to authenticate (reads do not need it)."""
     given = request.authorization
     if given is not None and given.token == auth.ANONYMOUS:
         return reply({})
@@ -43,7 +43,7 @@ def base() -> Response:
 
 @routes.get("/token")
 def token() -> Response:
-    """The token service of the Bearer challenge: the write token for who has it, else one that only reads."""
+    """The token service of the Bearer challenge: the write token in exchange for it as password, else a token that only reads."""
     given, said = request.authorization, auth.ANONYMOUS
     if given is not None:
         auth.check(given, services().tokens)
@@ -164,14 +164,14 @@ def begin_upload(name: str) -> Response:
         try:
             _append(upload)
             return _finish(name, upload, digest)
-        except BaseException:  # nobody knows its name, so nobody can resume it
+        except BaseException:  # the client does not know its name yet, so it cannot resume it
             upload.cancel()
             raise
 
 
 @routes.get("/<path:name>/blobs/uploads/<upload_id>")
 def upload_status(name: str, upload_id: str) -> Response:
-    """Where an upload stands."""
+    """The status of an upload."""
     return _standing(name, services().uploads.find(name, upload_id), 204)
 
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.gthread import ThreadWorker
 
-from registry.config import Config
+from registry.config import RegistrySettings
 from udo_protocol import supervised
 
 if TYPE_CHECKING:
     from flask import Flask
 
 
-class Worker(ThreadWorker):  # type: ignore[misc]
+class RegistryWorker(ThreadWorker):  # type: ignore[misc]
     """A thread worker that lets long polls, streams and idle connections go at once when it is told to stop."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -30,7 +30,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._let_go()
 
     def is_parent_alive(self) -> bool:
-        """The master was killed: whoever starts the registry again waits for this worker to be gone."""
+        """Whether the master lives; if it was killed, a restarted registry waits for this worker to end."""
         if super().is_parent_alive():
             return True
         self.alive = False
@@ -47,14 +47,14 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
 
 class _Application(BaseApplication):  # type: ignore[misc]
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RegistrySettings) -> None:
         self._config = config
         super().__init__()
 
     def load_config(self) -> None:
         settings: dict[str, Any] = {
             "bind": self._config.listen,
-            "worker_class": Worker,
+            "worker_class": RegistryWorker,
             "workers": 1,
             "threads": self._config.threads,
             "worker_connections": 4 * self._config.threads,
@@ -79,13 +79,13 @@ class _Application(BaseApplication):  # type: ignore[misc]
 
         return create_app(self._config)
 
-    def _ready(self, worker: Worker) -> None:
+    def _ready(self, worker: RegistryWorker) -> None:
         path = self._config.data / "address"
         temporary = path.with_suffix(".new")
         temporary.write_text(_address(worker.sockets[0].getsockname()) + "\n")
         os.replace(temporary, path)
 
-    def _leave(self, _server: object, worker: Worker) -> None:
+    def _leave(self, _server: object, worker: RegistryWorker) -> None:
         if application := worker.app.callable:
             application.extensions["registry"].store.close()
             # Taking down an interpreter full of Arrow and SQLAlchemy takes half a second and frees nothing that matters.
@@ -105,7 +105,7 @@ def _address(name: Any) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(config: Config) -> int:
+def serve(config: RegistrySettings) -> int:
     """Serve until SIGTERM, SIGINT or SIGQUIT; the exit code."""
     try:
         _Application(config).run()

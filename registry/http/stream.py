@@ -1,4 +1,4 @@
-"""An update's progress as server-sent events, and the clock that ends updates nobody answers."""
+"""An update's progress as server-sent events, and the clock that ends updates past their deadline."""
 
 from __future__ import annotations
 

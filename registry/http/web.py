@@ -1,4 +1,4 @@
-"""What all routes share: the services, who asks, request bodies checked, answers and errors as JSON.
+"""What all routes share: the services, the caller, validated request bodies, answers and errors as JSON.
 
 Errors are `{"error": {code, message, retry}}` with the codes of udo_protocol.errors, below /v2 in the form of the OCI
 distribution specification. Writes need the token, and so do a few reads.
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from registry.config import Config
+from registry.config import RegistrySettings
 from registry.content import repositories
 from registry.content.blobs import Blobs
 from registry.content.uploads import Uploads
@@ -50,7 +50,7 @@ STATUS: dict[type[UdoError], int] = {
 class Services:
     """What the routes work with; one per application."""
 
-    config: Config
+    config: RegistrySettings
     store: Store
     hub: Hub
     blobs: Blobs
@@ -99,7 +99,7 @@ def authorise() -> None:
 
 
 def on_error(e: Exception) -> Response:
-    """Any exception as its status and JSON; what nobody foresaw is logged and told without its text."""
+    """Any exception as its status and JSON; an unexpected error is logged and reported without its text."""
     if isinstance(e, UdoError):
         status = getattr(e, "status", None) or next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
         code, message, retry = e.code, str(e), e.retry
@@ -112,7 +112,7 @@ def on_error(e: Exception) -> Response:
         code, message, retry = "not_found" if status == 404 else "usage", f"{request.method} {request.path}: {e.description}", False
     else:
         current_app.logger.error("%s %s failed", request.method, request.path, exc_info=e)
-        status, code, message, retry = 500, "error", f"the registry failed inside ({type(e).__name__}); its log says where", False
+        status, code, message, retry = 500, "error", f"internal error of the registry ({type(e).__name__}); its log says where", False
     oci = request.path.startswith("/v2/")
     told = oci_errors.form(e, status, code, message, retry) if oci else {"error": {"code": code, "message": message, "retry": retry}}
     response = reply(told, status)
@@ -138,7 +138,7 @@ def reply(data: Any, status: int = 200) -> Response:
 
 
 def caller() -> Caller:
-    """Who asks, as far as one can tell."""
+    """The caller, as far as it is known."""
     given = request.headers.get("X-Udo-User") or (request.authorization and request.authorization.username) or ""
     who = "".join(c for c in given[:100] if c.isprintable()) or "unknown"
     return Caller(who, request.remote_addr or "local", services().clock())

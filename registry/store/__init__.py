@@ -1,1 +1,1 @@
-"""The database, and who is woken by a commit."""
+"""The database, and the notification of waiting requests after a commit."""

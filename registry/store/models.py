@@ -183,7 +183,7 @@ class GroupMap(Base):
     session: Mapped[str] = mapped_column(primary_key=True)
     version: Mapped[int]
     node: Mapped[str]  # empty: released, the next node that asks becomes the home
-    incarnation: Mapped[str]  # of that node's state server: without its disk, a node is somebody else
+    incarnation: Mapped[str]  # of that node's state server: after the loss of its disk, a node is a different one
     stored: Mapped[bool]  # has had a store since it began
     spread: Mapped[bool]  # other nodes have served it from its store: no node alone has all of its state
     at: Mapped[float]

@@ -1,7 +1,7 @@
-"""The database: engine, migrations, and the rule that one writer at a time commits and then wakes who waits.
+"""The database: engine, migrations, and the rule that one writer at a time commits and then wakes the waiting requests.
 
 SQLite runs with a write-ahead log and `synchronous=NORMAL`: a killed registry loses nothing, a power cut may lose the
-last commits but never the file. Commits about content are `durable`, on the disk before anybody is told or a file is
+last commits but never the file. Commits about content are `durable`, on the disk before a request is answered or a file is
 removed. One process serves a database, so the writer's lock is an ordinary lock.
 """
 
@@ -27,7 +27,7 @@ from udo_protocol.errors import UsageError
 def open_engine(url: str, *, durable: bool = False) -> Engine:
     """The engine of this database URL; with `durable` a commit is on the disk when it returns."""
     sqlite = url.startswith("sqlite")
-    # Values never stand in error texts, for they may be secrets.
+    # Error texts contain no values, for they may be secrets.
     try:
         engine = create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=not sqlite, hide_parameters=True)
     except (ArgumentError, ModuleNotFoundError) as e:

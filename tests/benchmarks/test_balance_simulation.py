@@ -9,7 +9,7 @@ from benchmarks.simulated import stories
 from benchmarks.simulated.engines import Phase, Setup, run, zipf_phases
 from elasticity.balance.dlb import dlb_h
 from elasticity.balance.splitting import PartialKeyGrouping
-from elasticity.balance.view import Limits
+from elasticity.balance.view import BalanceLimits
 
 SETUP = Setup(keys=16, events_divisor=8)
 
@@ -18,7 +18,7 @@ def test_the_busiest_engine_bounds_the_throughput() -> None:
     # given keys of which half go to one of four engines
     phase = Phase(np.array([0, 1, 0, 2, 0, 3]), 600, True)
     # when each engine can answer 30 events/s
-    out = run(SETUP, [phase], 4, None, None, Limits())
+    out = run(SETUP, [phase], 4, None, None, BalanceLimits())
     # then all together answer twice that, but for the queues that fill at first
     assert out.events == pytest.approx(600 * 60, rel=0.02)
     assert out.skewed_per_engine.tolist() == pytest.approx([out.events / 2, *[out.events / 6] * 3], rel=0.01)
@@ -26,7 +26,7 @@ def test_the_busiest_engine_bounds_the_throughput() -> None:
 
 def test_balancing_brings_what_the_hottest_key_allows_and_moving_costs() -> None:
     phase = Phase(np.array([0, 4, 0, 8, 1, 2]), 600, True)
-    kg, dlb = (run(SETUP, [phase], 4, policy, None, Limits()) for policy in (None, dlb_h))
+    kg, dlb = (run(SETUP, [phase], 4, policy, None, BalanceLimits()) for policy in (None, dlb_h))
     assert dlb.events / kg.events == pytest.approx(2, rel=0.05)
     assert sum(dlb.moved) >= 2
     assert 0 < dlb.events_moved <= sum(dlb.moved) * SETUP.stored_per_key / SETUP.events_divisor

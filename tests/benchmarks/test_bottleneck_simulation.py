@@ -7,12 +7,12 @@ import pytest
 
 from benchmarks.bottleneck import _judge
 from benchmarks.simulated.bottlenecks import KINDS, Episode, play
-from elasticity.bottleneck.signals import Slot
+from elasticity.bottleneck.signals import SlotSample
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_injected_operator_falls_behind_on_its_own_account(kind: str) -> None:
-    seen: list[list[list[Slot]]] = []
+    seen: list[list[list[SlotSample]]] = []
     episode = play(kind, np.random.default_rng(5), lambda t, operators: seen.append(operators))
     assert len(seen) == 60
     for operator, slots in enumerate(seen[-1]):

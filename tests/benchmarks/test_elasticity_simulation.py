@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated import chain, cluster
-from elasticity.scaling.model import Decision, Sample, plan
+from elasticity.scaling.model import Sample, ScalingDecision, plan
 
 
-def never(sample: Sample, memory: None, rng: random.Random) -> tuple[Decision, None]:
+def never(sample: Sample, memory: None, rng: random.Random) -> tuple[ScalingDecision, None]:
     """Changes nothing."""
-    return Decision(), None
+    return ScalingDecision(), None
 
 
-def always(sample: Sample, memory: None, rng: random.Random) -> tuple[Decision, None]:
+def always(sample: Sample, memory: None, rng: random.Random) -> tuple[ScalingDecision, None]:
     """Moves a replica in each round."""
     first = sample.operators[0]
-    return Decision((plan(sample, first, "migrate", 1, "", first.replicas[0].name, "n1"),)), None
+    return ScalingDecision((plan(sample, first, "migrate", 1, "", first.replicas[0].name, "n1"),)), None
 
 
 def play(policy: str, rate: float, cost: Any = chain.LIVE_MS) -> dict[str, Any]:

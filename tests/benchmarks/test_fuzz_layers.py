@@ -27,7 +27,7 @@ def test_a_seed_gives_the_same_layer_again() -> None:
 @pytest.mark.parametrize(
     ("said", "honest"),
     [
-        ({"refused": "it is cut off"}, True),
+        ({"refused": "it is truncated"}, True),
         ({"refused": "it is damaged: IndexError: list index out of range"}, False),
         ({"node": "No space left on device"}, False),
         ({"bytes": 1, "entries": 1}, False),

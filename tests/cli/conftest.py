@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from udo_protocol.node.api import Node
+from udo_protocol.node.api import NodeClient
 
 TIMEOUT_S = 120
 OPERATOR = """
@@ -136,7 +136,7 @@ def operator(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def visits(platform: Shell, tmp_path: Path) -> Iterator[Node]:
+def visits(platform: Shell, tmp_path: Path) -> Iterator[NodeClient]:
     """The node of a platform with the deployment `visits`."""
     from tests.support.visits import deployed
 

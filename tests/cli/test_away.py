@@ -19,7 +19,7 @@ from benchmarks.hostile_layers import HOSTILE
 from tests.cli.conftest import Shell
 from tests.conftest import wait_until
 from tests.support.asking import ask
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
 from udo_cli.main import cli
 from udo_protocol.node.api import connect_node
 from udo_protocol.registry.api import Registry
@@ -185,9 +185,9 @@ def test_a_refused_version_is_named_by_deploy_status_and_inspect(platform: Shell
     with Registry(url, token=token, user="tests") as api:
         pushed._push(api, "1", HOSTILE["negative_size"][1](), tmp_path / "layer")
     try:
-        assert why in platform("deploy", pushed.OPERATOR, code=Exit.REFUSED).err
+        assert why in platform("deploy", pushed.OPERATOR, code=ExitCode.REFUSED).err
         status = platform("status", code=None)
-        assert f"{pushed.OPERATOR} is refused on node" in status.err and why in status.err and status.code == Exit.OPERATOR
+        assert f"{pushed.OPERATOR} is refused on node" in status.err and why in status.err and status.code == ExitCode.OPERATOR
         assert why in platform("inspect", pushed.OPERATOR).out
     finally:
         platform("undeploy", pushed.OPERATOR)

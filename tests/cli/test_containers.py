@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Done, Shell
 from tests.conftest import require
 from tests.support.docker_daemon import Daemon
 from udo_interface import connect
@@ -76,6 +78,91 @@ def test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other(
     node("update", "t", "4")  # as the image it is
     assert ask(node, "t", 1) == 10_001
     assert "udo-" in docker("ps", "--filter=label=dev.udo.instance")
+
+
+# What the package form of it would be given and denied; which event makes it fail how.
+TRIED = """
+import os, socket, time
+from udo_runtime import Operator
+
+def attempt(what):
+    try:
+        what()
+    except OSError:
+        return 0
+    return 1
+
+class Run(Operator):
+    def process(self, event, ctx):
+        print("seen", event["a"])
+        if event["a"] == 13:
+            raise ValueError("unlucky")
+        if event["a"] == 99:
+            time.sleep(60)
+        host = ("127.0.0.1", int(os.environ["PORT"]))
+        reached = attempt(lambda: open("/etc/x", "w")) + attempt(lambda: socket.create_connection(host, 1))
+        yield {"b": event["a"] + int(os.environ["PLUS"]) + 1_000_000 * reached}
+"""
+
+
+@pytest.fixture
+def image(docker: Daemon, base: str) -> Iterator[Callable[[Path, str], str]]:
+    """Builds a whole image of one module, by the name it had as a package; it is removed at the end."""
+    built = []
+
+    def build(folder: Path, module: str) -> str:
+        entry = f"ENV UDO_PYTHONPATH=/opt/own:/opt/udo/runtime\nCOPY {module}.py /opt/own/{module}.py"
+        (folder / "Dockerfile").write_text(f"FROM {base}\n{entry}\n")
+        built.append(f"{module}:tried")
+        docker("build", "--quiet", "--network=none", f"--tag={built[-1]}", str(folder))
+        return built[-1]
+
+    def known() -> set[str]:
+        return set(docker("images", "--format", "{{.ID}} {{.Repository}} {{.Digest}}").splitlines())
+
+    before = known()
+    yield build
+    for name in built:
+        docker("rmi", name)
+    assert known() == before, "what the node pulled is given back"
+
+
+def test_a_whole_image_is_tried_with_the_answers_errors_and_limits_of_production(
+    udo: Shell, docker: Daemon, image: Callable[[Path, str], str], operator: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = operator(source=TRIED)
+    manifest = (folder / "operator.toml").read_text()
+    (folder / "operator.toml").write_text(manifest.replace("op:run", "op:Run"))
+    reference = image(folder, "op")
+
+    def tried(*events: int, code: int = 0) -> Done:
+        (tmp_path / "e.json").write_text(json.dumps([{"a": a} for a in events]))
+        options = ("--image", reference, "--events", tmp_path / "e.json", "--env", "PLUS=100", "--batch-rows", "2")
+        with socket.create_server(("127.0.0.1", 0)) as host:
+            port = f"PORT={host.getsockname()[1]}"
+            return udo("test", folder, *options, "--env", port, code=code, **docker.environment)
+
+    good = tried(1, 2, 3)
+    assert [json.loads(line)["b"] for line in good.out.splitlines()] == [101, 102, 103], "no file was written, nothing on the host reached"
+    assert "3 events, 3 answers" in good.err and "seen 3" in good.err
+
+    failed = tried(1, 13, code=6).err
+    for part in ("ValueError: unlucky", 'The offending event: {"a": 13}', 'raise ValueError("unlucky")'):
+        assert part in failed
+    assert "did not answer a frame within 2 s" in tried(99, code=6).err
+    assert docker.left() == []
+    assert "belong to --replay" in udo("test", folder, "--image", reference, "--pdb", code=2).err
+
+
+def test_a_keyed_whole_image_gets_its_events_as_one_micro_batch_and_its_timers_fire(
+    udo: Shell, docker: Daemon, image: Callable[[Path, str], str], tmp_path: Path
+) -> None:
+    example = Path(__file__).parents[2] / "examples" / "operators" / "card_testing"
+    folder = Path(shutil.copytree(example, tmp_path / "card_testing"))
+    reference = image(folder, "card_testing")
+    as_package = udo("test", folder, "--json").json["answers"]
+    as_image = udo("test", folder, "--image", reference, "--json", **docker.environment).json["answers"]
+    assert as_image == as_package and {a["kind"] for a in as_image} == {"alert", "quiet"}
 
 
 def test_a_node_without_the_runtime_base_pulls_it_from_the_registry(

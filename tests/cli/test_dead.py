@@ -96,8 +96,8 @@ def test_nothing_is_dropped_before_its_answer_is_written(platform: Shell, picky:
 
 
 def test_dropping_asks_and_undeploying_says_what_would_be_lost(platform: Shell, picky: str) -> None:
-    assert "say --yes" in platform("dead", "drop", "picky", "--all", code=2).err
-    assert "or say --all" in platform("dead", "drop", "picky", code=2).err
+    assert "use --yes" in platform("dead", "drop", "picky", "--all", code=2).err
+    assert "or --all" in platform("dead", "drop", "picky", code=2).err
     assert platform("dead", "drop", "picky", ids(platform)[0], "--json").json == {"deployment": "picky", "dropped": 1}
     refused = platform("undeploy", "picky", code=4)
     assert "3 dead letters on node" in refused.err
@@ -133,7 +133,7 @@ def test_letters_of_a_keyed_operator_take_part_in_the_next_micro_batch(platform:
     assert [(d["keyed"], d["session"], d["epoch"], d["replay"]) for d in platform("dead", "ls", "counts", "--json").json] == [
         (True, "s", 0, "")
     ] * 2
-    assert "goes to the query" in platform("dead", "replay", "counts", "--all", "-o", tmp_path / "x.json", code=2).err
+    assert "go to the query" in platform("dead", "replay", "counts", "--all", "-o", tmp_path / "x.json", code=2).err
     platform("update", "counts", "2")
     assert "2 dead letters wait for the next micro-batch" in platform("dead", "replay", "counts", "--all").out
     assert "(waiting) ValueError" in platform("dead", "ls").out

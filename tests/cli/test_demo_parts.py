@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from udo_cli.demo import generator, plan, source
-from udo_cli.demo.verify import Verdict, verify
+from udo_cli.demo.verify import Verification, verify
 from udo_protocol.errors import NotFound, SchemaError, UsageError
 
 
@@ -131,7 +131,7 @@ def sink(folder: Path, parts: list[list[tuple[int, str]]], uncommitted: list[tup
     return folder
 
 
-def count(folder: Path, parts: list[list[tuple[int, str]]], rows: int = 6) -> Verdict:
+def count(folder: Path, parts: list[list[tuple[int, str]]], rows: int = 6) -> Verification:
     return verify(sink(folder, parts), np.arange(rows) < 3)
 
 

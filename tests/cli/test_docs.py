@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Shell
 from udo_cli.exits import MEANING
 from udo_cli.main import COMMANDS
-from udo_cli.settings import Settings
+from udo_cli.settings import CliSettings
 from udo_protocol.formats.manifest import Manifest, OperatorLimits, parse
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,7 +55,7 @@ def test_every_field_of_the_manifest_is_explained() -> None:
 def test_every_command_setting_and_exit_code_is_in_the_guide() -> None:
     for name in COMMANDS:
         assert f"udo {name}" in CLI
-    for name in Settings.model_fields:
+    for name in CliSettings.model_fields:
         assert f"UDO_{name.upper()}" in CLI
     for code, meaning in MEANING.items():
         assert f"| {code.value} | {meaning.partition(' (')[0]}" in CLI

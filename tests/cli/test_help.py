@@ -9,7 +9,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from udo_cli.exits import MEANING, Exit, exit_for
+from udo_cli.exits import MEANING, ExitCode, exit_for
 from udo_cli.main import COMMANDS, cli
 from udo_protocol import errors
 
@@ -34,7 +34,7 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command_ends_with_examples(name: str) -> None:
     shown = CliRunner().invoke(cli, [name, "--help"])
-    assert shown.exit_code == Exit.OK
+    assert shown.exit_code == ExitCode.OK
     _, _, examples = shown.output.partition("Examples:")
     assert f"udo {name}" in examples
 
@@ -47,14 +47,14 @@ def test_help_names_every_command_and_exit_code() -> None:
 
 def test_a_mistyped_command_gets_the_near_one() -> None:
     shown = CliRunner().invoke(cli, ["depoly"])
-    assert shown.exit_code == Exit.USAGE
+    assert shown.exit_code == ExitCode.USAGE
     assert "deploy" in shown.output
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script_that_calls_back(shell: str) -> None:
     shown = CliRunner().invoke(cli, ["completion", shell])
-    assert shown.exit_code == Exit.OK
+    assert shown.exit_code == ExitCode.OK
     assert "_UDO_COMPLETE" in shown.output
 
 
@@ -68,16 +68,16 @@ def test_completion_completes_commands() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (errors.NotFound, Exit.NOT_FOUND),
-        (errors.Conflict, Exit.REFUSED),
-        (errors.SchemaError, Exit.REFUSED),
-        (errors.ManifestError, Exit.USAGE),
-        (errors.Unavailable, Exit.UNAVAILABLE),
-        (errors.WaitTimeout, Exit.UNAVAILABLE),
-        (errors.OperatorError, Exit.OPERATOR),
-        (errors.Unauthorized, Exit.UNAUTHORIZED),
-        (errors.ProtocolError, Exit.INTERNAL),
+        (errors.NotFound, ExitCode.NOT_FOUND),
+        (errors.Conflict, ExitCode.REFUSED),
+        (errors.SchemaError, ExitCode.REFUSED),
+        (errors.ManifestError, ExitCode.USAGE),
+        (errors.Unavailable, ExitCode.UNAVAILABLE),
+        (errors.WaitTimeout, ExitCode.UNAVAILABLE),
+        (errors.OperatorError, ExitCode.OPERATOR),
+        (errors.Unauthorized, ExitCode.UNAUTHORIZED),
+        (errors.ProtocolError, ExitCode.INTERNAL),
     ],
 )
-def test_every_kind_of_error_has_its_exit_code(error: type[errors.UdoError], code: Exit) -> None:
+def test_every_kind_of_error_has_its_exit_code(error: type[errors.UdoError], code: ExitCode) -> None:
     assert exit_for(error("x")) is code

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Shell
 from tests.support.visits import MANIFEST, ONE, TWO, run, sessions, show, write
-from udo_protocol.node.api import Node
+from udo_protocol.node.api import NodeClient
 
 NEXT = """
 from udo_runtime import Operator
@@ -28,7 +28,7 @@ def following(folder: Path, version: str, migrates_from: str = "[0]", bad: int =
     return folder
 
 
-def test_a_new_state_version_is_tried_then_updated_to_and_state_goes_on(platform: Shell, visits: Node, tmp_path: Path) -> None:
+def test_a_new_state_version_is_tried_then_updated_to_and_state_goes_on(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     checked = platform("push", following(tmp_path / "good", "2"), "--check", "visits")
     assert "3 keys migrate from state version 0 to 1" in checked.err
     assert run(visits, TWO, 0, [5, 5]) == [1, 2]
@@ -50,13 +50,13 @@ def test_a_new_state_version_is_tried_then_updated_to_and_state_goes_on(platform
     assert run(visits, ONE, 4, [1]) == [5]
     platform("state", "drop", "visits", TWO, "--yes", "--force")
     late = platform("rollback", "visits", code=4)
-    assert "state of version 1 lies on the state server, and the operator reads 0" in late.err
+    assert "state of version 1 is on the state server, and the operator reads 0" in late.err
     assert run(visits, ONE, 5, [1]) == [6]
     assert set(sessions(platform)) == {ONE}
 
 
 def test_state_that_an_update_has_not_migrated_yet_is_shown_as_it_is_stored_with_its_version(
-    platform: Shell, visits: Node, tmp_path: Path
+    platform: Shell, visits: NodeClient, tmp_path: Path
 ) -> None:
     platform("push", following(tmp_path / "good", "2"))
     platform("update", "visits", "2")
@@ -68,7 +68,7 @@ def test_state_that_an_update_has_not_migrated_yet_is_shown_as_it_is_stored_with
     assert (len(one["state"]["seen"]), "state_version" in one) == (3, False)
 
 
-def test_state_that_does_not_migrate_is_told_before_the_push_and_by_the_update(platform: Shell, visits: Node, tmp_path: Path) -> None:
+def test_state_that_does_not_migrate_is_told_before_the_push_and_by_the_update(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     bad = following(tmp_path / "bad", "3", bad=2)
     refused = platform("push", bad, "--check", "visits", code=6)
     assert "nobody has seen that" in refused.err
@@ -81,7 +81,9 @@ def test_state_that_does_not_migrate_is_told_before_the_push_and_by_the_update(p
     assert show(platform, ONE)[1] == 3
 
 
-def test_a_version_that_does_not_migrate_from_the_present_one_is_refused_at_once(platform: Shell, visits: Node, tmp_path: Path) -> None:
+def test_a_version_that_does_not_migrate_from_the_present_one_is_refused_at_once(
+    platform: Shell, visits: NodeClient, tmp_path: Path
+) -> None:
     other = following(tmp_path / "other", "4", migrates_from="[7]")
     assert "migrates from 7" in platform("push", other, "--check", "visits", code=4).err
     platform("push", other)

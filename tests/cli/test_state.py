@@ -15,11 +15,11 @@ from tests.support.visits import ONE, TWO, run, sessions, show, write
 from udo_cli import state_file
 from udo_cli.state_text import entries
 from udo_protocol.errors import StateElsewhere, UsageError
-from udo_protocol.node.api import Node, connect_node
+from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
 
 
-def test_a_session_is_listed_and_shown(platform: Shell, visits: Node) -> None:
+def test_a_session_is_listed_and_shown(platform: Shell, visits: NodeClient) -> None:
     [one] = sessions(platform).values()
     assert (one["session"], one["last_epoch"], one["keys"], one["run"], one["lanes"]) == (ONE, 1, 3, 1, 0)
     text = platform("state", "ls").out
@@ -62,14 +62,16 @@ def test_a_key_that_waits_for_a_timer_and_has_no_state_is_counted_and_shown(plat
     platform("undeploy", "reminders", "--drop-state")
 
 
-def test_names_that_do_not_exist_are_answered_with_those_that_do(platform: Shell, visits: Node) -> None:
+def test_names_that_do_not_exist_are_answered_with_those_that_do(platform: Shell, visits: NodeClient) -> None:
     assert ONE in platform("state", "show", "visits", "nobody", code=3).err
     assert "no key 99" in platform("state", "show", "visits", ONE, "--key", "99", code=3).err
     assert "no deployment" in platform("state", "ls", "nothing", code=3).err
     assert "there is no file" in platform("state", "import", "none.state", "visits", TWO, code=2).err
 
 
-def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_name(platform: Shell, visits: Node, tmp_path: Path) -> None:
+def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_name(
+    platform: Shell, visits: NodeClient, tmp_path: Path
+) -> None:
     file = tmp_path / "visits.state"
     platform("state", "export", "visits", ONE, file)
     platform("state", "import", file, "visits", "again")
@@ -86,7 +88,7 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
     under_way.lane.close()
     under_way.close()
 
-    assert "goes on with epoch 2" in platform("state", "import", file, "visits", "copy").out
+    assert "continues with epoch 2" in platform("state", "import", file, "visits", "copy").out
     assert show(platform, "copy") == {1: 2, 2: 1, 7: 1}
     assert run(visits, "copy", 2, [1, 2]) == [3, 2]
     assert platform("state", "import", file, "visits", "copy", code=4).err.count("in use") == 1
@@ -95,7 +97,7 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
     assert run(visits, "fresh", 0, [1, 4]) == [3, 1]
 
 
-def test_state_of_another_version_is_refused(platform: Shell, visits: Node, tmp_path: Path) -> None:
+def test_state_of_another_version_is_refused(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     file = tmp_path / "visits.state"
     platform("state", "export", "visits", ONE, file)
     platform("push", write(tmp_path / "next", "2", state_version=1))
@@ -104,7 +106,7 @@ def test_state_of_another_version_is_refused(platform: Shell, visits: Node, tmp_
     platform("undeploy", "next")
 
 
-def test_a_damaged_file_is_refused(platform: Shell, visits: Node, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     file = tmp_path / "visits.state"
     platform("state", "export", "visits", ONE, file)
     whole = file.read_bytes()
@@ -114,11 +116,11 @@ def test_a_damaged_file_is_refused(platform: Shell, visits: Node, tmp_path: Path
     with pytest.raises(UsageError, match="damaged|cut off"):
         state_file.check(file)
     file.write_text("{}")
-    assert "no file of `udo state export`" in platform("state", "import", file, "visits", TWO, code=2).err
+    assert "not a file of `udo state export`" in platform("state", "import", file, "visits", TWO, code=2).err
 
 
-def test_a_drop_is_refused_while_in_use_and_asks_before_it_acts(platform: Shell, visits: Node) -> None:
-    assert "say --yes" in platform("state", "drop", "visits", ONE, code=2).err
+def test_a_drop_is_refused_while_in_use_and_asks_before_it_acts(platform: Shell, visits: NodeClient) -> None:
+    assert "use --yes" in platform("state", "drop", "visits", ONE, code=2).err
     refused = platform("state", "drop", "visits", ONE, "--yes", code=4)
     assert "a task used it" in refused.err
     assert "--force" in refused.err
@@ -127,14 +129,14 @@ def test_a_drop_is_refused_while_in_use_and_asks_before_it_acts(platform: Shell,
     assert run(visits, ONE, 0, [1], run="r2") == [1]
 
 
-def test_undeploying_says_what_state_would_be_lost(platform: Shell, visits: Node) -> None:
+def test_undeploying_says_what_state_would_be_lost(platform: Shell, visits: NodeClient) -> None:
     refused = platform("undeploy", "visits", code=4)
     assert "1 sessions with 3 keys" in refused.err
     assert "--drop-state" in refused.err
     platform("undeploy", "visits", "--drop-state")
 
 
-def test_a_home_that_is_released_gives_its_state_up(platform: Shell, visits: Node) -> None:
+def test_a_home_that_is_released_gives_its_state_up(platform: Shell, visits: NodeClient) -> None:
     name = connect_node(platform.home / "node" / "node.sock").status().node
     assert f"node {name}, the home of session {ONE}" in platform("state", "release", "visits", "1111", code=4).err
     assert "there are: 11111111" in platform("state", "release", "visits", "9", code=3).err
@@ -146,7 +148,7 @@ def test_a_home_that_is_released_gives_its_state_up(platform: Shell, visits: Nod
     assert run(visits, TWO, 0, [1]) == [1]
 
 
-def test_deploying_a_keyed_operator_on_several_nodes_says_that_a_session_has_one(platform: Shell, visits: Node) -> None:
+def test_deploying_a_keyed_operator_on_several_nodes_says_that_a_session_has_one(platform: Shell, visits: NodeClient) -> None:
     home = platform.home / "registry"
     with Registry((home / "address").read_text().strip(), (home / "token").read_text().strip()) as api:
         api.heartbeat("elsewhere")
@@ -175,7 +177,7 @@ def test_times_bytes_and_composite_keys_have_a_text_form() -> None:
 
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     values = {pack(["a", 7]): pack({"t": at, "b": b"\x01", "m": {1: 2}}), PACKED_TIMERS: pack({"t": {pack(["a", 7]): [1_000_000]}})}
-    settled = state_file.Settled(3, 0, True, values, {})
+    settled = state_file.EndedGroup(3, 0, True, values, {})
     [entry] = entries([settled], '["a", 7]')
     assert entry["key"] == ["a", 7]
     assert entry["state"] == {"t": "2030-01-01T00:00:00+00:00", "b": "01", "m": {"1": 2}}

@@ -89,7 +89,7 @@ def test_a_diff_says_what_differs_writes_it_and_changes_nothing(platform: Shell,
 
 
 def test_a_diff_without_events_and_one_that_is_interrupted_have_their_own_exit_codes(platform: Shell, deployed: str) -> None:
-    assert "was compared with nothing" in platform("update", deployed, "2", "--diff", "--for", "500ms", code=10).out
+    assert "nothing was compared" in platform("update", deployed, "2", "--diff", "--for", "500ms", code=10).out
     command = platform.command("update", deployed, "2", "--diff", "--for", "1h")
     diff = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=platform.environment())
     try:
@@ -168,22 +168,24 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
     update = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=platform.environment())
     try:
         shown = lambda: [s["canary"] for s in platform("status", "--json").json["node"]["slots"] if s["deployment"] == name]  # noqa: E731
-        wait_until(lambda: any("128 of 128 key groups tried by 2, which serves nobody" in s for s in shown()), 60, "the canary to begin")
+        wait_until(
+            lambda: any("128 of 128 key groups tested by 2, which answers no query" in s for s in shown()), 60, "the canary to begin"
+        )
         status = platform("status").out
-        assert f"{name}: canary of 2: " in status and f"{name}: canary: 128 of 128 key groups tried by 2, which serves nobody" in status
+        assert f"{name}: canary of 2: " in status and f"{name}: canary: 128 of 128 key groups tested by 2, which answers no query" in status
         assert platform("inspect", name, "--json").json["update"]["state"] == "canary"
         assert run() == [2, 2]
         out, _ = update.communicate(timeout=60)
     finally:
         update.kill()
         update.communicate()
-    assert update.returncode == 8 and "different>0 holds" in out and "1 goes on serving" in out, out
+    assert update.returncode == 8 and "different>0 holds" in out and "1 continues to serve" in out, out
     assert run() == [3, 3]
 
     with ThreadPoolExecutor(1) as beside:
         words = ("update", name, "3", "--canary", "100%", "--for", "4s", "--min-events", "2", "--rollback-if", "different>0", "--json")
         passed = beside.submit(platform, *words)
-        wait_until(lambda: any("key groups tried by 3" in s for s in shown()) or passed.done(), 60, "the canary to begin")
+        wait_until(lambda: any("key groups tested by 3" in s for s in shown()) or passed.done(), 60, "the canary to begin")
         assert run() == [4, 4]
         assert passed.result(60).json["outcome"] == "done"
     assert run() == [5, 5]
@@ -195,12 +197,12 @@ def test_what_makes_no_sense_is_told_before_anything_is_asked(platform: Shell) -
     for words, why in (
         (("--diff", "--canary", "10%"), "choose one"),
         (("--for", "1x", "--diff"), "expected a time such as"),
-        (("--for", "5s"), "only with --canary or --diff"),
+        (("--for", "5s"), "only be used with --canary or --diff"),
         (("--canary", "0%"), "above 0%"),
         (("--canary", "5%", "--rollback-if", "error>1"), "there is no measure 'error'"),
-        (("--rollback-if", "errors>0"), "only with --canary"),
-        (("--min-events", "5"), "only with --canary"),
-        (("-o", "x.jsonl"), "only with --diff"),
+        (("--rollback-if", "errors>0"), "only be used with --canary"),
+        (("--min-events", "5"), "only be used with --canary"),
+        (("-o", "x.jsonl"), "only be used with --diff"),
         (("--diff", "-o", "x.txt"), ".jsonl or .parquet"),
     ):
         assert why in platform("update", "nobody", "2", *words, code=2).err

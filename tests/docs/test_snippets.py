@@ -27,8 +27,6 @@ export UDO_QUEUE_PASSWORD="$(python -c "import json; print(json.load(open('$UDO_
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What cannot run as it stands: (document, reason) -> the test that does the same.
 NOT_RUN = {
-    ("docs/docker.md", "takes an image of your own"): "cli/test_containers.py::"
-    "test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other",
     ("docs/docker.md", "takes the ports of a whole cluster"): "cli/test_compose.py::"
     "test_a_job_on_the_standalone_cluster_calls_an_operator_in_a_container",
     ("docs/first_steps.md", "the tests run inside such an environment"): "packaging/test_wheel.py::"

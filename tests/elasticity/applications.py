@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticity.scaling.model import Kind, Node, Operator, Plan, Replica, Sample
+from elasticity.scaling.model import Host, Kind, OperatorSample, Plan, Replica, Sample
 
 COSTS: dict[Kind, float] = {"scale_out": 50.0, "migrate": 50.0, "scale_in": 50.0}
 
@@ -16,18 +16,20 @@ def replica(name: str = "r0", use: float | None = 0.6, **more: Any) -> Replica:
     return Replica(name, use=use, **figures)
 
 
-def operator(name: str = "op", uses: tuple[float | None, ...] = (0.6,), upstream: str = "", most: int = 1_000, **more: Any) -> Operator:
+def operator(
+    name: str = "op", uses: tuple[float | None, ...] = (0.6,), upstream: str = "", most: int = 1_000, **more: Any
+) -> OperatorSample:
     """One replica for each use."""
     replicas = tuple(replica(f"{name}-{i}", use, **more) for i, use in enumerate(uses))
-    return Operator(name, replicas, (upstream,) if upstream else (), most)
+    return OperatorSample(name, replicas, (upstream,) if upstream else (), most)
 
 
-def node(name: str = "n0", use: float = 0.3, room: int = 4, **delays_ms: float) -> Node:
+def node(name: str = "n0", use: float = 0.3, room: int = 4, **delays_ms: float) -> Host:
     """A host with its neighbours."""
-    return Node(name, use, room, delays_ms)
+    return Host(name, use, room, delays_ms)
 
 
-def sample(*operators: Operator, at_s: float = 0.0, nodes: tuple[Node, ...] = (), response_ms: float | None = 50.0) -> Sample:
+def sample(*operators: OperatorSample, at_s: float = 0.0, nodes: tuple[Host, ...] = (), response_ms: float | None = 50.0) -> Sample:
     """An application; without nodes, one with room and a neighbour with room."""
     return Sample(at_s, operators, nodes or (node(n1=1.0), node("n1", n0=1.0)), response_ms, COSTS)
 

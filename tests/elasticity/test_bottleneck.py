@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticity.bottleneck import fuzzy
-from elasticity.bottleneck.detector import Patience, Step, Watch, step
-from elasticity.bottleneck.signals import Slot, inputs
+from elasticity.bottleneck.detector import Hysteresis, OperatorHistory, Step, step
+from elasticity.bottleneck.signals import SlotSample, inputs
 from udo_protocol.errors import UsageError
 
 MODEL = fuzzy.shipped()
 TEXT = (fuzzy.files("elasticity.bottleneck") / "rules.toml").read_text("utf-8")
 POINTS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 60))
-EASY = Slot(cpu=0.1, memory=0.2, busy=0.1, blocked=0, arrivals=10, answers=10, backlog=0)
+EASY = SlotSample(cpu=0.1, memory=0.2, busy=0.1, blocked=0, arrivals=10, answers=10, backlog=0)
 
 
 def load(use: float, memory: float, queue: float) -> float:
@@ -123,7 +123,7 @@ def test_the_slot_that_is_worst_off_decides() -> None:
 
 def test_a_queue_is_judged_by_the_work_in_it_and_by_where_it_is_going() -> None:
     # given 100 events/s when busy all the time: 500 events are 5 s of work, and 20 more each second 2 s more in 10 s
-    slot = Slot(cpu=1, memory=0, busy=1, blocked=0, arrivals=120, answers=100, backlog=500)
+    slot = SlotSample(cpu=1, memory=0, busy=1, blocked=0, arrivals=120, answers=100, backlog=500)
     assert (inputs([slot]) or {})["queue"] == pytest.approx(7)
     # when answers have no room downstream half of the time, half of it is not this operator's
     assert (inputs([replace(slot, blocked=0.5)]) or {})["queue"] == pytest.approx(3.5)
@@ -131,8 +131,8 @@ def test_a_queue_is_judged_by_the_work_in_it_and_by_where_it_is_going() -> None:
     assert (inputs([replace(slot, answers=0)]) or {})["queue"] == float("inf")
 
 
-def steps(loads: list[float | None], patience: Patience) -> list[Step]:
-    watch, taken = Watch(), []
+def steps(loads: list[float | None], patience: Hysteresis) -> list[Step]:
+    watch, taken = OperatorHistory(), []
     for x in loads:
         watch, what = step(watch, x, MODEL.thresholds, patience)
         taken.append(what)
@@ -140,7 +140,7 @@ def steps(loads: list[float | None], patience: Patience) -> list[Step]:
 
 
 def test_it_prepares_takes_over_stops_and_scales_in() -> None:
-    p = Patience(confirm=1, calm=3, settle=0)
+    p = Hysteresis(confirm=1, calm=3, settle=0)
     assert steps([50, 65, 70, 80], p) == ["none", "prepare", "none", "take_over"]
     assert steps([65, 58, 54], p) == ["prepare", "none", "stop_prepared"]  # 58 lies within the band below 60
     assert steps([10, 10, 10, 10], p) == ["none", "none", "scale_in", "none"]
@@ -148,16 +148,16 @@ def test_it_prepares_takes_over_stops_and_scales_in() -> None:
 
 
 def test_a_single_reading_is_no_reason_for_a_step() -> None:
-    assert set(steps([50, 90, 50, 90, 50, 10, 50] * 5, Patience())) == {"none"}
+    assert set(steps([50, 90, 50, 90, 50, 10, 50] * 5, Hysteresis())) == {"none"}
 
 
 def test_what_was_not_measured_is_no_reason_to_scale_in_or_out() -> None:
-    assert set(steps([10, 10, None] * 20, Patience(calm=3))) == {"none"}
-    assert set(steps([None] * 100, Patience())) == {"none"}
+    assert set(steps([10, 10, None] * 20, Hysteresis(calm=3))) == {"none"}
+    assert set(steps([None] * 100, Hysteresis())) == {"none"}
 
 
 def test_a_load_that_oscillates_does_not_make_it_flap() -> None:
     # given a load that falls to idle and rises to overload every five minutes, in 10 s intervals
     day = ([90.0] * 30 + [10.0] * 29) * 24
-    taken = [s for s in steps(day, Patience(calm=30)) if s != "none"]
+    taken = [s for s in steps(day, Hysteresis(calm=30)) if s != "none"]
     assert "scale_in" not in taken

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from elasticity.scaling.ds2 import Memory, ds2, true_rate
-from elasticity.scaling.model import Operator, Plan
+from elasticity.scaling.ds2 import Ds2Memory, ds2, true_rate
+from elasticity.scaling.model import OperatorSample, Plan
 from tests.elasticity.applications import kinds, operator, replica, sample
 
 RNG = random.Random(1)
 
 
-def granted(*operators: Operator, memory: Memory | None = None) -> list[tuple[str, str, int]]:
+def granted(*operators: OperatorSample, memory: Ds2Memory | None = None) -> list[tuple[str, str, int]]:
     return kinds(ds2(sample(*operators), memory, RNG)[0].granted)
 
 
@@ -29,21 +29,21 @@ def test_the_replica_with_the_most_arrivals_bounds_the_others() -> None:
 
 
 def test_an_operator_grows_no_further_than_what_those_behind_it_can_take() -> None:
-    first = Operator("first", (replica(use=1.0, arrivals=300.0),))
+    first = OperatorSample("first", (replica(use=1.0, arrivals=300.0),))
     last = operator("last", (0.5, 0.5), upstream="first", most=2)
     assert granted(first, last) == [("first", "scale_out", 4)]  # 200 / 60, not 300 / 60
 
 
 def test_a_chain_is_scaled_at_once_through_its_selectivities() -> None:
     # given 300 events/s into one replica that answers 100 of them; it passes on two for each, to one that answers 50 when busy
-    first = Operator("first", (replica(use=1.0, arrivals=300.0, outputs=200.0),))
-    second = Operator("second", (replica(use=1.0, answers=50.0, arrivals=200.0),), ("first",))
+    first = OperatorSample("first", (replica(use=1.0, arrivals=300.0, outputs=200.0),))
+    second = OperatorSample("second", (replica(use=1.0, answers=50.0, arrivals=200.0),), ("first",))
     # then 300 / (100 · 0.6) and 600 / (50 · 0.6), although the second saw only 200
     assert granted(first, second) == [("first", "scale_out", 5), ("second", "scale_out", 20)]
 
 
 def test_one_step_is_enough_and_then_nothing_changes() -> None:
-    five = Operator("op", tuple(replica(f"r{i}", use=0.6) for i in range(5)))
+    five = OperatorSample("op", tuple(replica(f"r{i}", use=0.6) for i in range(5)))
     assert granted(five) == []
 
 
@@ -69,10 +69,10 @@ def test_scaling_out_that_brings_nothing_is_not_repeated() -> None:
     decision, memory = ds2(sample(operator(uses=(1.0,), arrivals=300.0)), None, RNG)
     assert kinds(decision.granted) == [("op", "scale_out", 5)]
     # when five replicas together answer no more than the one did
-    same = Operator("op", tuple(replica(f"r{i}", use=1.0, answers=20.0, arrivals=60.0) for i in range(5)))
+    same = OperatorSample("op", tuple(replica(f"r{i}", use=1.0, answers=20.0, arrivals=60.0) for i in range(5)))
     decision, memory = ds2(sample(same, at_s=60), memory, RNG)
     assert not decision.granted
-    assert decision.declined[0][1] == "scaling out was of no use lately"
+    assert decision.declined[0][1] == "scaling out has not helped recently"
     # then it is tried again after half an hour
     assert ds2(replace(sample(same), at_s=3600), memory, RNG)[0].granted
     assert isinstance(decision.declined[0][0], Plan)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from elasticity.scaling.edf import Bucket, Memory, accept_all, application_manager, edf, near, operator_manager
+from elasticity.scaling.edf import Bucket, EdfMemory, accept_all, application_manager, edf, near, operator_manager
 from elasticity.scaling.model import Plan
 from tests.elasticity.applications import COSTS, kinds, node, operator, sample
 
@@ -126,7 +126,7 @@ def test_with_idle_tokens_replicas_are_given_back_although_the_response_time_is_
 
 
 def test_memory_is_never_changed_in_place() -> None:
-    before = Memory(Bucket(tokens=1))
+    before = EdfMemory(Bucket(tokens=1))
     edf(sample(operator(uses=(0.9,)), response_ms=500), before, rng())
-    assert before == Memory(Bucket(tokens=1))
+    assert before == EdfMemory(Bucket(tokens=1))
     assert set(COSTS) == {"scale_out", "migrate", "scale_in"}

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.simulated import chain
 from elasticity import policies
 from elasticity.scaling.ds2 import ds2
-from elasticity.scaling.model import Operator, Sample
+from elasticity.scaling.model import OperatorSample, Sample
 from tests.elasticity.applications import kinds, operator, replica, sample
 
 # With a token for everything: what is under test is the proposals.
@@ -50,7 +50,7 @@ def test_a_mean_over_replicas_does_not_hide_a_skewed_one(policy: str) -> None:  
 def test_figures_that_are_missing_are_no_load_of_zero(policy: str) -> None:  # FLINK-39925
     lost = operator(uses=(0.05, None, 0.05))
     assert over_hours(policy, sample(lost)) == set()
-    assert over_hours(policy, sample(Operator("op", ()))) == set()
+    assert over_hours(policy, sample(OperatorSample("op", ()))) == set()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -77,8 +77,8 @@ def test_an_operator_that_works_all_the_time_is_not_scaled_in_when_output_before
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nothing_grows_in_front_of_a_bottleneck_that_cannot(policy: str) -> None:  # FLINK-31215
-    first = Operator("first", (replica(use=0.97, arrivals=300.0, backlog=800.0),))
-    last = Operator("last", (replica(use=1.0, arrivals=97.0, backlog=900.0),), ("first",), max_replicas=1)
+    first = OperatorSample("first", (replica(use=0.97, arrivals=300.0, backlog=800.0),))
+    last = OperatorSample("last", (replica(use=1.0, arrivals=97.0, backlog=900.0),), ("first",), max_replicas=1)
     assert ("first", "scale_out") not in over_hours(policy, sample(first, last))
     # and it does where the bottleneck can
     assert ("first", "scale_out") in over_hours(policy, sample(first, replace(last, replicas=(replica(use=0.5),))))
@@ -86,8 +86,8 @@ def test_nothing_grows_in_front_of_a_bottleneck_that_cannot(policy: str) -> None
 
 def test_scaling_out_is_judged_by_the_replicas_it_was_granted() -> None:  # FLINK-39743
     # given twenty replicas that are asked for far more than they can answer, and that may become 21
-    def of(n: int, each: float) -> Operator:
-        return Operator("op", tuple(replica(f"r{i}", 1.0, arrivals=each) for i in range(n)), max_replicas=21)
+    def of(n: int, each: float) -> OperatorSample:
+        return OperatorSample("op", tuple(replica(f"r{i}", 1.0, arrivals=each) for i in range(n)), max_replicas=21)
 
     decision, memory = ds2(sample(of(20, 500.0)), None, random.Random(1))
     assert kinds(decision.granted) == [("op", "scale_out", 21)]

@@ -64,7 +64,7 @@ MUTATIONS = {
         "udo_interface/test_keyed.py::test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_does_not_run_not_at_all",
     ),
     "network-for-all": Mutation(
-        "node_manager/instances/opting.py",
+        "node_manager/instances/network_access.py",
         "if e not in allowed]",
         "if e == allowed]",
         "node_manager/test_network.py::test_an_operator_that_asks_for_what_the_node_does_not_allow_is_refused_with_what_to_do",
@@ -103,7 +103,7 @@ MUTATIONS = {
         "node_manager/test_durability.py::test_an_acknowledged_epoch_was_synced_to_the_disk_and_survives_the_kill_of_both_servers",
     ),
     "window-never-closes": Mutation(
-        "node_manager/slots/going_back.py",
+        "node_manager/slots/state_rollback.py",
         '"until": time.time() + window_s}',
         '"until": time.time() + 1e6 * window_s}',
         "node_manager/test_going_back.py::test_when_the_rollback_window_has_passed_nothing_is_kept_and_the_former_version_is_refused",

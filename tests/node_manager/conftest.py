@@ -22,12 +22,12 @@ import pytest
 
 from node_manager.manager import Manager
 from node_manager.servers.binaries import find_server
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from tests.conftest import patience, require, wait_until
 from udo_protocol.errors import UdoError, Unavailable
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.schema import from_ipc, schema_id
-from udo_protocol.node.api import Node, connect_node
+from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import DATA, Frame, Header, encode
 from udo_protocol.queue.lane_end import LaneEnd, Push
@@ -77,7 +77,7 @@ def put_image(
 class Lane:
     """A caller of a deployment: pushes batches of one column `a`, collects answers."""
 
-    def __init__(self, node: Node, deployment: str, lane: str = "test", **options: Any) -> None:
+    def __init__(self, node: NodeClient, deployment: str, lane: str = "test", **options: Any) -> None:
         reply = node.open_lane(deployment, lane, **options)
         self.reply = reply
         self.input = from_ipc(reply.input_schema)
@@ -179,7 +179,7 @@ class Daemon:
         return sum(record["state"] == "loading" for record in self.records())
 
     def processes(self) -> list[psutil.Process]:
-        """All processes that belong to this home: servers, warden, instances."""
+        """All processes that belong to this home: servers, watchdog, instances."""
         found = []
         for p in psutil.process_iter(["cmdline", "cwd", "status"]):
             words = [*(p.info["cmdline"] or []), p.info["cwd"] or ""]
@@ -227,7 +227,7 @@ def daemon(home_daemon: Daemon) -> Daemon:
 @pytest.fixture
 def manager(home: Path) -> Iterator[Manager]:
     """A node manager within this process; whatever the test did, nothing of it is left running."""
-    made = Manager(Settings(home, "n"))
+    made = Manager(NodeSettings(home, "n"))
     made.lock_home()
     made.start()
     try:

@@ -19,7 +19,7 @@ import pytest
 
 from node_manager.servers import access
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.support.attempt import Attempt
@@ -58,7 +58,7 @@ class Node:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     home = tmp_path_factory.mktemp("h")
-    settings = Settings(home, "n")
+    settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node_manager.servers import append_only
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from udo_protocol.errors import Unavailable
 
 GARBAGE = b"\x00\xff garbage *3\r\n$3\r\nS"
@@ -21,7 +21,7 @@ GARBAGE = b"\x00\xff garbage *3\r\n$3\r\nS"
 @contextlib.contextmanager
 def servers(home: Path, *, cut_state: bool = False) -> Iterator[Servers]:
     """Both servers of a node, which end with the block."""
-    wanted = Settings(home, "n1", cut_state=cut_state)
+    wanted = NodeSettings(home, "n1", cut_state=cut_state)
     wanted.prepare()
     running = Servers(wanted, lambda _: None)
     try:
@@ -57,7 +57,7 @@ def test_garbage_behind_the_last_write_is_cut_off_and_a_copy_kept(home: Path, wr
         assert values(running) == [b"one", b"two", b"three"]
         told = running.remark("state")
     assert f"{written} was unreadable from byte {len(whole)} on: the last {len(GARBAGE)} bytes were cut off" in told
-    assert "no whole write among them" in told
+    assert "no complete write among them" in told
     (copy,) = written.parent.glob("*.unreadable")
     assert copy.read_bytes() == whole + GARBAGE and str(copy) in told
     with servers(home) as running:  # told as long as the copy is there

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from node_manager.servers import access
 from node_manager.servers.binaries import Role
-from node_manager.trials.comparing import _findings
+from node_manager.trials.mirrors import _findings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import LaneExpired, OperatorError, SlotBroken, UdoError

@@ -119,7 +119,7 @@ def test_a_canary_that_holds_serves_nobody_and_is_promoted_with_the_state_carrie
     assert keyed.run(1, 2, 3) == [1, 1, 1]
     canary = keyed.canary("errors>0", "different>0", "p99_ms>5000", for_s=4, min_events=6)
     [slot] = keyed.c.node.api.status().slots
-    assert (slot.version, slot.pinned, slot.diff) == ("1", "", "") and "128 of 128 key groups tried by 2" in slot.canary
+    assert (slot.version, slot.pinned, slot.diff) == ("1", "", "") and "128 of 128 key groups tested by 2" in slot.canary
 
     assert keyed.run(1, 2, 3) == [2, 2, 2]
     assert keyed.run(1, 1, 4) == [3, 4, 1]
@@ -150,7 +150,7 @@ def test_a_canary_is_rolled_back_with_the_reason_and_no_answer_is_touched(keyed:
     if key:
         assert keyed.run(1, key, key) == [2, 1, 2]
     last = canary.end()
-    assert last["phase"] == "rolled_back" and why in last["detail"] and "1 goes on serving" in last["detail"], last
+    assert last["phase"] == "rolled_back" and why in last["detail"] and "1 continues to serve" in last["detail"], last
     assert keyed.run(1, 2) == [3 if key else 2, 1]
     assert keyed.c.client.deployment("d")["version"] == "1"
 

@@ -227,7 +227,7 @@ def test_a_dropped_letter_does_not_come_back_with_the_version_that_made_it(daemo
     updated = Updated(daemon)
     assert updated.run([1, 13, 17]) == [2, 1]
     assert updated.letters() == [(0, 13), (1, 17)]
-    with pytest.raises(Conflict, match="can still go back"):
+    with pytest.raises(Conflict, match="can still be rolled back"):
         daemon.api.replay_dead_letters("d", everything=True)
     assert daemon.api.drop_dead_letters("d", everything=True) == 2
     assert updated.rollback().phase == "done"
@@ -257,7 +257,7 @@ def test_a_rollback_to_a_version_that_fails_on_what_was_answered_is_refused_with
     assert updated.run([1, 13]) == [2, 1]
     refused = updated.rollback()
     assert refused.phase == "failed"
-    assert "t@1 fails on what has been answered since the update, in epoch 1 of session s" in refused.detail
+    assert "t@1 fails on events that have been answered since the update, in epoch 1 of session s" in refused.detail
     assert "ValueError: unlucky" in refused.detail
     assert updated.run([1, 13]) == [3, 2]
     assert daemon.slot().version == "2"

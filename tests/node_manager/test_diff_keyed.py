@@ -156,4 +156,4 @@ def test_a_diff_and_an_open_rollback_window_together_leave_half_of_the_log_to_pr
     assert (report["outcome"], report["frames"], report["missed"]) == ("equal", 3 * epoch, 0)
     refused = list(daemon.api.update("w", "w1", former))[-1]
     assert refused.phase == "failed"
-    assert "too late to go back" in refused.detail
+    assert "too late to roll back" in refused.detail

@@ -9,7 +9,7 @@ import docker as sdk
 import pytest
 from docker.models.containers import Container
 
-from node_manager.servers.warden import HOME_LABEL
+from node_manager.servers.watchdog import HOME_LABEL
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.attempt import Attempt
@@ -258,7 +258,7 @@ def test_without_its_manager_a_hung_container_is_removed_after_the_grace(
     home_daemon.kill()
 
     wait_until(lambda: not docker.left(), 30, "all containers to be gone")
-    wait_until(lambda: home_daemon.processes() == [], 20, "servers and warden to stop")
+    wait_until(lambda: home_daemon.processes() == [], 20, "servers and watchdog to stop")
     caller.conn.close()
 
 

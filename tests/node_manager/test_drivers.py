@@ -20,7 +20,7 @@ from node_manager.drivers.docker import DockerDriver
 from node_manager.drivers.fake import FakeDriver
 from node_manager.drivers.process import ProcessDriver
 from node_manager.instances import runtime_base
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from tests.conftest import require, wait_until
 from tests.support.docker_daemon import Daemon
 from udo_protocol import supervised
@@ -74,7 +74,7 @@ def _python(program: str, argument: str = "") -> tuple[str, ...]:
 def _docker(request: pytest.FixtureRequest, home: Path) -> Bench:
     """Of a home of its own, as every node manager has one."""
     daemon: Daemon = request.getfixturevalue("docker")
-    settings = Settings(home, "n1", runtime_image=request.getfixturevalue("runtime_image"))
+    settings = NodeSettings(home, "n1", runtime_image=request.getfixturevalue("runtime_image"))
     settings.prepare()
     request.getfixturevalue("monkeypatch").setenv("DOCKER_HOST", daemon.host)
     return Bench(lambda: DockerDriver(settings), _contained, settings.instances)
@@ -86,7 +86,7 @@ def _contained(program: str, argument: str = "") -> tuple[str, ...]:
 
 def _sandboxed(tmp_path: Path, kind: type) -> Bench:
     """Processes in a sandbox, under a settled home as the node manager has one."""
-    settings = Settings(tmp_path / "h", "n1")
+    settings = NodeSettings(tmp_path / "h", "n1")
     settings.prepare()
     box, remark = sandbox.find(settings.sockets, runtime_base.build(settings.runtime_base))
     if not isinstance(box, kind):

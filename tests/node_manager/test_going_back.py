@@ -16,14 +16,14 @@ from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
 from node_manager.rpc.service import RpcServer
 from node_manager.servers import access
-from node_manager.slots import going_back
+from node_manager.slots import state_rollback
 from tests.conftest import Servers, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
 from udo_protocol.errors import Conflict, UdoError
-from udo_protocol.node.api import Node, connect_node
+from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.state import rewinding
 
 PREFIX = "udo:d:0:"
@@ -39,10 +39,10 @@ def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_
     state, queue = servers.state(), servers.queue()
     rewinding.keep(state, queue, PREFIX, {"digest": "former"}, 60_000)
     instance.died(Exit(code=137))
-    with pytest.raises(Conflict, match="d@1 cannot come back: .* ended: .*137(.|\n)*out of memory"):
-        going_back.await_rewound(state, PREFIX, instance)
+    with pytest.raises(Conflict, match="d@1 was not promoted: .* ended: .*137(.|\n)*out of memory"):
+        state_rollback.await_rewound(state, PREFIX, instance)
     rewinding.forget(state, queue, PREFIX)
-    going_back.await_rewound(state, PREFIX, instance)  # it died later, with the state its own: who replaces it loads that
+    state_rollback.await_rewound(state, PREFIX, instance)  # it died later, with the state its own: who replaces it loads that
 
 
 def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers, instance: Instance) -> None:
@@ -50,17 +50,17 @@ def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers
     state, queue = servers.state(), servers.queue()
     rewinding.keep(state, queue, PREFIX, {"digest": "former", "until": time.time() + 60}, 60_000)
     instance.record["digest"] = "former"
-    assert going_back.remaining_s(state, PREFIX, instance) is None
+    assert state_rollback.remaining_s(state, PREFIX, instance) is None
     instance.record["follow"] = ""
-    assert going_back.remaining_s(state, PREFIX, instance) == 0.0
+    assert state_rollback.remaining_s(state, PREFIX, instance) == 0.0
     instance.record["digest"] = "newer"
-    assert 50 < (going_back.remaining_s(state, PREFIX, instance) or 0) <= 60
+    assert 50 < (state_rollback.remaining_s(state, PREFIX, instance) or 0) <= 60
     rewinding.forget(state, queue, PREFIX)
-    assert going_back.remaining_s(state, PREFIX, instance) is None
+    assert state_rollback.remaining_s(state, PREFIX, instance) is None
 
 
 @pytest.fixture
-def api(manager: Manager) -> Iterator[Node]:
+def api(manager: Manager) -> Iterator[NodeClient]:
     """The manager's own door."""
     server = RpcServer(manager)
     server.start()
@@ -70,7 +70,7 @@ def api(manager: Manager) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("when", ["prepared", "promoted"])
-def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager: Manager, api: Node, when: str) -> None:
+def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager: Manager, api: NodeClient, when: str) -> None:
     """Who comes back is loaded once more then, and nobody says any more that it goes back: what lies there does."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
@@ -101,7 +101,7 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
     assert [s.version for s in api.status().slots] == ["1"]
 
 
-def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_goes_on(manager: Manager, api: Node) -> None:  # noqa: F811
+def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_goes_on(manager: Manager, api: NodeClient) -> None:  # noqa: F811
     """The rollback window ends with the queue server: the log since the update was in its memory alone. It is said, nothing is lost."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
@@ -118,7 +118,7 @@ def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_
     os.kill(lost.pid, signal.SIGKILL)
     wait_until(lambda: any(s.role == "queue" and s.pid not in (0, lost.pid) for s in api.status().servers), 30, "another queue server")
     wait_until(lambda: any(s.state == "answering" or s.pid for s in api.status().slots), 30, "another owner")
-    with pytest.raises(UdoError, match="the queue server was lost since the update, and the input with it: it is too late to go back"):
+    with pytest.raises(UdoError, match="the queue server was lost since the update, and the input with it: it is too late to roll back"):
         manager.updates.change("d", "1", one, {}, 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["2"]

@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node_manager.servers import warden
+from node_manager.servers import watchdog
 from node_manager.servers.embedded import ROLES, Servers
-from node_manager.settings import Settings
-from node_manager.slots.watching import LOOK_MOST_S, Watch
+from node_manager.settings import NodeSettings
+from node_manager.slots.watching import LOOK_MOST_S, SlotWatch
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from udo_cli.commands import status
@@ -87,9 +87,9 @@ def test_servers_that_hang_are_seen_in_the_status_and_waited_for(hasty: Daemon, 
     status._node(address)  # what it imports takes longer than the hang
     caller, before = lane_of(hasty), {role: server(hasty, role) for role in ROLES}
     with stopped(*(pid for pid, *_ in before.values())):
-        wait_until(lambda: all("does not answer since" in server(hasty, role)[2] for role in ROLES), 20, "the servers' trouble")
+        wait_until(lambda: all("has not answered for" in server(hasty, role)[2] for role in ROLES), 20, "the servers' trouble")
         found = status._node(address)
-    assert f"queue server (pid {before['queue'][0]}) does not answer since" in "\n".join(status._silent(found))
+    assert f"queue server (pid {before['queue'][0]}) has not answered for" in "\n".join(status._silent(found))
     assert caller.ask(1) == 2
     assert lane_of(hasty).ask(1) == 2
     wait_until(lambda: all(server(hasty, role) == before[role] for role in ROLES), 20, "the end of the trouble")
@@ -141,7 +141,7 @@ def test_a_manager_that_meets_a_hanging_server_waits_for_it(hasty: Daemon, lane_
 
 
 def test_a_manager_that_meets_a_server_it_cannot_reach_ends_it_before_it_starts_another(home: Path) -> None:
-    settings = Settings(home, "n", heartbeat_grace_ms=2000)
+    settings = NodeSettings(home, "n", heartbeat_grace_ms=2000)
     settings.prepare()
     first, second = Servers(settings, lambda role: None), Servers(settings, lambda role: None)
     try:
@@ -160,7 +160,7 @@ def test_no_two_servers_run_on_one_directory(home: Path, monkeypatch: pytest.Mon
     from node_manager.servers import embedded
 
     monkeypatch.setattr(embedded, "_FREE_S", 0.1)
-    settings = Settings(home, "n")
+    settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     try:
@@ -172,20 +172,20 @@ def test_no_two_servers_run_on_one_directory(home: Path, monkeypatch: pytest.Mon
 
 
 def test_the_watchdog_ends_a_server_that_hangs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warden, "INTERVAL_S", 0.02)
-    monkeypatch.setattr(warden, "REPLY_S", 0.2)
-    monkeypatch.setattr(warden, "TERM_S", 0.2)
-    settings = Settings(home, "n")
+    monkeypatch.setattr(watchdog, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(watchdog, "REPLY_S", 0.2)
+    monkeypatch.setattr(watchdog, "TERM_S", 0.2)
+    settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     servers.start()
     pids = [s.process.pid for s in servers.running()]
     servers._stopping.set()
-    watchdog = servers._warden()
-    assert watchdog is not None
-    os.kill(watchdog.pid, signal.SIGKILL)
+    running = servers._watchdog()
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
     with stopped(*pids):
-        warden.main(home, 0.5)
+        watchdog.main(home, 0.5)
         wait_until(lambda: not any(psutil.pid_exists(p) for p in pids), 10, "the end of both")
     assert list(home.rglob("*.sock")) == []
 
@@ -193,7 +193,7 @@ def test_the_watchdog_ends_a_server_that_hangs(home: Path, monkeypatch: pytest.M
 def test_an_operator_is_not_blamed_for_time_in_which_nobody_could_answer_or_look(monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.FakeClock()
     monkeypatch.setattr(clock, "SystemClock", lambda: now)
-    watch, waiting = Watch("p"), SlotStats(base=1, emitted=7, owner=1, depth_frames=1, retained_bytes=1, lanes=1)
+    watch, waiting = SlotWatch("p"), SlotStats(base=1, emitted=7, owner=1, depth_frames=1, retained_bytes=1, lanes=1)
 
     def after(seconds: float, *, able: bool = True, owner_since: float = 1.0) -> float:
         now.sleep(seconds)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from node_manager.homes import Asked, Homes
+from node_manager.homes import Homes, SessionRequest
 from node_manager.servers import access
 from node_manager.servers.binaries import find_server
 from tests.conftest import Servers, require, wait_until
@@ -167,10 +167,10 @@ def test_without_a_registry_a_new_session_is_not_begun_and_the_error_says_why(se
 
         release = claim
 
-    asked, state = Asked("d", "q", epoch=0), servers.state()
+    asked, state = SessionRequest("d", "q", epoch=0), servers.state()
     for maps, why in (
         (Away(), "only the registry knows whether its state lies elsewhere: the registry at"),
-        (None, "follows no registry now"),
+        (None, "which has no registry"),
     ):
         with pytest.raises(Unavailable, match=f"session q of 'd' .epoch 0. is new on node n, .*{why}"):
             Homes("n", maps, servers.state).require(state, "udo:d:0:", asked)

@@ -14,7 +14,7 @@ import pytest
 
 from node_manager.images.images import Images
 from node_manager.instances import runtime_base
-from node_manager.instances.instances import Config
+from node_manager.instances.instances import InstanceConfig
 from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
 from udo_protocol.formats.manifest import Manifest
 
@@ -124,7 +124,7 @@ def test_the_runtime_base_links_only_what_an_operator_may_see(tmp_path: Path) ->
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "log", ""])
 def test_a_deployments_files_stay_inside_the_instances_directory(path: str) -> None:
     with pytest.raises(UsageError, match="relative path"):
-        Config.parse({"files": {path: ""}})
+        InstanceConfig.parse({"files": {path: ""}})
 
 
 def test_of_unused_images_the_latest_are_kept_and_the_others_named_for_the_driver_to_forget(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_deployment_keeps_the_number_of_key_groups_that_it_began_with(home_dae
         Attempt.at_node(home_daemon.api, "d", "s", 2, 2)
     with pytest.raises(Conflict, match="has 1000 key groups on node n1, chosen at its first start; expected the same, got 128"):
         home_daemon.api.deploy("d", "t", "1", digest, limits(128), 30_000)
-    with pytest.raises(SchemaError, match=r"lies in 128 key groups; the deployment has 1000: .* --key-groups 128"):
+    with pytest.raises(SchemaError, match=r"is in 128 key groups; the deployment has 1000: .* --key-groups 128"):
         imported(home_daemon, "other", {1: 1}, 3)
     assert imported(home_daemon, "other", {1: 1}, 3, key_groups=MANY).groups > 0
     assert Attempt.at_node(home_daemon.api, "d", "other", 4, 3, groups=range(MANY), key_groups=MANY).run([1]) == [2]

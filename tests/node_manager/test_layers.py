@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from benchmarks.hostile_layers import CODE, HOSTILE, OPERATOR, file, header, link, packed
-from node_manager.images.unpack import Limits, require_space, unpack
+from node_manager.images.unpack import UnpackLimits, require_space, unpack
 from tests.conftest import wait_until
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack
 from udo_protocol.errors import Refused, Unavailable
 
-SMALL = Limits(bytes=1 << 20, entries=100, cpu_s=60)
+SMALL = UnpackLimits(bytes=1 << 20, entries=100, cpu_s=60)
 # As much as there is to unpack in a time nobody waits for: gzip members without content.
 ENDLESS = gzip.compress(b"", mtime=0) * 500_000
 LARGE = packed([file(f"{CODE}/op.py", bytes(900_000))])
@@ -38,7 +38,7 @@ def tree(directory: Path) -> dict[str, tuple[int, bytes] | str]:
     return found
 
 
-def unpacked(tmp_path: Path, blob: bytes, limits: Limits | None = None) -> Path:
+def unpacked(tmp_path: Path, blob: bytes, limits: UnpackLimits | None = None) -> Path:
     """The folder it was unpacked to."""
     (tmp_path / "layer").write_bytes(blob)
     into = tmp_path / "draft" / "code"
@@ -102,15 +102,15 @@ def test_a_hostile_layer_is_refused_with_its_reason_and_leaves_nothing_outside(t
     ("layer", "why"),
     [
         (packed([OPERATOR])[:-9], "damaged"),
-        (gzip.compress(OPERATOR), "cut off"),
-        (gzip.compress(OPERATOR + bytes(512)), "cut off"),
+        (gzip.compress(OPERATOR), "truncated"),
+        (gzip.compress(OPERATOR + bytes(512)), "truncated"),
         (packed([OPERATOR]) + b"more", "Not a gzipped file"),
         (packed([OPERATOR, bytes(512), OPERATOR]), "one empty block"),
-        (packed([OPERATOR, bytes(1024), OPERATOR]), "something follows"),
+        (packed([OPERATOR, bytes(1024), OPERATOR]), "data follows"),
         (packed([b"x" * 512]), "octal"),
         (b"no gzip", "Not a gzipped file"),
         (packed([file("etc/passwd")]), "only paths below"),
-        (packed([file(f"/{CODE}/op.py")]), "no path inside"),
+        (packed([file(f"/{CODE}/op.py")]), "not a path inside"),
         (packed([file("opt/udo/deps/op.py")]), "only paths below"),
         (packed([file(f"{CODE}/\xe9".encode("latin-1"))]), "not UTF-8"),
         (packed([link(f"{CODE}/a", "/etc/passwd")]), "leads out"),
@@ -134,11 +134,11 @@ def test_what_is_no_layer_in_every_point_is_refused(tmp_path: Path, layer: bytes
 @pytest.mark.parametrize(
     ("limits", "blob", "why"),
     [
-        (Limits(bytes=1 << 20, entries=100, cpu_s=1), ENDLESS, "1 s of processor time"),
-        (Limits(bytes=1 << 20, entries=100, cpu_s=60, memory_bytes=1 << 20), LARGE, "more than 1 MiB of memory"),
+        (UnpackLimits(bytes=1 << 20, entries=100, cpu_s=1), ENDLESS, "1 s of processor time"),
+        (UnpackLimits(bytes=1 << 20, entries=100, cpu_s=60, memory_bytes=1 << 20), LARGE, "more than 1 MiB of memory"),
     ],
 )
-def test_a_layer_that_takes_too_much_time_or_memory_is_refused(tmp_path: Path, limits: Limits, blob: bytes, why: str) -> None:
+def test_a_layer_that_takes_too_much_time_or_memory_is_refused(tmp_path: Path, limits: UnpackLimits, blob: bytes, why: str) -> None:
     with pytest.raises(Refused, match=why):
         unpacked(tmp_path, blob, limits)
 

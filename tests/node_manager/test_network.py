@@ -144,14 +144,14 @@ def test_an_operator_that_asks_for_what_the_node_does_not_allow_is_refused_with_
     daemon = home_daemon.start("--allow-network=api.example.org:443")
     with pytest.raises(Refused) as e:
         daemon.deploy(ASK.format(places=[]), network=["api.example.org:443", "db.example.org:5432"])
-    why = "t@1 asks for the network (network in operator.toml): db.example.org:5432. Node n1 allows api.example.org:443; start it with "
+    why = "t@1 requests network access (network in operator.toml): db.example.org:5432. Node n1 allows api.example.org:443; start it with "
     assert why + "--allow-network db.example.org:5432" in str(e.value)
     assert why in daemon.slot().last_error
 
 
 def test_a_driver_that_opens_no_single_endpoint_says_so() -> None:
     from node_manager.drivers.base import Capabilities
-    from node_manager.instances.opting import require_allowed
+    from node_manager.instances.network_access import require_allowed
 
     manifest = parse(
         {"name": "t", "version": "1", "entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}, "network": ["a:1"]}, "test"

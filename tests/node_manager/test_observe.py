@@ -183,7 +183,7 @@ def test_an_idle_node_costs_almost_nothing(daemon: Daemon, lane: Open) -> None:
     wait_until(lambda: time.monotonic() > until, 10, "measurement")
     used = (spent() - start) / (time.monotonic() - begun)
 
-    # Manager, two servers, warden, owner and warm instance together; a core is 1.0.
+    # Manager, two servers, watchdog, owner and warm instance together; a core is 1.0.
     assert used < 0.04, f"{used:.3f} cores"
 
 

@@ -338,8 +338,8 @@ def test_a_damaged_file_is_refused(recorded: Path, udo: Shell, local: Callable[.
         bad.write_bytes(content)
         return udo("test", operator, "--replay", bad, code=2).err
 
-    assert "cut off or no file of `udo record`" in refused(whole[: len(whole) // 2])
-    assert "cut off or no file of `udo record`" in refused(b"{}")
+    assert "truncated or not a file of `udo record`" in refused(whole[: len(whole) // 2])
+    assert "truncated or not a file of `udo record`" in refused(b"{}")
     at = whole.index(b"UDOF")
     assert "damaged" in refused(whole[:at] + b"XXXX" + whole[at + 4 :])
     with zipfile.ZipFile(bad, "w") as other:
@@ -396,7 +396,7 @@ def test_a_breakpoint_in_the_operator_opens_the_debugger_in_this_terminal(record
     terminal.until("(Pdb) ")
     terminal.type("q")
     terminal.until("3 frames, 3 events, 3 answers, 0 errors")
-    terminal.until("ended by you")
+    terminal.until("interrupted")
     assert terminal.end() == 0
 
 
@@ -425,7 +425,7 @@ def test_a_vectorised_operator_is_debugged_too(recorded: Path, udo: Shell, local
     terminal.type("p batch.num_rows + 1000")
     assert "1001" in terminal.until("(Pdb) ")
     terminal.type("q")
-    terminal.until("ended by you")
+    terminal.until("interrupted")
     assert terminal.end() == 0
 
 
@@ -433,5 +433,5 @@ def test_a_recording_of_nothing_known_is_refused_by_the_node(daemon: Daemon) -> 
     with pytest.raises(NotFound):
         next(daemon.api.record("x", 1))
     daemon.deploy(add(1))
-    with pytest.raises(UsageError, match="lasts some time"):
+    with pytest.raises(UsageError, match="expected a recording time above"):
         next(daemon.api.record("d", 0))

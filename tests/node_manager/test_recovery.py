@@ -20,11 +20,11 @@ import pytest
 
 from node_manager.manager import Manager
 from node_manager.rpc.service import asked
-from node_manager.servers import access, warden
+from node_manager.servers import access, watchdog
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, find_server, server_args
 from node_manager.servers.embedded import Servers
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
@@ -204,7 +204,7 @@ def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home:
 
 def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:
     # Given: both servers of a manager that does not renew its heartbeat, and an instance that never looks at it.
-    settings = Settings(home, "n", heartbeat_grace_ms=1500)
+    settings = NodeSettings(home, "n", heartbeat_grace_ms=1500)
     settings.prepare()
     source = f"""
 import time
@@ -229,14 +229,14 @@ os.kill(os.getpid(), 9)
     assert "up" in out.stdout, out.stderr
 
     daemon = Daemon(home)
-    wait_until(lambda: daemon.processes() == [], 20, "servers, warden and instance to stop")
+    wait_until(lambda: daemon.processes() == [], 20, "servers, watchdog and instance to stop")
     assert list(home.rglob("*.sock")) == []
 
 
 def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartbeat(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manager that has just started it may be short of time, as when all its deployments start over at once."""
-    monkeypatch.setattr(warden, "INTERVAL_S", 0.02)
-    Settings(home, "n").prepare()
+    monkeypatch.setattr(watchdog, "INTERVAL_S", 0.02)
+    NodeSettings(home, "n").prepare()
     users, binary = Users(home), find_server(os.environ.get("UDO_SERVER"))[0]
     running: dict[Role, subprocess.Popen[bytes]] = {}
 
@@ -246,7 +246,7 @@ def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartb
         running[role] = subprocess.Popen(args, stdout=subprocess.DEVNULL)
 
     def looks() -> int:
-        """How often the warden has looked at this queue server."""
+        """How often the watchdog has looked at this queue server."""
         with contextlib.suppress(ServerLost), contextlib.closing(access.connect(home, "queue")) as queue:
             found = re.search(r"cmdstat_exists:calls=(\d+)", bytes(queue.call("INFO", "commandstats")).decode())
             return int(found[1]) if found else 0
@@ -260,17 +260,19 @@ def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartb
     launch("state")
     wait_until(lambda: (home / "run" / "queue.sock").exists(), 10, "the queue server")
     beat("SET", "1")
-    watching = threading.Thread(target=warden.main, args=(home, 20))
+    watching = threading.Thread(target=watchdog.main, args=(home, 20))
     watching.start()
     try:
-        wait_until(lambda: looks() > 3, 10, "the warden to look")
+        wait_until(lambda: looks() > 3, 10, "the watchdog to look")
         running["queue"].kill()
         running["queue"].wait()
         launch("queue")
-        wait_until(lambda: looks() > 20, 10, "the warden to look again and again")  # without a heartbeat, for much longer than 3 intervals
+        wait_until(
+            lambda: looks() > 20, 10, "the watchdog to look again and again"
+        )  # without a heartbeat, for much longer than 3 intervals
         beat("SET", "1")
         before = looks()
-        wait_until(lambda: looks() > before + 3, 10, "the warden to see it")
+        wait_until(lambda: looks() > before + 3, 10, "the watchdog to see it")
         beat("DEL")  # as it expires when the manager is gone
         watching.join(10)
         assert [p.wait(10) for p in running.values()] == [0, 0]
@@ -326,7 +328,7 @@ def test_a_lost_state_server_comes_back_with_what_it_held(daemon: Daemon, lane: 
 
 
 def test_a_status_is_given_when_a_server_goes_after_it_was_reached(home: Path) -> None:
-    settings = Settings(home, "n")
+    settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     try:
@@ -342,7 +344,7 @@ def test_a_status_is_given_when_a_server_goes_after_it_was_reached(home: Path) -
 
 @pytest.mark.parametrize("after_s", [0, 0.005, 0.02, 0.08])
 def test_a_stop_while_a_server_is_started_again_leaves_none_behind(home: Path, after_s: float) -> None:
-    settings = Settings(home, "n")
+    settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     try:
@@ -360,7 +362,7 @@ def test_a_stop_while_a_server_is_started_again_leaves_none_behind(home: Path, a
 
 
 def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home: Path) -> None:
-    settings = Settings(home, "n")
+    settings = NodeSettings(home, "n")
     settings.prepare()
     servers = Servers(settings, lambda role: None)
     try:
@@ -379,7 +381,7 @@ def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home:
 
 def test_a_home_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too long for a Unix socket"):
-        Settings(tmp_path / ("x" * 120), "n").prepare()
+        NodeSettings(tmp_path / ("x" * 120), "n").prepare()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from node_manager.drivers.fake import FakeDriver
 from node_manager.images.images import Images
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import Image, image, sha
@@ -131,7 +131,7 @@ def reconciling(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     started = []
 
     def begin(registry: Wishes) -> None:
-        settings = Settings(home, "n")
+        settings = NodeSettings(home, "n")
         settings.prepare()
         started.append(Reconciler(Manager(settings, registry, FakeDriver()), registry))
         started[-1].start()

@@ -160,7 +160,7 @@ def test_a_version_that_a_node_missed_is_checked_before_it_owns_anything_there(c
 
     wait_until(lambda: cluster.state() == ("failed", "2"), 60, "the refusal's report")
     (told,) = cluster.client.deployment("d")["nodes"]
-    assert "nobody has seen that" in told["detail"] and "t@1 goes on serving on this node" in told["detail"]
+    assert "nobody has seen that" in told["detail"] and "t@1 continues to serve on this node" in told["detail"]
     assert Attempt.at_node(node.api, "d", "q", 1, 2).run([1]) == [3]
     assert node.slot().version == "1"
     assert [line for line in node.log().splitlines() if "event='owner'" in line and "t@1" in line]

@@ -21,7 +21,7 @@ from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.servers.embedded import Servers
 from node_manager.slots.slot import Slot
-from node_manager.slots.worker import Worker
+from node_manager.slots.worker import SlotWorker
 from node_manager.trials.keyed_canaries import KeyedCanary
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, add, put_image
@@ -88,7 +88,7 @@ def test_a_slot_goes_on_when_a_step_and_what_follows_it_raise(
 
     assert stepped.wait(20)
     assert counted("slot") == 2
-    assert Worker.kind == "worker" and slot.wait_serving(10) is not None
+    assert SlotWorker.kind == "worker" and slot.wait_serving(10) is not None
 
 
 def test_work_beside_a_slot_that_raises_is_counted(manager: Manager, home: Path, counted: Counted) -> None:

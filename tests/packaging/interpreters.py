@@ -44,9 +44,12 @@ def others() -> dict[str, str]:
 
 
 def main() -> int:
-    """Exit status of the first failing interpreter, else 0."""
+    """Exit status of the first failing interpreter, else 0; 1 if there is none where all parts are required."""
     found = others()
     print(f"other interpreters present: {', '.join(found) or 'none'}", flush=True)
+    if not found and os.environ.get("UDO_REQUIRE") == "all":
+        print(f"one of Python {', '.join(SUPPORTED)} beside this one is required here (UDO_REQUIRE=all)", file=sys.stderr)
+        return 1
     for version, path in sorted(found.items()):
         with tempfile.TemporaryDirectory(prefix="udo-interpreter-") as made:
             status = run(version, path, Path(made))

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.conftest import Servers
 from udo_protocol.errors import Fenced
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import ANSWER, DATA, Bytes, Header, decode, encode
@@ -46,7 +46,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     servers: ClassVar[Servers]
     connections: ClassVar[dict[str, Connection]] = {}
-    limits = Limits(retained_bytes=4_000)
+    limits = SlotLimits(retained_bytes=4_000)
 
     def __init__(self) -> None:
         super().__init__()

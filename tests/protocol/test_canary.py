@@ -67,7 +67,7 @@ def test_counts_of_nodes_are_summed_and_the_highest_time_counts() -> None:
 def test_different_means_nothing_until_something_was_compared_and_then_decides() -> None:
     none, some = Measured(events=5, frames=5), Measured(events=5, frames=5, compared=4, different=1)
     assert verdict(["different<1"], 1, none, at_end=False) == ""
-    assert "nothing can be said of how they differ" in verdict(["different>0"], 1, none, at_end=True)
+    assert "so it is unknown whether they differ" in verdict(["different>0"], 1, none, at_end=True)
     assert "different>0 holds (different = 1)" in verdict(["different>0"], 1, some, at_end=False)
     assert verdict(["different>1"], 1, some, at_end=True) == ""
 

@@ -14,7 +14,7 @@ from tests.support.seeds import seeds
 from udo_protocol.errors import Conflict, SlotBroken, StateLost
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import pieces, rewinding, savepoints
-from udo_protocol.state.pieces import Place
+from udo_protocol.state.pieces import PiecePlace
 
 P = "udo:t:0:"
 Groups = dict[int, tuple[bytes | None, list[bytes]]]
@@ -27,19 +27,19 @@ class Owner:
         self._state, self._names = state, map(str, count(1))
         self.groups: Groups = {}
         state.call("HSET", f"{P}sessions", "s", "{}")
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, PiecePlace] = {}
 
     def change(self, n: int, data: bytes) -> None:
         """Add a change to the group."""
         base, changes = self.groups.get(n, (None, []))
-        place = self.places.get(n, Place())
-        place = Place(place.piece or next(self._names), place.changes + 1, place.base_bytes, place.change_bytes + len(data))
+        place = self.places.get(n, PiecePlace())
+        place = PiecePlace(place.piece or next(self._names), place.changes + 1, place.base_bytes, place.change_bytes + len(data))
         self._write(n, place, None, [data])
         self.groups[n] = base, [*changes, data]
 
     def fold(self, n: int, data: bytes) -> None:
         """Replace it by a new base."""
-        self._write(n, Place(next(self._names), base_bytes=len(data)), data, [])
+        self._write(n, PiecePlace(next(self._names), base_bytes=len(data)), data, [])
         self.groups[n] = data, []
 
     def drop(self, n: int) -> None:
@@ -48,7 +48,7 @@ class Owner:
         self.groups.pop(n)
         self.places.pop(n)
 
-    def _write(self, n: int, place: Place, base: bytes | None, changes: list[bytes]) -> None:
+    def _write(self, n: int, place: PiecePlace, base: bytes | None, changes: list[bytes]) -> None:
         self._state.transaction(pieces.writing(P, "s", n, b"meta", place, base, changes))
         self.places[n] = place
 
@@ -76,7 +76,7 @@ def expected(owner: Owner) -> set[str]:
 @pytest.mark.parametrize("seed", seeds(20))
 def test_any_order_of_changes_savepoints_and_rollbacks_keeps_what_is_named_and_nothing_else(state: Connection, seed: int) -> None:
     dice, owner, data = random.Random(seed), Owner(state), map(b"%d".__mod__, count(1000))
-    kept: dict[str, tuple[Groups, dict[int, Place]]] = {}
+    kept: dict[str, tuple[Groups, dict[int, PiecePlace]]] = {}
     for _ in range(120):
         n, name = dice.randrange(4), dice.choice(["a", "b", rewinding.SAVEPOINT])
         step = dice.choice(["change", "change", "fold", "fold", "drop", "make", "unpin", "rewind"])
@@ -164,7 +164,7 @@ def test_a_rollback_whose_savepoint_was_given_up_says_why(state: Connection, ser
     owner.fold(1, b"x")
     assert rewinding.kept(state, P) is None and not rewinding.possible(state, P, "former")
     assert "held more than" in rewinding.gone(state, P)
-    with pytest.raises(StateLost, match="held more than .* too late to go back"):
+    with pytest.raises(StateLost, match="held more than .* too late to roll back"):
         RewoundState(state, P, "i", servers.queue().run_id).load()
 
 
@@ -189,7 +189,7 @@ def test_who_reads_the_newest_state_looks_again_for_what_was_replaced_meanwhile(
 
 def test_a_manifest_that_names_what_is_not_there_is_said_to_be_broken(state: Connection) -> None:
     Owner(state).fold(1, b"x")
-    state.call("HSET", f"{P}m:s", 1, pieces.entry(Place("9", 0, 5, 0), b"meta"))
+    state.call("HSET", f"{P}m:s", 1, pieces.entry(PiecePlace("9", 0, 5, 0), b"meta"))
     with pytest.raises(SlotBroken, match=f"{P}m:s"):
         found(state)
     state.call("HSET", f"{P}m:s", 1, "what is this")

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import Servers, wait_until
 from tests.support.slots import BATCH, P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, SlotBroken, Stale, TwoProducers
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import Failure, decode
@@ -137,7 +137,7 @@ def test_a_pin_holds_the_trim_until_it_is_released(servers: Servers) -> None:
 def test_a_pin_never_fills_the_log(servers: Servers) -> None:
     bound = 4 * len(b"".join(map(bytes, data("l", 1))))
     lane, instance = a_lane(servers, retained_bytes=bound), owner(servers)
-    instance.limits = Limits(retained_bytes=bound)
+    instance.limits = SlotLimits(retained_bytes=bound)
     instance.pin(1, 60_000)
     for n in range(1, 20):
         assert lane.push(n, n - 1, data("l", n)).status is lane_end.Push.ACCEPTED
@@ -148,7 +148,7 @@ def test_a_pin_never_fills_the_log(servers: Servers) -> None:
 def test_a_full_log_costs_the_pin_that_holds_most_and_no_other(servers: Servers) -> None:
     bound = 8 * len(b"".join(map(bytes, data("l", 1))))
     lane, instance = a_lane(servers, retained_bytes=bound), owner(servers)
-    instance.limits = Limits(retained_bytes=bound)
+    instance.limits = SlotLimits(retained_bytes=bound)
     queue = servers.queue()
     queue.call("FCALL", "udo_pin", 1, P, "far", 1, 60_000)
     for n in range(1, 20):
@@ -187,7 +187,7 @@ def test_answers_for_a_closed_lane_are_dropped_and_an_expired_lane_says_so(serve
 def test_what_is_left_behind_by_a_lane_that_is_not_used_any_more_expires(servers: Servers) -> None:
     """Its task died: before its first frame was answered, or with answers that it never collected."""
     unanswered, uncollected, instance = a_lane(servers, "l", lane_ttl_ms=300), a_lane(servers, "m", lane_ttl_ms=300), owner(servers)
-    instance.limits = Limits(lane_ttl_ms=300)
+    instance.limits = SlotLimits(lane_ttl_ms=300)
     uncollected.push(1, 0, data("m", 1))
     assert instance.emit(1, answer(instance.read(1))) is slot_reader.Emit.EMITTED
     unanswered.push(1, 0, data("l", 1))

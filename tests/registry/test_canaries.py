@@ -218,7 +218,7 @@ def test_a_keyed_canary_that_answers_otherwise_or_cannot_be_compared_is_rolled_b
     with CanaryNode(client, "a") as a:
         a.counted = counted
         last = list(client.update(keyed, "2", canary=canary(0.3, "different>0")))[-1]
-    assert last["phase"] == "rolled_back" and why in last["detail"] and "1 goes on serving" in last["detail"]
+    assert last["phase"] == "rolled_back" and why in last["detail"] and "1 continues to serve" in last["detail"]
 
 
 def test_what_a_node_says_of_the_first_error_stands_in_the_reason(deployed: tuple[Registry, str], keyed: str) -> None:
@@ -229,7 +229,7 @@ def test_what_a_node_says_of_the_first_error_stands_in_the_reason(deployed: tupl
         wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
         said = {"state": "canary", "phase": "observed", "measured": {**GOOD, "errors": 1.0}, "detail": "ValueError: unlucky"}
         client.report("a", keyed, **said, **a.told)
-        assert list(events)[-1]["detail"].endswith("On node a: ValueError: unlucky. 1 goes on serving")
+        assert list(events)[-1]["detail"].endswith("On node a: ValueError: unlucky. 1 continues to serve")
 
 
 def test_a_node_whose_canary_cannot_go_on_rolls_back_with_its_reason(deployed: tuple[Registry, str], keyed: str) -> None:
@@ -240,7 +240,7 @@ def test_a_node_whose_canary_cannot_go_on_rolls_back_with_its_reason(deployed: t
         assert any(e["phase"] == "sharing" for e in events)
         client.report("a", keyed, state="failed", phase="failed", detail="migrate() failed: KeyError: 3", error_code="operator", **a.told)
         last = list(events)[-1]
-    assert last["phase"] == "rolled_back" and last["detail"] == "node a: migrate() failed: KeyError: 3. 1 goes on serving"
+    assert last["phase"] == "rolled_back" and last["detail"] == "node a: migrate() failed: KeyError: 3. 1 continues to serve"
 
 
 @pytest.mark.short

@@ -24,7 +24,7 @@ from sqlalchemy import event
 import registry.content.blobs
 import registry.http.stream
 from registry.app import create_app
-from registry.config import Config
+from registry.config import RegistrySettings
 from registry.http.web import Services
 from tests.conftest import wait_until
 from tests.registry.conftest import Image, Running, image, sha
@@ -36,7 +36,7 @@ Start = Callable[..., Running]
 
 
 @contextlib.contextmanager
-def serving(config: Config) -> Iterator[Flask]:
+def serving(config: RegistrySettings) -> Iterator[Flask]:
     """The application in this process, where its clock can be set and its steps be watched."""
     app = create_app(config)
     try:
@@ -53,7 +53,7 @@ def serving(config: Config) -> Iterator[Flask]:
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[Flask]:
     """An application over an empty directory, its housekeeping at start done."""
-    with serving(Config(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")) as app:
+    with serving(RegistrySettings(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")) as app:
         hub = app.extensions["registry"].hub
         wait_until(lambda: hub.commits >= 3, 10, "the first round of housekeeping")
         yield app
@@ -137,7 +137,7 @@ def test_deadlines_are_kept_after_looking_after_them_raised(tmp_path: Path, monk
 
     before = supervised.errors().get("update-deadlines", 0)
     monkeypatch.setattr(registry.http.stream.updates, "overdue", overdue)
-    with serving(Config(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")) as app:
+    with serving(RegistrySettings(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")) as app:
         wait_until(lambda: len(calls) > 2, 20, "it to look again")
         assert app.test_client().get("/healthz").json["background_errors"] >= 1  # type: ignore[index]
     assert supervised.errors()["update-deadlines"] - before == 1
@@ -148,7 +148,7 @@ def test_a_registry_that_stood_still_hears_the_nodes_before_it_judges_them(tmp_p
     slept, judged = [0.0], []
     monkeypatch.setattr(registry.http.stream, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0]))
     monkeypatch.setattr(registry.http.stream.updates, "overdue", lambda *_: judged.append(slept[0]) and False)
-    config = Config(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")
+    config = RegistrySettings(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")
     with serving(dataclasses.replace(config, node_live_s=1.0)):
         wait_until(lambda: len(judged) > 1, 20, "it to judge")
         slept[0] = 60.0
@@ -299,11 +299,11 @@ def test_before_a_manifest_is_acknowledged_all_of_it_is_on_the_disk_and_files_go
 
 def test_versions_of_a_registry_from_before_repositories_are_pulled_and_kept(tmp_path: Path) -> None:
     from alembic import command
-    from alembic.config import Config as AlembicConfig
+    from alembic.config import RegistrySettings as AlembicConfig
     from sqlalchemy import create_engine, text
 
     one = image("old", "1")
-    config = Config(tmp_path / "data", tmp_path / "token")
+    config = RegistrySettings(tmp_path / "data", tmp_path / "token")
     blobs = registry.content.blobs.Blobs(tmp_path / "data" / "blobs")
     for blob in (one.manifest, *one.blobs):
         blobs.write(sha(blob), blob)

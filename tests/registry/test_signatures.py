@@ -105,9 +105,9 @@ def test_keys_are_the_owners_alone_never_replaced_and_told_apart_from_other_file
     made = signing.new_key(key)
     assert key.stat().st_mode & 0o077 == 0
     assert signing.key_id(signing.load_private(key).public_key()) == made
-    with pytest.raises(errors.Conflict, match="never replaced"):
+    with pytest.raises(errors.Conflict, match="never overwritten"):
         signing.new_key(key)
-    with pytest.raises(errors.UsageError, match="no private key"):
+    with pytest.raises(errors.UsageError, match="not a private key"):
         signing.load_private(signing.public_path(key))
     with pytest.raises(errors.NotFound, match="udo registry key new"):
         signing.load_private(tmp_path / "absent")

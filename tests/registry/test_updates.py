@@ -176,7 +176,7 @@ def test_rollback_goes_back_step_by_step_also_from_a_wider_version(registry: Run
         assert [p["version"] for p in client.deployment(name)["previous"]] == ["1"]
         assert _phases(client.rollback(name, "1"))[-1] == ("done", "")
     assert client.deployment(name)["version"] == "1"
-    with pytest.raises(errors.NotFound, match="no former version to go back to"):
+    with pytest.raises(errors.NotFound, match="no former version to roll back to"):
         client.rollback(name)
 
 

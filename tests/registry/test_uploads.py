@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from registry.config import Config
+from registry.config import RegistrySettings
 from tests.conftest import wait_until
 from tests.registry.conftest import Running, sha
 from udo_protocol.errors import Unavailable
 
 Start = Callable[..., Running]
-KEPT_S, MOST, SILENCE_S = Config.upload_kept_s, Config.uploads_most, Config.silence_s
+KEPT_S, MOST, SILENCE_S = RegistrySettings.upload_kept_s, RegistrySettings.uploads_most, RegistrySettings.silence_s
 
 
 def begin(running: Running, content: bytes = b"") -> tuple[str, Path]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from udo_runtime import Operator
-from udo_runtime.execution.bad_events import Bad, again, bisect, joined
+from udo_runtime.execution.bad_events import BadEvent, again, bisect, joined
 from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
@@ -166,7 +166,7 @@ class Run:
         self.session = Session("q")
         self.processor = KeyedProcessor(target, KeyedConfig(("k",), "t", 1_000_000), ANSWERS, Context("t", "1"))
         self.processor.policy = policy
-        self.bad: list[Bad] = []  # of the last frame
+        self.bad: list[BadEvent] = []  # of the last frame
 
     def frame(self, rows: Sequence[tuple[float, int, float]], epoch: int) -> list[Any]:
         columns = [[r[0] for r in rows], [r[1] for r in rows], [START + dt.timedelta(seconds=r[2]) for r in rows]]

@@ -8,7 +8,7 @@ from tests.support.attempt import GROUPS
 from tests.support.counters import Start, an_attempt, counter
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import pieces
-from udo_protocol.state.pieces import Place
+from udo_protocol.state.pieces import PiecePlace
 
 MB = 1 << 20
 # Keys of one group each: a large one that stays, a smaller one that changes.
@@ -23,7 +23,7 @@ class Hoard(Operator):
 """
 
 
-def places(state: Connection) -> list[Place]:
+def places(state: Connection) -> list[PiecePlace]:
     return [group.place for n, group in pieces.read(state, P, "q") if n in GROUPS]
 
 

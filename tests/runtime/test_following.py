@@ -388,4 +388,4 @@ def test_state_of_a_version_that_is_not_listed_is_refused(start: Start, servers:
     an_attempt(servers, 0, 0).run(["a"])
     keyed = {"columns": ["k"], "state_version": 2, "migrates_from": [1]}
     report = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=True, promote=False).report
-    assert report is not None and "state of version 0 lies on the state server, and the operator reads 1, 2" in report["error"]["message"]
+    assert report is not None and "state of version 0 is on the state server, and the operator reads 1, 2" in report["error"]["message"]

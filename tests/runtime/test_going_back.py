@@ -210,7 +210,7 @@ def test_when_the_input_since_is_not_in_the_log_any_more_it_is_too_late(start: S
         an_attempt(servers, epoch, epoch).run(["a"] * 100)
     report = counter(start, follow="kept", retained_bytes=20_000).report
     assert report is not None and not report["ok"]
-    assert "too late to go back" in report["error"]["message"]
+    assert "too late to roll back" in report["error"]["message"]
     assert an_attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
 
 

@@ -181,7 +181,7 @@ def test_a_version_that_fails_on_what_was_answered_and_cannot_put_it_aside_does_
         assert len(attempt.answers()) == len(sent)
     report = former(start, bad="boom", policy=policy, follow="kept", dead_letters=1).report
     assert report is not None and not report["ok"]
-    assert "t@3 fails on what has been answered since the update, in epoch 1 of session q" in report["error"]["message"]
+    assert "t@3 fails on events that have been answered since the update, in epoch 1 of session q" in report["error"]["message"]
     assert "not this one" in report["error"]["message"]
     assert ("op.py" in report["error"]["traceback"]) == (policy == "fail" or bool(report["error"]["traceback"]))
     # Nothing has changed: the newer version goes on, and a former one that bears the event may still come back.

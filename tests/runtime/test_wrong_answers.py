@@ -62,7 +62,7 @@ def test_what_is_yielded_and_no_dict_is_told_too() -> None:
             yield {"n": 1}
             yield 7
 
-    with pytest.raises(ProcessingError, match=r"gave back 7 \(int\) among them: each answer is a dict"):
+    with pytest.raises(ProcessingError, match=r"returned 7 \(int\) among them: each answer is a dict"):
         Processor(Yields(), NUMBERS, Context("t", "1")).once(pa.record_batch({"a": [1]}))
 
 

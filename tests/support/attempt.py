@@ -11,7 +11,7 @@ import pyarrow as pa
 from tests.conftest import patience
 from udo_protocol.errors import UdoError
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc, schema_id, to_ipc
-from udo_protocol.node.api import Node
+from udo_protocol.node.api import NodeClient
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import ANSWER, DATA, END, Frame, Header, Kind, encode
@@ -49,7 +49,7 @@ class Attempt:
     @classmethod
     def at_node(
         cls,
-        node: Node,
+        node: NodeClient,
         deployment: str,
         session: str,
         epoch: int,

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import (
-    Checkpoint,
     Effect,
     Execute,
     FindSchema,
@@ -23,6 +22,7 @@ from udo_runtime.engine.effects import (
     ReadReplays,
     Send,
     Trim,
+    WriteCheckpoint,
     run,
 )
 from udo_runtime.engine.keyed import Engine, Start
@@ -56,7 +56,7 @@ class Durable:
     seq: int = 0
     riding: Sequence[tuple[str, bytes]] = ()
 
-    def store(self, e: Checkpoint) -> None:
+    def store(self, e: WriteCheckpoint) -> None:
         for name, numbers in e.content.dropped.items():
             self.records.pop(name, None)
             for n in numbers:
@@ -204,7 +204,7 @@ class MemorySlot:
                 for lane, pieces in effect.answers:
                     self.answers[lane].append(decode(b"".join(map(bytes, pieces))))
                 self._emitted += len(effect.answers)
-            case Checkpoint():
+            case WriteCheckpoint():
                 assert effect.seq <= effect.emitted + len(effect.riding), "a checkpoint ahead of the answers"
                 assert effect.emitted == self._emitted
                 self.durable.store(effect)

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from tests.cli.conftest import Shell
 from tests.conftest import wait_until
 from udo_cli import recorder
-from udo_protocol.node.api import Node
+from udo_protocol.node.api import NodeClient
 
 
 class Recorder:
     """Records `deployment` into `file`; what is answered once this exists is in it."""
 
-    def __init__(self, node: Node, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0) -> None:
+    def __init__(self, node: NodeClient, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0) -> None:
         self._parts, self._file = node.record(deployment, for_s, frames), file
         self._started, self._stop = threading.Event(), threading.Event()
         self.last_seq = 0

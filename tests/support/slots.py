@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from tests.conftest import Servers
 from udo_protocol.formats.schema import to_ipc
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.frame import ANSWER, DATA, Header, decode, encode
 
@@ -16,7 +16,7 @@ BATCH = pa.record_batch({"a": [1, 2, 3]})
 
 
 def a_lane(servers: Servers, name: str = "l", **limits: int) -> lane_end.LaneEnd:
-    end = lane_end.LaneEnd(servers.queue(), P, name, Limits(**limits))  # type: ignore[arg-type]
+    end = lane_end.LaneEnd(servers.queue(), P, name, SlotLimits(**limits))  # type: ignore[arg-type]
     end.open(SCHEMA)
     return end
 

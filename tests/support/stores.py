@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from udo_interface.store import File, Store
+from udo_interface.store import File, SessionStore
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.state.stored import Row, rows
 
@@ -18,7 +18,7 @@ ABOUT = {"operator": "t", "version": "1", "highest_us": None}
 
 
 def write(
-    s: Store,
+    s: SessionStore,
     epoch: int,
     changes: State,
     *,
@@ -39,7 +39,7 @@ def write(
 class History:
     """A query's life: epochs of changes, each maybe processed by several runs of other numbers of partitions, all but one in part."""
 
-    def __init__(self, s: Store, draw: Callable[..., Any]) -> None:
+    def __init__(self, s: SessionStore, draw: Callable[..., Any]) -> None:
         self.states: list[State] = [{}]
         run = 0
         for epoch in range(draw(st.integers(1, 7))):

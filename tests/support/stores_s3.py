@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.support.stores import KEY
-from udo_interface.store import Store, StoreLocation
+from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_place import located
 
 
-def store(location: str) -> Store:
-    return Store(StoreLocation(located(location), KEY), "count", "query/1")
+def store(location: str) -> SessionStore:
+    return SessionStore(StoreLocation(located(location), KEY), "count", "query/1")

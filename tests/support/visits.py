@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Shell
 from tests.support.attempt import Attempt
-from udo_protocol.node.api import Node, connect_node
+from udo_protocol.node.api import NodeClient, connect_node
 
 MANIFEST = """
 name = "visits"
@@ -38,7 +38,7 @@ def write(folder: Path, version: str = "1", state_version: int = 0) -> Path:
     return folder
 
 
-def run(node: Node, session: str, epoch: int, keys: list[int], run: str = "r1") -> list[int]:
+def run(node: NodeClient, session: str, epoch: int, keys: list[int], run: str = "r1") -> list[int]:
     return Attempt.at_node(node, "visits", session, epoch, epoch + 1, run).run(keys)
 
 
@@ -50,7 +50,7 @@ def show(platform: Shell, session: str, *args: str) -> dict[int, int]:
     return {e["key"]: e["state"]["n"] for e in platform("state", "show", "visits", session, "--json", *args).json["entries"]}
 
 
-def deployed(platform: Shell, directory: Path) -> Node:
+def deployed(platform: Shell, directory: Path) -> NodeClient:
     """A deployment `visits` whose sessions are not in use as soon as they have no lane; session ONE has ended epochs 0 and 1."""
     platform("push", write(directory))
     platform("deploy", "visits@1")

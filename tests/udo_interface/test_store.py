@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from tests.support.stores import KEY, History, write
 from udo_interface.key_groups import groups_of
-from udo_interface.store import File, Store, StoreLocation, chains, newest_at, parsed, superseded
+from udo_interface.store import File, SessionStore, StoreLocation, chains, newest_at, parsed, superseded
 from udo_interface.store_place import located, require_writable
 from udo_protocol.errors import StateLost, UsageError
 from udo_protocol.limits import KEY_GROUPS
 
 
-def store(tmp_path: Path, **more: Any) -> Store:
-    return Store(StoreLocation(str(tmp_path / "udo"), KEY, **more), "count", "query/1")
+def store(tmp_path: Path, **more: Any) -> SessionStore:
+    return SessionStore(StoreLocation(str(tmp_path / "udo"), KEY, **more), "count", "query/1")
 
 
 def test_a_files_name_says_which_attempt_it_is_of_and_drafts_are_no_files() -> None:
@@ -102,7 +102,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     refused("checksum is wrong")
     path.write_bytes(whole)
     assert s.values(s.files(), [5], 1)[0] == {5: {b"a": b"treasure"}}
-    other = Store(StoreLocation(s.stored.location, (("id", "int64"),)), "count", "query/1")
+    other = SessionStore(StoreLocation(s.stored.location, (("id", "int64"),)), "count", "query/1")
     with pytest.raises(StateLost, match="its state is kept by"):
         other.values(other.files(), [5], 1)
 
@@ -113,7 +113,7 @@ def test_state_of_another_number_of_key_groups_is_refused_and_any_number_can_be_
     files = many.files()
     assert many.values(files, range(1000), 1)[0][999] == {b"a": b"1"}
     assert many.highest_us(files, 1) is None
-    with pytest.raises(StateLost, match="its state lies in 1000 key groups, the deployment has 128: .* --key-groups 1000"):
+    with pytest.raises(StateLost, match="its state is in 1000 key groups, the deployment has 128: .* --key-groups 1000"):
         store(tmp_path).values(store(tmp_path).files(), [5], 1)
 
 

@@ -15,7 +15,7 @@ import pytest
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import exchange
 from udo_interface.opening import KeyedCall, Request, conversation
-from udo_interface.store import Store, StoreLocation
+from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import Stale, StateElsewhere, StateLost
 from udo_protocol.formats.schema import GROUP_COLUMN
@@ -65,7 +65,7 @@ class Query:
         keyed = KeyedCall(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), started_ms=self.run, stored=stored)
         request = Request(self.operator, self.session, partition, self._attempts, epoch, keyed=keyed)
         with conversation(self.platform.node, request, SENT, ANSWERS) as (sender, collector, place):
-            store = Store(self.stored, self.operator, self.session)
+            store = SessionStore(self.stored, self.operator, self.session)
             yield StoreLane(store, sender, collector, place, self.partitions, self.run)
 
     def events(self, epoch: int, partition: int) -> Iterator[tuple[pa.RecordBatch, None]]:

@@ -179,7 +179,7 @@ def test_an_operator_error_ends_the_query_and_names_the_epoch(stream: Stream, pl
 
 def test_settings_that_hold_answers_back_are_named_once() -> None:
     conf = {"spark.app.id": "a1", settings.REAL_TIME_CHECK: "false"}
-    with pytest.warns(settings.HeldBack) as told:
+    with pytest.warns(settings.DelayedResults) as told:
         settings.check(lambda k, d: conf.get(k, d), streaming=True)
     assert [str(w.message).rpartition(" ")[2] for w in told] == ["spark.python.udf.pipelined.enabled=true", "spark.buffer.size=64"]
     with warnings.catch_warnings(record=True) as again:
@@ -199,7 +199,7 @@ def test_the_call_itself_warns_of_settings_that_hold_answers_back(spark: SparkSe
     try:
         for key, value in conf.items():
             told.setConfString(key, value)
-        with pytest.warns(settings.HeldBack) as seen:
+        with pytest.warns(settings.DelayedResults) as seen:
             udo(name)(df)
         assert len(seen) == 2
     finally:

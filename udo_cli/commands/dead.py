@@ -16,13 +16,13 @@ from udo_cli import base, completing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from udo_protocol.node.api import Node
+    from udo_protocol.node.api import NodeClient
     from udo_protocol.proto import node_manager_pb2 as pb
 
 EXAMPLES = """
 udo dead ls                                    dead letters of every deployment on this node
-udo dead show 3f0c                             reason, traceback and event; the beginning of an id is enough
-udo dead replay fraud --all                    after `udo update fraud 2`: what is answered now goes
+udo dead show 3f0c                             reason, traceback and event; a prefix of an id is enough
+udo dead replay fraud --all                    after `udo update fraud 2`: removes those that are answered now
 udo dead replay fraud 3f0c 81aa -o answers.parquet
 udo dead drop fraud 3f0c
 """
@@ -42,7 +42,7 @@ def command(ctx: click.Context) -> None:
 
 @command.command("ls", examples="udo dead ls\nudo dead ls fraud --json\nudo dead ls fraud --unfinished")
 @click.argument("deployment", default="", shell_complete=completing.deployments)
-@click.option("--unfinished", is_flag=True, help="Those of attempts that have not ended, instead: they may yet go.")
+@click.option("--unfinished", is_flag=True, help="Instead, list dead letters of attempts that have not ended; they may still be removed.")
 @node_option
 @base.json_option
 def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) -> None:
@@ -91,7 +91,7 @@ def show(id_: str, address: str | None, as_json: bool) -> None:
 @command.command("replay", examples="udo dead replay fraud --all\nudo dead replay fraud 3f0c 81aa -o answers.parquet")
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all", "everything", is_flag=True, help="All of the deployment, oldest first.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the deployment, oldest first.")
 @click.option(
     "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the answers to FILE: .parquet or .json."
 )
@@ -107,19 +107,19 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
     come with its own.
     """
     from udo_cli import output, remote
-    from udo_cli.exits import Exit
-    from udo_cli.replay import Replay
+    from udo_cli.exits import ExitCode
+    from udo_cli.replay import ReplayLane
     from udo_protocol.errors import UsageError
 
     if everything == bool(ids):
-        raise UsageError("name the dead letters to send again by their ids, or say --all")
+        raise UsageError("pass the ids of the dead letters to replay, or --all")
     if file is not None and file.suffix not in (".parquet", ".json"):
         raise UsageError(f"-o {file}: expected a name that ends with .parquet or .json")
     node = remote.node(address)
     letters = _chosen(node, deployment, ids)
     if any(d.keyed for d in letters):
         if file is not None:
-            raise UsageError(f"{deployment} keeps state: what it answers goes to the query, not to {file}")
+            raise UsageError(f"{deployment} keeps state: its answers go to the query, not to {file}")
         reply = node.replay_dead_letters(deployment, ids, everything=everything)
         if as_json:
             output.emit({"deployment": deployment, "waiting": reply.waiting, "timers": reply.timers})
@@ -130,7 +130,7 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
         return
     answered: list[tuple[pb.DeadLetter, pa.RecordBatch]] = []
     failed: list[pb.DeadLetter] = []
-    with Replay(node, deployment) as again:
+    with ReplayLane(node, deployment) as again:
         for letter in letters:
             outcome = again.send(letter)
             if outcome.failure is None:
@@ -146,14 +146,14 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
         node.drop_dead_letters(deployment, [letter.id for letter, _ in answered])
     output.say(f"{deployment}: {len(answered)} answered, {len(failed)} failed again")
     if failed:
-        raise SystemExit(Exit.OPERATOR)
+        raise SystemExit(ExitCode.OPERATOR)
 
 
 @command.command("drop", examples="udo dead drop fraud 3f0c 81aa\nudo dead drop fraud --all --yes")
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all", "everything", is_flag=True, help="All of the deployment.")
-@click.option("--unfinished", is_flag=True, help="Of those of attempts that have not ended, instead.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the deployment.")
+@click.option("--unfinished", is_flag=True, help="Instead, drop dead letters of attempts that have not ended.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @node_option
 @base.json_option
@@ -163,12 +163,12 @@ def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bo
     from udo_protocol.errors import UsageError
 
     if everything == bool(ids):
-        raise UsageError("name the dead letters to drop by their ids, or say --all")
+        raise UsageError("pass the ids of the dead letters to drop, or --all")
     node = remote.node(address)
     if everything and not yes:
         there = sum(1 for _ in node.dead_letters(deployment, unfinished=unfinished))
         if not sys.stdin.isatty():
-            raise UsageError(f"{there} dead letters of {deployment} would be removed and nobody can be asked; say --yes")
+            raise UsageError(f"{there} dead letters of {deployment} would be removed, and there is no terminal to confirm; use --yes")
         click.confirm(f"Remove the {there} dead letters of {deployment}?", abort=True, err=True)
     dropped = node.drop_dead_letters(deployment, ids, everything=everything, unfinished=unfinished)
     if as_json:
@@ -177,7 +177,7 @@ def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bo
         click.echo(f"{deployment}: {dropped} dead letters dropped")
 
 
-def _chosen(node: Node, deployment: str, ids: tuple[str, ...]) -> list[pb.DeadLetter]:
+def _chosen(node: NodeClient, deployment: str, ids: tuple[str, ...]) -> list[pb.DeadLetter]:
     """Those whose ids begin so, each exactly one; all without ids; oldest first."""
     from udo_protocol.errors import NotFound, UsageError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from udo_cli import base
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
 
 EXAMPLES = """
 udo demo
@@ -57,4 +57,4 @@ def command(
         for what, how in report.lines():
             click.echo(f"{what:>26}  {how}")
     if not report.good:
-        raise SystemExit(Exit.INTERNAL)
+        raise SystemExit(ExitCode.INTERNAL)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from udo_cli import base, completing, given
-from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS
+from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS, MOST_SLOTS
 
 EXAMPLES = """
 udo deploy fraud                                   the latest version, under the operator's name
@@ -15,19 +15,27 @@ udo deploy fraud@2 --name fraud-trial
 udo deploy fraud --env THRESHOLD=0.9 --file model.bin
 API_KEY=... udo deploy fraud --secret API_KEY      the value is never an argument
 udo deploy fraud --on-error dead-letter --retries 2
+udo deploy fraud --slots 4                         four instances on each node
 """
 
 
 @base.command("deploy", EXAMPLES)
 @click.argument("operator", metavar="OPERATOR[@VERSION]", shell_complete=completing.operators)
-@click.option("--name", help="What queries call it; the operator's name by default.")
+@click.option("--name", help="The name by which queries call it; the operator's name by default.")
 @given.options
 @given.policy_options
 @given.polling_option
 @click.option(
     "--key-groups",
     type=click.IntRange(1, MOST_KEY_GROUPS),
-    help=f"In how many groups a keyed operator's state is kept and moved, for as long as it is deployed; {KEY_GROUPS} by default.",
+    help=f"Number of key groups of a keyed operator, fixed while it is deployed; {KEY_GROUPS} by default.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, MOST_SLOTS),
+    default=1,
+    show_default=True,
+    help="How many instances serve it on each node, each with a queue of its own; of an operator without state. See: udo scale",
 )
 @click.option(
     "--wait-s",
@@ -49,6 +57,7 @@ def command(
     dead_letter_mb: int | None,
     poll_us: int,
     key_groups: int | None,
+    slots: int,
     wait_s: float,
     as_json: bool,
 ) -> None:
@@ -67,7 +76,7 @@ def command(
     given.require_once(variables, hidden)
     with remote.registry() as api:
         found = api.deploy(
-            deployment, operator_name, version, env=variables, secrets=hidden, files=contents, policy=on_error, limits=limits
+            deployment, operator_name, version, env=variables, secrets=hidden, files=contents, slots=slots, policy=on_error, limits=limits
         )
         if wait_s:
             found = remote.await_answering(api, deployment, wait_s, output.say)

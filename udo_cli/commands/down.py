@@ -17,10 +17,10 @@ UDO_HOME=/srv/udo udo down --json
 def command(as_json: bool) -> None:
     """Stop the node manager with its instances and servers, then the registry. Operators and deployments are kept on disk."""
     from udo_cli import local, output
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
 
     with local.unhurried():
-        stopped = local.stop(Settings().local, output.say)
+        stopped = local.stop(CliSettings().local, output.say)
     if as_json:
         output.emit({"stopped": stopped})
     else:

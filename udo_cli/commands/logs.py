@@ -15,8 +15,8 @@ udo logs fraud --tail 20 --json
 
 @base.command("logs", EXAMPLES)
 @click.argument("name", shell_complete=completing.deployments)
-@click.option("-f", "--follow", is_flag=True, help="Wait for more; end with Ctrl-C.")
-@click.option("--tail", type=click.IntRange(1), default=200, show_default=True, help="The last lines to begin with.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log; end with Ctrl-C.")
+@click.option("--tail", type=click.IntRange(1), default=200, show_default=True, help="Number of recent lines to show first.")
 @click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
 @base.json_option
 def command(name: str, follow: bool, tail: int, address: str | None, as_json: bool) -> None:

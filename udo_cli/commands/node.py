@@ -20,12 +20,12 @@ NODE_COLUMNS = ("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS")
 # In the order of docs/sandbox.md.
 CAPABILITIES = {
     "isolates_network": "reaches no network",
-    "opens_endpoints": "but single endpoints, where it asks for them and the node allows it",
+    "opens_endpoints": "except endpoints that it requests and the node allows",
     "isolates_sockets": "reaches no sockets but the two servers'",
     "isolates_reads": "sees no files but its own, its runtime's and programs",
     "isolates_writes": "changes no files but in its scratch space",
     "isolates_processes": "sees and signals no processes but its own",
-    "isolates_keys": "gets at no keys but its slot's",
+    "isolates_keys": "can access no keys but its slot's",
     "isolates_users": "runs as a user that owns nothing here",
     "memory_limit": "memory is bounded",
     "process_limit": "processes are bounded",
@@ -75,9 +75,9 @@ def command(
     if ctx.invoked_subcommand:
         return
     from udo_cli import foreground
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
 
-    settings = Settings()
+    settings = CliSettings()
     arguments = ["--home", str(home or settings.local.node), "--driver", driver, "--warm", str(warm), "--metrics-port", str(metrics_port)]
     arguments += ["--metrics-host", metrics_host, "--sandbox", sandbox, "--registry", url or settings.registry_url()]
     token = token_file or settings.token_file or settings.local.token_file

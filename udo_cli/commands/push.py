@@ -12,7 +12,7 @@ import click
 from udo_cli import base
 
 if TYPE_CHECKING:
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.registry.api import Registry
 
 EXAMPLES = """
@@ -22,7 +22,7 @@ udo push fraud --python 3.12 --platform linux_aarch64      for other nodes than 
 udo push fraud --image fraud:2                             an image of the local Docker daemon, as it is
 udo push fraud --image fraud.tar                           ... or from docker save, skopeo, buildah
 udo push fraud --sign release.key
-udo push fraud --check fraud --dry-run                     would the state of deployment fraud migrate?
+udo push fraud --check fraud --dry-run                     check whether deployment fraud's state migrates
 UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 """
 
@@ -32,7 +32,7 @@ UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 @click.option("--version", help="Instead of the version in operator.toml.")
 @click.option("--python", help="Python of the nodes, such as 3.12; this one by default.")
 @click.option("--platform", help="Platform of the nodes, such as linux_x86_64; this one by default.")
-@click.option("--image", "source", metavar="REF|FILE", help="A whole image instead of the folder's code, as it is.")
+@click.option("--image", "source", metavar="REF|FILE", help="Push a whole image, unchanged, instead of the folder's code.")
 @click.option("--base", "wish", metavar="REPO:TAG|none", help="Runtime base; by default the registry's for that Python and platform.")
 @click.option("--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign with this private key.")
 @click.option("--check", "deployment", metavar="DEPLOYMENT", help="First try migrate() on the state this deployment holds on the node.")
@@ -60,13 +60,13 @@ def command(
     from udo_cli import output, remote
     from udo_cli.packing import archive, bases, build, image, layers, migration, provenance
     from udo_cli.packing.upload import upload
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
     from udo_protocol.registry import signing
 
     if source and (python or platform or wish or deployment):
-        raise UsageError("--image is pushed as it is: --python, --platform, --base and --check have no meaning for it")
-    settings, target = Settings(), build.Target.of(python, platform)
+        raise UsageError("--image is pushed as it is: --python, --platform, --base and --check do not apply")
+    settings, target = CliSettings(), build.Target.of(python, platform)
     key = signing.load_private(sign) if sign else None
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-push-")))
@@ -77,7 +77,7 @@ def command(
             made, left_out = image.label(manifest, whole.config, whole.layers), []
         else:
             manifest = build.load_manifest(directory, version, target)
-            below = bases.choose(api, manifest.runtime, target, wish, output.say)
+            below = bases.choose(api, "python", target, wish, output.say)
             if left_out := layers.left_out(directory):
                 output.say(f"left out of the package: {output.some(left_out)} (hidden files, builds and environments)")
             made = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
@@ -96,7 +96,7 @@ def command(
         output.say(f"next: udo deploy {manifest.reference}, or udo update {manifest.name} {manifest.version}")
 
 
-def _registry(settings: Settings, stack: ExitStack, *, needed: bool) -> Registry | None:
+def _registry(settings: CliSettings, stack: ExitStack, *, needed: bool) -> Registry | None:
     """The registry; None if there is none and it is not needed."""
     from udo_cli import remote
     from udo_protocol.errors import Unavailable

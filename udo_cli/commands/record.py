@@ -28,7 +28,9 @@ _TELL_S = 1.0
 
 @base.command("record", EXAMPLES)
 @click.argument("deployment", shell_complete=completing.deployments)
-@click.option("--for", "for_s", type=Duration(), required=True, metavar="TIME", help="How long: 500ms, 30s, 5m; Ctrl-C ends it earlier.")
+@click.option(
+    "--for", "for_s", type=Duration(), required=True, metavar="TIME", help="How long to record: 500ms, 30s, 5m; Ctrl-C ends it earlier."
+)
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
 @click.option("--frames", type=click.IntRange(1), help="End after so many frames.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
@@ -50,7 +52,7 @@ def command(deployment: str, for_s: float, file: Path, frames: int | None, force
     interrupts: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
-        if interrupts:  # the node says nothing, so nobody looks: end at once, without a file
+        if interrupts:  # the node sends nothing, so end at once, without a file
             raise KeyboardInterrupt
         interrupts.append(number)
 

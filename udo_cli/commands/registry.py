@@ -28,7 +28,7 @@ udo registry key new release.key
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT|unix:PATH",
-    help="Where it listens; port 0: a free one, then always that.",
+    help="Address to listen on; port 0: any free port, kept for later starts.",
 )
 @click.option(
     "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="The write token; DATA/token by default, made if absent."
@@ -52,9 +52,9 @@ def command(
     if ctx.invoked_subcommand:
         return
     from udo_cli import foreground
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
 
-    folder = data or Settings().local.registry
+    folder = data or CliSettings().local.registry
     arguments = ["--data", str(folder), "--listen", listen, "--token-file", str(token_file or folder / "token")]
     arguments += ["--database", database] if database else []
     arguments += ["--trusted-keys", str(trusted_keys.absolute())] if trusted_keys else []
@@ -94,7 +94,9 @@ def audit(deployment: str | None, limit: int, as_json: bool) -> None:
     output.table(("AT", "WHO", "FROM", "ACTION", "DEPLOYMENT", "OLD", "NEW", "DETAIL"), rows, "nothing has been changed yet")
 
 
-@command.command("delete", examples="udo registry delete fraud@1\nudo registry gc          gives back the space, a day later by itself")
+@command.command(
+    "delete", examples="udo registry delete fraud@1\nudo registry gc          frees the space; happens automatically a day later"
+)
 @click.argument("reference", metavar="NAME@VERSION", shell_complete=completing.operators)
 @base.json_option
 def delete(reference: str, as_json: bool) -> None:
@@ -118,11 +120,11 @@ def delete(reference: str, as_json: bool) -> None:
 
 
 @command.command("gc", examples="udo registry gc\nudo registry gc --unused-s 3600 --untagged")
-@click.option("--unused-s", type=click.FloatRange(0), help="Only what has not been used for so long; a day by default.")
+@click.option("--unused-s", type=click.FloatRange(0), help="Only what has been unused for this long; a day by default.")
 @click.option("--untagged", is_flag=True, help="Also images without a tag that nothing refers to.")
 @base.json_option
 def gc(unused_s: float | None, untagged: bool, as_json: bool) -> None:
-    """Remove layers that no image needs and uploads nobody finished; the registry does so by itself every few minutes."""
+    """Remove layers that no image needs and unfinished uploads; the registry does so by itself every few minutes."""
     from udo_cli import output, remote
 
     with remote.registry() as api:

@@ -7,7 +7,7 @@ import click
 from udo_cli import base, completing
 
 EXAMPLES = """
-udo rollback fraud            to the version before
+udo rollback fraud            to the previous version
 udo rollback fraud 1          to a named former version
 """
 

@@ -15,17 +15,17 @@ from udo_protocol.errors import NotFound, Unavailable
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
 if TYPE_CHECKING:
-    from udo_protocol.node.api import Node
+    from udo_protocol.node.api import NodeClient
     from udo_protocol.proto import node_manager_pb2 as pb
 
 EXAMPLES = """
 udo state ls                                       sessions of every deployment here; a query's is named by its id
-udo state show visits 1f2e                         keys and values; the beginning of a session's name is enough
+udo state show visits 1f2e                         keys and values; a prefix of a session's name is enough
 udo state show visits 1f2e --key 4711 --json
 udo state export visits 1f2e visits.state
 udo state import visits.state visits NEW-QUERY-ID --start-epoch 0
 udo state drop visits 1f2e
-udo state release visits 1f2e                      its node is gone for good
+udo state release visits 1f2e                      its node is lost for good
 """
 node_option = click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
 
@@ -177,13 +177,13 @@ def import_(file: Path, deployment: str, session: str, start_epoch: int | None, 
     if as_json:
         output.emit({"deployment": deployment, "session": session, "keys": summary.keys, "bytes": summary.bytes, "next_epoch": next_epoch})
     else:
-        click.echo(f"{deployment}: session {session} has {summary.keys} keys; its query goes on with epoch {next_epoch}")
+        click.echo(f"{deployment}: session {session} has {summary.keys} keys; its query continues with epoch {next_epoch}")
 
 
 @command.command("drop", examples="udo state drop visits 1f2e\nudo state drop visits 1f2e --yes --json")
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
-@click.option("--force", is_flag=True, help="Also while a query uses it: the query then fails.")
+@click.option("--force", is_flag=True, help="Even while a query uses it; the query then fails.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @node_option
 @base.json_option
@@ -196,7 +196,9 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
     found = _session(node, deployment, session)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"{found.keys} keys of session {found.session} would be removed and nobody can be asked; say --yes")
+            raise UsageError(
+                f"{found.keys} keys of session {found.session} would be removed, and there is no terminal to confirm; use --yes"
+            )
         click.confirm(f"Remove the {found.keys} keys of session {found.session} of {deployment}?", abort=True, err=True)
     reply = node.drop_state(deployment, found.session, force=force)
     if as_json:
@@ -208,7 +210,7 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
 @command.command("release", examples="udo state release visits 1f2e\nudo state release visits 1f2e --force --json")
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
-@click.option("--force", is_flag=True, help="Also while that node lives: it has lost its disk, or its state is not wanted any more.")
+@click.option("--force", is_flag=True, help="Even while that node is live: if it has lost its disk, or its state is no longer needed.")
 @base.json_option
 def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
     """Give up the home of a session, the node that has its state, when that is gone for good. Asks the registry only.
@@ -228,7 +230,7 @@ def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
         click.echo(f"{deployment}: session {found} released from node {former}")
 
 
-def _session(node: Node, deployment: str, text: str) -> pb.StateSession:
+def _session(node: NodeClient, deployment: str, text: str) -> pb.StateSession:
     """The session of that name, or the only one that begins so."""
     there = {s.session: s for s in node.sessions(deployment).sessions}
     return there[_one(deployment, text, list(there), "on this node")]

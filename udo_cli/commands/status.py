@@ -8,7 +8,7 @@ import click
 
 from udo_cli import base
 from udo_cli.commands.node import NODE_COLUMNS, node_row
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
 from udo_protocol.lifecycle import REFUSED
 
 EXAMPLES = """
@@ -26,7 +26,7 @@ def command(as_json: bool) -> None:
     with 6 when a deployment fails on a node.
     """
     from udo_cli import output, remote
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.errors import Unavailable
 
     found: dict[str, Any] = {"registry": None, "node": None, "problems": []}
@@ -35,7 +35,7 @@ def command(as_json: bool) -> None:
             found["registry"] = {"url": api.url, **api.health(), "nodes": api.nodes(), "deployments": api.deployments()}
     except Unavailable as e:
         found["problems"].append(str(e))
-    if address := Settings().local_node():
+    if address := CliSettings().local_node():
         try:
             found["node"] = _node(address)
         except Unavailable as e:
@@ -44,7 +44,7 @@ def command(as_json: bool) -> None:
         raise Unavailable(f"{found['problems'][0]}. There is no node manager on this host either")
     found["problems"] += _away(found["registry"]) + _silent(found["node"])
     failing = _failing(found["registry"])
-    code = Exit.UNAVAILABLE if found["problems"] else Exit.OPERATOR if failing else Exit.OK
+    code = ExitCode.UNAVAILABLE if found["problems"] else ExitCode.OPERATOR if failing else ExitCode.OK
     found["problems"] += failing
     if as_json:
         output.emit(found)
@@ -56,7 +56,7 @@ def command(as_json: bool) -> None:
 
 
 def _away(registry: dict[str, Any] | None) -> list[str]:
-    """Nodes the registry knows and does not hear of, and deployments that nobody serves for want of a node."""
+    """Known nodes that do not report, and deployments that no live node serves."""
     if registry is None:
         return []
     away = [f"node {n['node']} ({n['address']}) is away since {n['last_seen']}" for n in registry["nodes"] if not n["live"]]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from udo_cli import base, given
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
+
+if TYPE_CHECKING:
+    from udo_cli.packing.isolated import Trial
 
 # The last epochs that are shown; all with --json.
 _EPOCHS = 20
@@ -17,6 +21,7 @@ _EPOCHS = 20
 EXAMPLES = """
 udo test fraud --events fraud/events.json
 udo test fraud --events sample.parquet --batch-rows 10000 --json
+udo test fraud --image fraud:2                             a whole image, in a container (docs/docker.md)
 MODEL_KEY=... udo test fraud --replay fraud.rec --pdb
 udo test visits --replay visits.rec --epoch 4711 -o answers.parquet
 MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model.bin
@@ -28,12 +33,15 @@ MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model
 @click.option(
     "--events", type=click.Path(path_type=Path, dir_okay=False), help="JSON, CSV or parquet; events.json in DIRECTORY by default."
 )
-@click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Events given to the operator at a time.")
+@click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Number of events per batch.")
+@click.option("--image", "source", metavar="REF|FILE", help="Run this whole image instead of the folder's code; needs a Docker daemon.")
 @click.option(
-    "--replay", type=click.Path(path_type=Path, dir_okay=False), help="A file of `udo record`: run on its frames, from its state on."
+    "--replay", type=click.Path(path_type=Path, dir_okay=False), help="A file of `udo record`: run on its frames, starting from its state."
 )
-@click.option("--epoch", type=click.IntRange(0), help="With --replay: tell (and debug) only this epoch, after those before it.")
-@click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises.")
+@click.option(
+    "--epoch", type=click.IntRange(0), help="With --replay: report (and debug) only this epoch, after processing those before it."
+)
+@click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises an exception.")
 @click.option("-o", "--output", "answers", type=click.Path(path_type=Path, dir_okay=False), help="With --replay: answers as parquet.")
 @given.options
 @base.json_option
@@ -41,6 +49,7 @@ def command(
     directory: Path,
     events: Path | None,
     batch_rows: int,
+    source: str | None,
     replay: Path | None,
     epoch: int | None,
     post_mortem: bool,
@@ -54,40 +63,66 @@ def command(
 
     Input and output are checked against operator.toml. On failure: the operator's traceback and the offending event.
 
+    With --image only operator.toml and the events are taken from DIRECTORY: the image runs as on a node with the Docker driver.
+
     With --replay it runs on recorded frames instead, in their order, epochs and state, in the foreground: `breakpoint()` in the
     operator opens the debugger here. It prints what came of them, and ends with 6 if the operator failed on any.
     """
     from udo_cli import events as samples
     from udo_cli import output
     from udo_cli.packing import build, isolated, replayed
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
 
-    values = given.environment(env) | given.secret_values(secrets)
+    variables, hidden = given.environment(env), given.secret_values(secrets)
     contents = given.file_contents(files)
-    target = build.Target.of(None, None)
-    manifest = build.load_manifest(directory, None, target)
     if replay is None and (epoch is not None or post_mortem or answers):
         raise UsageError("--epoch, --pdb and -o belong to --replay FILE")
+    if source is not None:
+        if replay is not None:
+            raise UsageError("--image and --replay exclude each other: a recording is replayed on the folder's code")
+        _image(directory, source, events, batch_rows, (variables, hidden, contents), as_json)
+        return
+    values, target = variables | hidden, build.Target.of(None, None)
+    manifest = build.load_manifest(directory, None, target)
     if replay is not None:
         if events is not None:
             raise UsageError("--events and --replay exclude each other: a recording has its own events")
-        _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
+        _, dependencies = build.unpacked_dependencies(manifest, target, directory, CliSettings().local.dependencies, output.say)
         options: dict[str, Any] = {"epoch": epoch, "post_mortem": post_mortem, "answers": answers}
         said = replayed.run(manifest, directory.absolute(), dependencies, replay, values, contents, **options)
         _tell(manifest.reference, said, as_json)
         return
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
-    _, dependencies = build.unpacked_dependencies(manifest, target, directory, Settings().local.dependencies, output.say)
+    _, dependencies = build.unpacked_dependencies(manifest, target, directory, CliSettings().local.dependencies, output.say)
     trial = isolated.answer(manifest, directory.absolute(), dependencies, batches, values, contents)
+    _show(manifest.reference, sum(b.num_rows for b in batches), trial, as_json)
+
+
+def _image(directory: Path, source: str, events: Path | None, batch_rows: int, settings: tuple[Any, Any, Any], as_json: bool) -> None:
+    """The same with a whole image."""
+    from udo_cli import events as samples
+    from udo_cli import output
+    from udo_cli.packing import archive, build, contained, image
+
+    with tempfile.TemporaryDirectory(prefix="udo-image-") as work:
+        whole = archive.read(source, Path(work), packed=False)
+        manifest = build.load_image_manifest(directory, None, whole)
+        batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
+        trial = contained.answer(manifest, image.label(manifest, whole.config, whole.layers), batches, *settings, output.say)
+    _show(manifest.reference, sum(b.num_rows for b in batches), trial, as_json)
+
+
+def _show(reference: str, count: int, trial: Trial, as_json: bool) -> None:
+    from udo_cli import output
+
     rows = trial.answers.to_pylist()
-    count = sum(b.num_rows for b in batches)
     if as_json:
-        output.emit({"operator": manifest.reference, "events": count, "took_ms": trial.took_ms, "answers": rows})
+        output.emit({"operator": reference, "events": count, "took_ms": trial.took_ms, "answers": rows})
         return
     for answer in rows:
         click.echo(json.dumps(answer, default=str))
-    output.say(f"{manifest.reference}: {count} events, {len(rows)} answers, {trial.took_ms:.1f} ms")
+    output.say(f"{reference}: {count} events, {len(rows)} answers, {trial.took_ms:.1f} ms")
 
 
 def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
@@ -100,8 +135,8 @@ def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
         if said["epochs"] and said["epochs"][0]["epoch"] is not None:
             names = ("session", "epoch", "frames", "events", "answers", "errors", "skipped", "stale")
             output.table([n.upper() for n in names], ([row[n] for n in names] for row in said["epochs"][-_EPOCHS:]), "")
-        ended = ", ended by you" if said["quit"] else ""
+        ended = ", interrupted" if said["quit"] else ""
         counts = ", ".join(f"{said[n]} {n}" for n in ("frames", "events", "answers", "errors", "skipped", "stale"))
         click.echo(f"{reference}: {counts}, {said['took_ms']:.1f} ms{ended}")
     if said["errors"]:
-        raise click.exceptions.Exit(Exit.OPERATOR)
+        raise click.exceptions.Exit(ExitCode.OPERATOR)

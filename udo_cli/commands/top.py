@@ -34,8 +34,14 @@ COLUMNS = (
 
 
 @base.command("top", EXAMPLES)
-@click.option("--interval-s", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Time between two looks; rates are over it.")
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option(
+    "--interval-s",
+    type=click.FloatRange(0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between updates; rates are averages over them.",
+)
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
 @base.json_option
 def command(interval_s: float, once: bool, address: str | None, as_json: bool) -> None:

@@ -19,7 +19,7 @@ udo undeploy visits --drop-state        with the keyed state and the dead letter
 
 @base.command("undeploy", EXAMPLES)
 @click.argument("name", shell_complete=completing.deployments)
-@click.option("--drop-state", is_flag=True, help="Also when nodes hold keyed state or dead letters of it, which are then lost.")
+@click.option("--drop-state", is_flag=True, help="Even if nodes hold its keyed state or dead letters, which are then lost.")
 @base.json_option
 def command(name: str, drop_state: bool, as_json: bool) -> None:
     """Remove deployment NAME from every node. Its operator versions stay in the registry."""
@@ -29,7 +29,7 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
     with remote.registry() as api:
         if not drop_state and (held := _held(api, name)):
             raise Conflict(
-                f"{name} would take with it what it keeps: {'; '.join(held)}. Look with udo state ls {name} and udo dead ls {name}, save "
+                f"{name} would delete its data: {'; '.join(held)}. Look with udo state ls {name} and udo dead ls {name}, save "
                 "with udo state export, send again with udo dead replay, then use --drop-state"
             )
         api.undeploy(name, drop_state=True)  # there is none, or it has been agreed to

@@ -23,13 +23,13 @@ UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where the registry listens; port 0: a free one, then always that.",
+    help="Address the registry listens on; port 0: any free port, kept for later starts.",
 )
 @click.option("--node", default="", metavar="NAME", help="Name of this node; the host's name by default.")
 @base.driver_option
 @base.sandbox_option
 @base.allow_network_option
-@click.option("--runtime-image", default="", metavar="IMAGE", help="Docker driver: what Python operators run in (docs/docker.md).")
+@click.option("--runtime-image", default="", metavar="IMAGE", help="Docker driver: image in which Python operators run (docs/docker.md).")
 @click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready for updates.")
 @base.metrics_options
 @base.cut_state_option
@@ -38,9 +38,9 @@ UDO_HOME=/srv/udo udo up --listen 0.0.0.0:5000
     "keys",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="FOLDER",
-    help="The registry takes only versions signed by one of the public keys *.pub in there.",
+    help="Accept only versions signed by one of the public keys *.pub in this folder.",
 )
-@click.option("--wait-s", type=click.FloatRange(1), default=60.0, show_default=True, help="How long each may take until it answers.")
+@click.option("--wait-s", type=click.FloatRange(1), default=60.0, show_default=True, help="How long to wait until each answers.")
 @base.json_option
 def command(
     listen: str,
@@ -62,14 +62,14 @@ def command(
     What already runs is left alone. Stop both with `udo down`.
     """
     from udo_cli import local, output
-    from udo_cli.settings import Settings
+    from udo_cli.settings import CliSettings
 
     trusted = keys.absolute() if keys else None
-    options = local.Options(
+    options = local.UpOptions(
         listen, node, driver, warm, metrics_port, wait_s, trusted, runtime_image, sandbox, metrics_host, cut_state, allow_network
     )
     with local.interruptible():
-        started = local.start(Settings().local, options, output.say)
+        started = local.start(CliSettings().local, options, output.say)
     if as_json:
         told = {"registry": started.registry, "node": started.node, "started": list(started.fresh), "remarks": list(started.remarks)}
         output.emit(told)

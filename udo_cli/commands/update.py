@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from udo_cli import base, completing, given, trial
-from udo_cli.exits import Exit
+from udo_cli.exits import ExitCode
 
 EXAMPLES = """
 udo update fraud 2
 udo update fraud latest
 udo update fraud sha256:1f0c... --json
-udo update fraud --env THRESHOLD=0.9 --file model.bin     the same version, with another threshold and model
+udo update fraud --env THRESHOLD=0.9 --file model.bin     the same version, with a different threshold and model
 udo update fraud 2 --secret API_KEY --unset THRESHOLD
 udo update fraud 2 --diff --for 60s -o differences.jsonl
 udo update fraud 2 --canary 10% --for 60s --rollback-if 'errors>0' --rollback-if 'p99_ms>5'
@@ -47,7 +47,7 @@ _EXAMPLES_KEPT = 1000
     help="Of a canary: events, errors, error_rate, p50_ms, p99_ms or, keyed, different, then > >= < or <=, then a number. May be given "
     "again.",
 )
-@click.option("--min-events", type=click.IntRange(0), help="Of a canary: with fewer events nothing is promoted.  [default: 1]")
+@click.option("--min-events", type=click.IntRange(0), help="Of a canary: with fewer events the version is not promoted.  [default: 1]")
 @click.option(
     "-o",
     "--output",
@@ -82,7 +82,7 @@ def command(
     Variables, secrets and files of the deployment stay as they are, except for those named by --env, --secret, --file and --unset. Without
     VERSION only these change: the same version is loaded with the new values and takes over in the same way.
 
-    With --canary it serves a share of the new lanes first. A keyed operator's serves nobody: it follows the serving version and
+    With --canary it serves a share of the new lanes first. A keyed operator's canary answers no query: it follows the serving version and
     processes the events of a share of the key groups. The registry promotes it when the time is over, or rolls it back as soon
     as a condition holds (exit code 8), also if this command has ended; `udo rollback NAME` ends it by hand.
 
@@ -124,7 +124,7 @@ def command(
     else:
         click.echo(f"{name}: {found['operator']}@{found['version']} answers after {done['at_ms']:.0f} ms{remote.where(on, missed)}")
     if rolled_back:
-        click.get_current_context().exit(Exit.ROLLED_BACK)
+        click.get_current_context().exit(ExitCode.ROLLED_BACK)
 
 
 def _remove(change: dict[str, dict[str, Any]], serving: dict[str, Any], unset: tuple[str, ...]) -> None:
@@ -138,7 +138,7 @@ def _remove(change: dict[str, dict[str, Any]], serving: dict[str, Any], unset: t
             raise NotFound(f"--unset {name}: {serving['name']} has no such variable, secret or file; there are: {there}")
         for kind in kinds:
             if name in change[kind]:
-                raise click.UsageError(f"{name} is given to be set and to be removed (--unset)")
+                raise click.UsageError(f"{name} is both set and removed (--unset)")
             change[kind][name] = None
 
 
@@ -146,7 +146,7 @@ def _require_consistent(
     diff: bool, canary: float | None, for_s: float | None, rollback_if: tuple[str, ...], min_events: int | None, out: Path | None
 ) -> None:
     if diff and canary is not None:
-        raise click.UsageError("--diff changes nothing and --canary decides: choose one; a diff first is a good order")
+        raise click.UsageError("--diff changes nothing and --canary decides: choose one, for example a diff first")
     for said, option, needed, there in (
         (bool(rollback_if), "--rollback-if", "--canary", canary is not None),
         (min_events is not None, "--min-events", "--canary", canary is not None),
@@ -154,7 +154,7 @@ def _require_consistent(
         (for_s is not None, "--for", "--canary or --diff", diff or canary is not None),
     ):
         if said and not there:
-            raise click.UsageError(f"{option} means something only with {needed}")
+            raise click.UsageError(f"{option} can only be used with {needed}")
 
 
 def _compare(name: str, version: str, for_s: float, out: Path | None, as_json: bool) -> None:
@@ -190,4 +190,4 @@ def _compare(name: str, version: str, for_s: float, out: Path | None, as_json: b
         output.emit({"name": name, **report, "differences": examples})
     elif report.get("version"):
         trial.show(name, report, examples)
-    click.get_current_context().exit(Exit.INTERRUPTED if interrupted else trial.EXITS[report["outcome"]])
+    click.get_current_context().exit(ExitCode.INTERRUPTED if interrupted else trial.EXITS[report["outcome"]])

@@ -18,7 +18,7 @@ LEAST_ROWS = 1_000
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """The input and its pace. `rate` in rows a second, None for as fast as it goes; `update_at` is the row of the update."""
 
     table: pa.Table
@@ -32,7 +32,7 @@ class Plan:
         return UNPACED_BATCH_ROWS if self.rate is None else max(1, round(self.rate / BATCHES_PER_S))
 
 
-def make(data: Path | None, rate: float | None, seconds: float | None, rows: int | None, update_at: int | None, seed: int) -> Plan:
+def make(data: Path | None, rate: float | None, seconds: float | None, rows: int | None, update_at: int | None, seed: int) -> DemoPlan:
     """A plan from the options; UsageError, NotFound or SchemaError when they cannot work."""
     if data is None:
         rate = rate or (RATE if seconds is None or rows is None else rows / seconds)
@@ -47,4 +47,4 @@ def make(data: Path | None, rate: float | None, seconds: float | None, rows: int
     at = table.num_rows // 2 if update_at is None else update_at
     if not 0 < at < table.num_rows:
         raise UsageError(f"--update-at {at:,} is not inside the stream of {table.num_rows:,} rows")
-    return Plan(table, "generated" if data is None else data.name, rate, at)
+    return DemoPlan(table, "generated" if data is None else data.name, rate, at)

@@ -21,7 +21,7 @@ def examples() -> Path:
     for folder in (package / "_examples", package.parent / "examples" / "operators"):
         if folder.is_dir():
             return folder
-    raise NotFound(f"the example operators are not where they belong, {package / '_examples'}; install udo-spark again")
+    raise NotFound(f"the example operators are missing from {package / '_examples'}; install udo-spark again")
 
 
 def push(api: Registry, example: str, cache: Path) -> str:
@@ -30,7 +30,7 @@ def push(api: Registry, example: str, cache: Path) -> str:
     target = build.Target.of(None, None)
     manifest = build.load_manifest(directory, None, target)
     with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
-        base = bases.choose(api, manifest.runtime, target, None, _silent)
+        base = bases.choose(api, "python", target, None, _silent)
         upload(api, manifest, build.build(directory, manifest, target, Path(work), cache, _silent, base), _silent)
     return manifest.reference
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from udo_cli.demo.verify import Quality, Verdict
+from udo_cli.demo.verify import Quality, Verification
 
 
 @dataclass(frozen=True)
-class Update:
+class DemoUpdate:
     """The live update as it happened. Times in ms; rows are those of the stream."""
 
     asked_row: int
@@ -20,7 +20,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """Everything a run has shown."""
 
     origin: str
@@ -31,8 +31,8 @@ class Report:
     round_trip_p50_ms: float | None
     round_trip_p99_ms: float | None
     round_trips: int
-    update: Update
-    verdict: Verdict
+    update: DemoUpdate
+    verdict: Verification
 
     @property
     def events_per_s(self) -> float:

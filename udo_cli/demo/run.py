@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 
-from udo_cli import local
+from udo_cli import local, throwaway
 from udo_cli.demo import history, platform, source, spark
-from udo_cli.demo.plan import Plan
+from udo_cli.demo.plan import DemoPlan
 from udo_cli.demo.probe import Probe
-from udo_cli.demo.report import Report, Update
+from udo_cli.demo.report import DemoReport, DemoUpdate
 from udo_cli.demo.show import Screen
-from udo_cli.demo.stream import Stream, Watched, stopping
+from udo_cli.demo.stream import LiveFigures, Stream, stopping
 from udo_cli.demo.verify import verify
 from udo_cli.home import Home
 from udo_interface import udo
@@ -25,33 +22,14 @@ from udo_protocol.node.api import connect_node
 from udo_protocol.registry.api import Registry
 
 
-@contextlib.contextmanager
-def _workspace() -> Iterator[Path]:
-    """A folder of the demo's own, removed in the end; short, since sockets lie in it."""
-    path = Path(tempfile.mkdtemp(prefix="udo-demo-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _platform(home: Home, driver: str, say: Callable[[str], None]) -> Iterator[local.Started]:
-    try:
-        yield local.start(home, local.Options(node="demo", driver=driver), say)
-    finally:
-        with local.unhurried():
-            local.stop(home, say)
-
-
-def run(plan: Plan, driver: str, say: Callable[[str], None], screen: Screen) -> Report:
+def run(plan: DemoPlan, driver: str, say: Callable[[str], None], screen: Screen) -> DemoReport:
     """Run `plan` on a node with this driver; the report. Whatever happens, nothing is left running and no file is left behind."""
     began = time.monotonic()
-    with _workspace() as work, contextlib.ExitStack() as parts:
+    with throwaway.workspace("udo-demo-") as work, contextlib.ExitStack() as parts:
         chunks = source.split(plan.table, work / "chunks", plan.batch_rows)
         say(f"{plan.table.num_rows:,} card payments ({plan.origin}) in {chunks.batches} micro-batches")
         home = Home(work / "udo")
-        started = parts.enter_context(_platform(home, driver, say))
+        started = parts.enter_context(throwaway.platform(home, local.UpOptions(node="demo", driver=driver), say))
         api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").strip(), "demo"))
         platform.prepare(api, home.dependencies, say)
         say("starting Spark")
@@ -68,13 +46,13 @@ def run(plan: Plan, driver: str, say: Callable[[str], None], screen: Screen) -> 
         parts.callback(probe.close)
         say(f"streaming; fraud@1 is replaced by fraud@2 at row {plan.update_at:,}")
         query = parts.enter_context(stopping(spark.query(session, scored, work)))
-        stream = Stream(query, feeder, connect_node(started.node), api, Watched(plan.table.num_rows, plan.update_at), probe)
+        stream = Stream(query, feeder, connect_node(started.node), api, LiveFigures(plan.table.num_rows, plan.update_at), probe)
         watched = stream.run(screen)
         query.stop()
         verdict = verify(work / "sink", plan.table.column("is_fraud").to_numpy())
         trips = probe.trips_ms()
         during = probe.trips_ms(watched.update_began - 0.1, watched.update_ended + 0.1)
-    return Report(
+    return DemoReport(
         origin=plan.origin,
         events_in=plan.table.num_rows,
         micro_batches=watched.batches,
@@ -83,7 +61,7 @@ def run(plan: Plan, driver: str, say: Callable[[str], None], screen: Screen) -> 
         round_trip_p50_ms=float(np.percentile(trips, 50)) if len(trips) else None,
         round_trip_p99_ms=float(np.percentile(trips, 99)) if len(trips) else None,
         round_trips=len(trips),
-        update=Update(
+        update=DemoUpdate(
             asked_row=plan.update_at,
             requested_row=watched.requested_row,
             first_row=verdict.first_row.get("2"),

@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from udo_cli import output
-from udo_cli.demo.stream import Watched
+from udo_cli.demo.stream import LiveFigures
 
 _LINE_EVERY_S = 5.0
 _DRAW_EVERY_S = 0.25
 
 
 # Takes the state of the stream as often as it likes to come; shows it or skips it.
-Screen = Callable[[Watched], None]
+Screen = Callable[[LiveFigures], None]
 
 
 class _Lines:
     def __init__(self) -> None:
         self._next_s, self._update = 0.0, ""
 
-    def __call__(self, w: Watched) -> None:
+    def __call__(self, w: LiveFigures) -> None:
         if w.elapsed_s >= self._next_s or w.update != self._update:
             self._next_s, self._update = w.elapsed_s + _LINE_EVERY_S, w.update
             output.say(f"{w.elapsed_s:5.1f} s  {w.committed:,} of {w.rows:,} rows in {w.batches} micro-batches  {w.update}".rstrip())
@@ -32,13 +32,13 @@ class _Table:
     def __init__(self, live: Any) -> None:
         self._live, self._next_s = live, 0.0
 
-    def __call__(self, w: Watched) -> None:
+    def __call__(self, w: LiveFigures) -> None:
         if w.elapsed_s >= self._next_s:
             self._next_s = w.elapsed_s + _DRAW_EVERY_S
             self._live.update(_drawn(w), refresh=True)
 
 
-def _drawn(w: Watched) -> Any:
+def _drawn(w: LiveFigures) -> Any:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -39,7 +39,7 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
         "spark.sql.adaptive.enabled": False,
         "spark.sql.streaming.numRecentProgressUpdates": 1000,
     }
-    # py4j logs the calls that Ctrl-C cuts short, with tracebacks, into whatever there is: nobody is helped.
+    # py4j logs the calls that Ctrl-C cuts short, with tracebacks, to any output; they are of no use.
     logging.getLogger().addHandler(logging.NullHandler())
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     before = set(psutil.Process().children(recursive=True))

@@ -14,7 +14,7 @@ from udo_cli.demo.probe import Probe
 from udo_cli.demo.source import Feeder
 from udo_cli.rates import Rates
 from udo_protocol.errors import OperatorError, UdoError, WaitTimeout
-from udo_protocol.node.api import Node
+from udo_protocol.node.api import NodeClient
 from udo_protocol.registry.api import Registry
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ UPDATE_TIMEOUT_S = 60.0
 
 
 @dataclass
-class Watched:
+class LiveFigures:
     """What is known of the stream at the moment; the live table shows it."""
 
     rows: int
@@ -62,13 +62,13 @@ def stopping(query: StreamingQuery) -> Iterator[StreamingQuery]:
 class Stream:
     """One run of the query to its end."""
 
-    def __init__(self, query: StreamingQuery, feeder: Feeder, node: Node, api: Registry, watched: Watched, probe: Probe) -> None:
+    def __init__(self, query: StreamingQuery, feeder: Feeder, node: NodeClient, api: Registry, watched: LiveFigures, probe: Probe) -> None:
         self._query, self._feeder, self._node, self._api, self._probe = query, feeder, node, api, probe
         self.watched = watched
         self._rates = Rates()
         self._seen: set[int] = set()
 
-    def run(self, show: Callable[[Watched], None]) -> Watched:
+    def run(self, show: Callable[[LiveFigures], None]) -> LiveFigures:
         """Until every row is committed and the update is over. OperatorError when the query or the update fails."""
         w = self.watched
         started = moved = time.monotonic()

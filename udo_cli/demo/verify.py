@@ -1,4 +1,4 @@
-"""The strict count: what the sink holds against what went in, row by row and in order. Reads files, asks nobody."""
+"""The strict count: compares the sink's rows with the input, row by row and in order. Reads files only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """What came out. `reordered` counts rows that stand behind a later one of the same partition."""
 
     events_out: int
@@ -75,7 +75,7 @@ def _answers(sink: Path) -> Iterator[pa.Table]:
         yield pq.read_table(path, columns=OUTPUT, partitioning=None)
 
 
-def verify(sink: Path, is_fraud: np.ndarray) -> Verdict:
+def verify(sink: Path, is_fraud: np.ndarray) -> Verification:
     """Compare the sink with the input, whose rows have the ids 0 .. len(is_fraud) - 1; `is_fraud` is the truth by row."""
     rows = len(is_fraud)
     seen = np.zeros(rows, dtype=np.int64)
@@ -101,7 +101,7 @@ def verify(sink: Path, is_fraud: np.ndarray) -> Verdict:
             counted = np.array([mine.sum(), fraud.sum(), flagged[mine].sum(), (fraud & flagged[mine]).sum()])
             counts[name] = counts.get(name, 0) + counted
     quality = {name: Quality(*map(int, c)) for name, c in sorted(counts.items())}
-    return Verdict(out, int((seen == 0).sum()), int(seen.sum() - (seen > 0).sum()), reordered, unknown, first, mixed, quality)
+    return Verification(out, int((seen == 0).sum()), int(seen.sum() - (seen > 0).sum()), reordered, unknown, first, mixed, quality)
 
 
 def _older_after_newer(version: np.ndarray, names: list[str]) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from udo_cli.packing.layers import MEDIA_TYPE, Layer, compress, copy
+from udo_cli.packing.layers import MEDIA_TYPE, TAR_TYPE, Layer, compress, copy, plain
 from udo_protocol.errors import NotFound, ProtocolError, Unavailable, UsageError
 from udo_protocol.formats.strict_tar import FILE, HARD_LINK, LINK, Reader, TarRefused
 from udo_protocol.registry.content import parse_json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Docker's name of a media type -> OCI's.
 _LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": MEDIA_TYPE,
-    "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.docker.image.rootfs.diff.tar": TAR_TYPE,
 }
 _GZIP = b"\x1f\x8b"
 # Of an archive: whole images with a few dozen layers. Links in old ones lead from layer to layer.
@@ -46,8 +46,12 @@ class Archive:
     layers: tuple[Layer, ...]
 
 
-def read(source: str, work: Path) -> Archive:
-    """The image in the file or folder `source`, else of that name in the local Docker daemon; files it needs come to `work`."""
+def read(source: str, work: Path, *, packed: bool = True) -> Archive:
+    """The image in the file or folder `source`, else of that name in the local Docker daemon; files it needs come to `work`.
+
+    Plain layers of a docker-archive are compressed unless they are not to be `packed`: that takes longest, and one machine alone needs
+    it not.
+    """
     path = Path(source)
     if not path.exists():
         if source.startswith(("/", "./", "../")) or source.endswith((".tar", ".tar.gz", ".tgz")):
@@ -57,7 +61,7 @@ def read(source: str, work: Path) -> Archive:
         box: _Box = _Folder(path) if path.is_dir() else _Tar(path, stack)
         try:
             if box.has("manifest.json"):
-                return _docker(box, source, work)
+                return _docker(box, source, work, pack=packed)
             if box.has("index.json"):
                 return _oci(box, source, work)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -94,7 +98,7 @@ class _Tar:
             most = _UNPACKED_BYTES if packed else path.stat().st_size
             self._members = {"/".join(m.path): m for m in Reader(self._file, most, _ENTRIES, foreign=True)}
         except (TarRefused, EOFError, OSError, zlib.error) as e:
-            raise UsageError(f"{path} is no archive that can be read: {e}; expected {_KINDS}") from e
+            raise UsageError(f"{path} is not a readable archive: {e}; expected {_KINDS}") from e
 
     def has(self, name: str) -> bool:
         return name in self._members
@@ -158,7 +162,7 @@ def _parse(data: bytes, name: str) -> dict[str, Any]:
         raise UsageError(str(e)) from e
 
 
-def _docker(box: _Box, source: str, work: Path) -> Archive:
+def _docker(box: _Box, source: str, work: Path, *, pack: bool) -> Archive:
     images = _parse(b'{"images":' + _small(box, "manifest.json") + b"}", "manifest.json")["images"]
     if len(images) != 1:
         raise UsageError(f"{source} holds {len(images)} images, expected one: docker save IMAGE -o FILE.tar")
@@ -169,8 +173,9 @@ def _docker(box: _Box, source: str, work: Path) -> Archive:
         with box.open(name) as file:
             packed = file.read(2) == _GZIP
             file.seek(0)
-            target = work / f"layer-{len(layers)}.tar.gz"
-            layer = replace(copy(file, target), diff_id=diff_id) if packed else compress(file, target)
+            target = work / f"layer-{len(layers)}"
+            make = compress if pack else plain
+            layer = replace(copy(file, target), diff_id=diff_id) if packed else make(file, target)
         if layer.diff_id != diff_id:
             raise UsageError(f"{source}: layer {name} has digest {layer.diff_id}, its config says {diff_id}: the archive is damaged")
         layers.append(layer)
@@ -191,7 +196,7 @@ def _oci(box: _Box, source: str, work: Path) -> Archive:
     layers: list[Layer] = []
     for descriptor, diff_id in zip(document["layers"], _diff_ids(config, source), strict=True):
         kind = _LAYER_TYPES.get(descriptor["mediaType"], descriptor["mediaType"])
-        if not kind.startswith("application/vnd.oci.image.layer.v1.tar"):
+        if not kind.startswith(TAR_TYPE):
             raise UsageError(f"{source}: layer {descriptor['digest']} is of type {kind}, expected a tar that lies in the archive")
         with box.open(_place(descriptor["digest"])) as file:
             layer = replace(copy(file, work / f"layer-{len(layers)}"), diff_id=diff_id, media_type=kind)
@@ -220,7 +225,7 @@ def _saved(reference: str, target: Path) -> Path:
     try:
         client = docker.from_env()
     except DockerException as e:
-        raise Unavailable(f"{reference} is no file, and the Docker daemon does not answer ({e}); start it, or give {_KINDS}") from e
+        raise Unavailable(f"{reference} is not a file, and the Docker daemon does not answer ({e}); start it, or give {_KINDS}") from e
     try:
         with target.open("wb") as file:
             for piece in client.images.get(reference).save():

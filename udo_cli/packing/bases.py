@@ -12,7 +12,7 @@ from udo_cli.output import short
 from udo_cli.packing import image, upload
 from udo_cli.packing.archive import Archive
 from udo_cli.packing.build import Target
-from udo_cli.packing.image import Base
+from udo_cli.packing.image import BaseImage
 from udo_protocol.errors import NotFound, Unavailable, UsageError
 from udo_protocol.registry.api import Registry
 from udo_protocol.registry.content import digest_of, parse_json
@@ -31,7 +31,7 @@ def tag(python_tag: str, platform: str) -> str:
     return f"{python_tag}-{platform}"
 
 
-def find(api: Registry, runtime: str, python_tag: str, platform: str) -> Base | None:
+def find(api: Registry, runtime: str, python_tag: str, platform: str) -> BaseImage | None:
     """The base of that runtime, interpreter and platform; None when the registry holds none."""
     try:
         return read(api, repository(runtime), tag(python_tag, platform))
@@ -39,7 +39,7 @@ def find(api: Registry, runtime: str, python_tag: str, platform: str) -> Base | 
         return None
 
 
-def choose(api: Registry | None, runtime: str, target: Target, wish: str | None, say: Callable[[str], None]) -> Base | None:
+def choose(api: Registry | None, runtime: str, target: Target, wish: str | None, say: Callable[[str], None]) -> BaseImage | None:
     """The base to put below an operator: the one wished for (`repository:tag`, or `none`), else the registry's for the target.
 
     Without one the image has no interpreter, and runs only where the node has that one itself. That is said where it may matter: when the
@@ -58,12 +58,12 @@ def choose(api: Registry | None, runtime: str, target: Target, wish: str | None,
     if found is not None:
         say(f"base: {found.reference} ({short(found.digest)})")
     elif not target.here or (api is not None and any(node["driver"] == "docker" for node in api.nodes())):
-        why = "no registry answers" if api is None else f"the registry holds none for {target.python_tag} {target.platform}"
+        why = "no registry answers" if api is None else f"the registry has none for {target.python_tag} {target.platform}"
         say(f"base: {why}; this version needs nodes that have this Python themselves. Publish one with: udo registry base push IMAGE")
     return found
 
 
-def read(api: Registry, where: str, ref: str) -> Base:
+def read(api: Registry, where: str, ref: str) -> BaseImage:
     """The base in this repository under this tag or digest; NotFound if there is none."""
     body = api.manifest(where, ref)
     manifest = parse_json(body, f"manifest of {where}:{ref}")
@@ -74,7 +74,7 @@ def read(api: Registry, where: str, ref: str) -> Base:
     found = parse_json(api.blob(where, config), f"config of {where}:{ref}")
     if len((found.get("rootfs") or {}).get("diff_ids") or ()) != len(layers):
         raise UsageError(f"{where}:{ref}: its config names other layers than its manifest; publish the base again")
-    return Base(where, ref, digest_of(body), found, layers)
+    return BaseImage(where, ref, digest_of(body), found, layers)
 
 
 def publish(api: Registry, archive: Archive, python_tag: str | None, say: Callable[[str], None]) -> tuple[str, str]:

@@ -29,7 +29,7 @@ def find(work: Path, seen: Iterable[Any]) -> Sandbox | None:
     (work / "private" / "scratch").mkdir(exist_ok=True)  # where only Landlock is there to confine it
     box, remark = sandbox.find(sockets, work / "runtime")
     if not isinstance(box, Bubblewrap | Landlock):
-        output.say(f"tried without isolation ({remark}); a node that isolates gives it no network and no files but its own")
+        output.say(f"tested without isolation ({remark}); a node that isolates gives it no network and no files but its own")
         return None
     paths = [Path(str(p)) for p in seen]
     return replace(box, shared=(*box.shared, work, Path(__file__).parent, *(p for p in paths if p.is_absolute() and p.exists())))

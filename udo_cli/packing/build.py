@@ -14,7 +14,7 @@ from pathlib import Path
 from node_manager.images.unpack import unpack
 from udo_cli.packing import image, isolated
 from udo_cli.packing.archive import Archive
-from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
+from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, left_out, pack
 from udo_cli.packing.requirements import current_target, dependencies_layer
 from udo_protocol.errors import ManifestError, UsageError
 from udo_protocol.formats import manifest as manifests
@@ -75,13 +75,16 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
     data = manifest.model_dump()
     if version:
         data["version"] = version
+    if manifest.command:
+        data["platform"] = target.platform  # a program runs on one
+        _require_program(directory, manifest)
+        return manifests.parse(data, str(directory / manifests.FILE_NAME))
     if manifest.requirements or not target.here:
         data |= {"python_tag": target.python_tag, "platform": target.platform}
     if not manifest.entry:
         raise ManifestError(
-            f"{directory / manifests.FILE_NAME}: entry is missing: module:attribute of the operator's code. Only a whole image needs none, "
-            "which udo test cannot run. Try it on its own platform: udo up --driver docker, udo push DIR --image REF, udo deploy NAME, "
-            "then send it events (docs/docker.md, Whole images)"
+            f"{directory / manifests.FILE_NAME}: entry is missing: module:attribute of the operator's code. Only a whole image needs none: "
+            "udo test DIR --image REF, udo push DIR --image REF (docs/docker.md, Whole images)"
         )
     module = manifest.entry.partition(":")[0].replace(".", "/")
     if not (directory / f"{module}.py").is_file() and not (directory / module / "__init__.py").is_file():
@@ -90,25 +93,48 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
     return manifests.parse(data, str(directory / manifests.FILE_NAME))
 
 
+def _require_program(directory: Path, manifest: Manifest) -> None:
+    program = manifest.command[0]
+    path = directory / program
+    if "/" not in program or program.startswith("/"):
+        return  # one of the node's
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise ManifestError(
+            f"{directory / manifests.FILE_NAME}: command names {program}, which is no program in {directory}: build the operator first "
+            "(docs/operators.md, Other languages)"
+        )
+    if left := [inside for inside in left_out(directory) if program == inside or program.startswith(inside)]:
+        raise ManifestError(f"{directory / manifests.FILE_NAME}: command names {program}, and {left[0]} is not packed: move it, as to bin/")
+
+
 def load_image_manifest(directory: Path, version: str | None, whole: Archive) -> Manifest:
     """The manifest in `directory` for an image that brings everything: the image says what platform it is for."""
     run = whole.config.get("config") or {}
     if whole.config.get("os") != "linux":
         raise UsageError(f"operators run on Linux, the image is for {whole.config.get('os', 'an unknown system')}")
     if not (run.get("Entrypoint") or run.get("Cmd")):
-        raise UsageError("the image has neither ENTRYPOINT nor CMD: nothing would speak the queue protocol (docs/protocol.md)")
+        raise UsageError("the image has neither ENTRYPOINT nor CMD: nothing would implement the queue protocol (docs/protocol.md)")
     data = manifests.load(directory).model_dump() | {"platform": image.platform_of(whole.config)}
     return manifests.parse(data | ({"version": version} if version else {}), str(directory / manifests.FILE_NAME))
 
 
 def build(
-    directory: Path, manifest: Manifest, target: Target, work: Path, cache: Path, say: Callable[[str], None], base: image.Base | None = None
-) -> image.Image:
+    directory: Path,
+    manifest: Manifest,
+    target: Target,
+    work: Path,
+    cache: Path,
+    say: Callable[[str], None],
+    base: image.BaseImage | None = None,
+) -> image.BuiltImage:
     """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported, Refused when no
     node would unpack it."""
     dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)
     if target.here:
-        say(f"checking that {manifest.entry} can be imported")
+        if manifest.command:
+            say(f"checking that {manifest.command[0]} speaks the operator protocol")
+        else:
+            say(f"checking that {manifest.entry} can be imported")
         isolated.check_import(manifest, directory.absolute(), unpacked)
     else:
         say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")

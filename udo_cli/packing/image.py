@@ -26,7 +26,7 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseImage:
     """An image in the registry to stand on: its layers and its config come first."""
 
     repository: str
@@ -42,13 +42,13 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Image:
+class BuiltImage:
     """Canonical bytes of config and manifest, and the layers to send; those of the base are in the registry."""
 
     config: bytes
     manifest: bytes
     layers: tuple[Layer, ...]
-    base: Base | None = None
+    base: BaseImage | None = None
 
     @property
     def config_digest(self) -> str:
@@ -67,7 +67,7 @@ def platform_of(config: Mapping[str, Any]) -> str:
     return f"{config.get('os', '')}_{_MACHINES.get(machine, machine)}"
 
 
-def assemble(manifest: Manifest, layers: Sequence[Layer], base: Base | None = None) -> Image:
+def assemble(manifest: Manifest, layers: Sequence[Layer], base: BaseImage | None = None) -> BuiltImage:
     """The image of these layers on top of `base`. Nothing in it depends on when, where or by whom it is made."""
     machine = manifest.platform.partition("_")[2]
     config: dict[str, Any] = dict(base.config) if base else {"architecture": _ARCHITECTURES.get(machine, machine), "os": "linux"}
@@ -79,18 +79,18 @@ def assemble(manifest: Manifest, layers: Sequence[Layer], base: Base | None = No
     return _image(manifest, config | {"config": run}, layers, base)
 
 
-def label(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer]) -> Image:
+def label(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer]) -> BuiltImage:
     """Somebody's whole image as an operator version: as it was, with the operator's manifest as a label."""
     return _image(manifest, config, layers, None)
 
 
-def plain(config: Mapping[str, Any], layers: Sequence[Layer]) -> Image:
+def plain(config: Mapping[str, Any], layers: Sequence[Layer]) -> BuiltImage:
     """Somebody's whole image as it was, such as a base."""
     data = _canonical(config)
-    return Image(data, _document(data, [_descriptor(la) for la in layers], {}), tuple(layers))
+    return BuiltImage(data, _document(data, [_descriptor(la) for la in layers], {}), tuple(layers))
 
 
-def _image(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer], base: Base | None) -> Image:
+def _image(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer], base: BaseImage | None) -> BuiltImage:
     run = dict(config.get("config") or {})
     run["Labels"] = {**(run.get("Labels") or {}), MANIFEST_LABEL: manifest.model_dump_json()}
     changed = {**config, "config": run}
@@ -103,7 +103,7 @@ def _image(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer
     if base:
         annotations |= {BASE_NAME: base.reference, BASE_DIGEST: base.digest}
     below = [{k: la[k] for k in ("mediaType", "digest", "size")} for la in base.layers] if base else []
-    return Image(data, _document(data, [*below, *map(_descriptor, layers)], annotations), tuple(layers), base)
+    return BuiltImage(data, _document(data, [*below, *map(_descriptor, layers)], annotations), tuple(layers), base)
 
 
 def _descriptor(layer: Layer) -> dict[str, Any]:

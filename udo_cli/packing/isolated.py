@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from node_manager import proc
 from node_manager.drivers.base import Allowance
 from node_manager.drivers.process import BUSY_SAMPLE_S, excess
-from node_manager.drivers.sandbox import Bubblewrap, Sandbox
-from node_manager.instances import runtime_base
+from node_manager.drivers.sandbox import Bubblewrap, Sandbox, confining
+from node_manager.instances import commands, runtime_base
 from udo_cli.packing import boxed
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.manifest import Manifest
@@ -85,7 +85,13 @@ def _start(
         if batches is not None:
             _write_events(trial.work / "events.arrow", manifest, batches)
         bound_s = manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ())
-        run_child(trial, manifest, bound_s, boxed.find(trial.work, [*trial.request["path"], *(more or {}).values()]))
+        box = boxed.find(trial.work, [*trial.request["path"], *(more or {}).values()])
+        if manifest.command:  # what is confined is the operator's process, not the one that drives it
+            before = confining(box, trial.private, code) if box is not None else []
+            home = box.scratch(trial.private)[0] if box is not None else str(trial.private)
+            trial.request["command"] = commands.launch(manifest, str(code), str(trial.private), before, home)
+            box = None
+        run_child(trial, manifest, bound_s, box)
         return _outcome(trial.work, manifest, batches is not None)
 
 
@@ -111,13 +117,14 @@ def prepared(
             (private / inside).parent.mkdir(parents=True, exist_ok=True)
             (private / inside).write_bytes(data)
         base = runtime_base.build(work / "runtime")
-        path = [str(code)] + ([str(dependencies)] if dependencies else [])
+        path = [] if manifest.command else [str(code)] + ([str(dependencies)] if dependencies else [])
         # As on a node: an operator that brings what the runtime has loaded comes before the runtime.
         front = path if dependencies and runtime_base.contradicts(dependencies) else []
         request = {
             "operator": manifest.name,
             "version": manifest.version,
             "entry": manifest.entry,
+            "input": manifest.input,
             "output": manifest.output,
             "keyed": manifest.keyed,
             "path": path,

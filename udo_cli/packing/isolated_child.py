@@ -20,15 +20,13 @@ from typing import Any
 def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batches: Any) -> Iterator[Any]:
     """All events as epoch 0 of one session, then its END, then an epoch without events, whose END fires the timers due by then."""
     import pyarrow as pa
-    from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+    from udo_runtime.execution.keyed import KeyedConfig
     from udo_runtime.state.session import Session
 
     from udo_protocol.proto.frame_pb2 import Label
     from udo_protocol.queue.frame import Header
 
-    keyed: Any = KeyedProcessor(
-        processor.per_event, KeyedConfig(**{**request["keyed"], "columns": tuple(request["keyed"]["columns"])}), output, ctx
-    )
+    keyed: Any = processor.keyed(KeyedConfig.of(request["keyed"]))
     session = Session("udo test")
     first, second = (Header(label=Label(run=1, epoch=epoch, attempt=1), groups=[0]) for epoch in (0, 1))
     for batch in batches:
@@ -56,15 +54,16 @@ def _migrate(processor: Any, request: dict[str, Any]) -> None:
 
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
-    from udo_runtime.execution.load import load
+    from udo_runtime.loading import load
     from udo_runtime.sdk.api import Context
 
     from udo_protocol.formats.body import read_stream
     from udo_protocol.formats.schema import parse_schema
 
-    output = parse_schema(request["output"])
+    schemas = parse_schema(request["input"]), parse_schema(request["output"])
+    output = schemas[1]
     ctx = Context(request["operator"], request["version"])
-    processor = load(request["entry"], request["path"], output, ctx)
+    processor = load(request, schemas, ctx)
     if "state" in request:
         processor.open()
         _migrate(processor, request)
@@ -74,6 +73,7 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
 
         return run(Path(request["replay"]), request, processor, output, ctx, work / "answers.arrow")
     if not request["events"]:
+        processor.check()
         return {"ok": True}
     processor.open()
     started = time.perf_counter()
@@ -97,7 +97,8 @@ def main() -> None:
     work = Path(sys.argv[1])
     request = json.loads((work / "request.json").read_text("utf-8"))
     sys.path[:] = [*request["base"], *(p for p in sys.path if Path(p).resolve() != Path(__file__).resolve().parent)]
-    os.environ.update(request["env"])
+    if not request.get("command"):  # else they are for another process
+        os.environ.update(request["env"])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = request["open_files"] if most == resource.RLIM_INFINITY else min(request["open_files"], most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))

@@ -11,13 +11,14 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from udo_protocol.errors import UsageError
 
-MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
+TAR_TYPE = "application/vnd.oci.image.layer.v1.tar"
+MEDIA_TYPE = f"{TAR_TYPE}+gzip"
 # Never part of an operator: version control, caches, environments, hidden files.
 SKIPPED_NAMES = frozenset({"__pycache__", "build", "dist", "node_modules", "venv"})
 SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
@@ -104,6 +105,12 @@ def copy(layer: BinaryIO, target: Path) -> Layer:
         packed = _Digesting(raw)
         shutil.copyfileobj(layer, packed, _PIECE)
     return Layer(target, "base", f"sha256:{packed.hash.hexdigest()}", "", packed.size_bytes)
+
+
+def plain(tar: BinaryIO, target: Path) -> Layer:
+    """The same, not compressed."""
+    made = copy(tar, target)
+    return replace(made, diff_id=made.digest, media_type=TAR_TYPE)
 
 
 def pack(kind: str, root: str, files: Iterator[tuple[str, Path]], target: Path) -> Layer:

@@ -12,10 +12,10 @@ from udo_cli import state_file
 from udo_cli.packing import isolated
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.formats.manifest import Manifest
-from udo_protocol.node.api import Node
+from udo_protocol.node.api import NodeClient
 
 
-def check(manifest: Manifest, code: Path, dependencies: Path | None, node: Node, deployment: str, say: Callable[[str], None]) -> int:
+def check(manifest: Manifest, code: Path, dependencies: Path | None, node: NodeClient, deployment: str, say: Callable[[str], None]) -> int:
     """Migrate a copy of every session's values and undo on the node; how many keys. Nothing there is changed.
 
     SchemaError if the state's version is not one that the operator migrates from, OperatorError with migrate()'s traceback and

@@ -11,13 +11,13 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
 
-from udo_cli.packing.image import BASE_DIGEST, BASE_NAME, Image
+from udo_cli.packing.image import BASE_DIGEST, BASE_NAME, BuiltImage
 
 PROVENANCE_TYPE = "application/vnd.dev.udo.provenance.v1+json"
 _GIT_TIMEOUT_S = 10
 
 
-def of(directory: Path, image: Image, user: str, source: str) -> dict[str, str]:
+def of(directory: Path, image: BuiltImage, user: str, source: str) -> dict[str, str]:
     """The annotations; `source` is "folder" or the image that was pushed as it is."""
     found = {
         "org.opencontainers.image.created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from node_manager.instances import commands
 from udo_cli.packing import isolated
 from udo_protocol.errors import NotFound, SchemaError, UsageError
 from udo_protocol.formats.manifest import Manifest
@@ -53,7 +54,9 @@ def run(
         require_fit(recording, manifest, epoch)
         count = sum(1 for _ in recording.frames())  # reads it to the end: damage is found before the operator runs
     with isolated.prepared(manifest, code, dependencies, env, files) as trial:
-        trial.request.update(replay=str(file.absolute()), input=manifest.input, epoch=epoch, post_mortem=post_mortem)
+        if manifest.command:
+            trial.request["command"] = commands.launch(manifest, str(code), str(trial.private), [], str(trial.private))
+        trial.request.update(replay=str(file.absolute()), epoch=epoch, post_mortem=post_mortem)
         watched = post_mortem or sys.stdin.isatty()  # then nobody is in a hurry
         bound_s = None if watched else manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * count
         isolated.run_child(trial, manifest, bound_s, foreground=watched)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from udo_cli.output import short, size
-from udo_cli.packing.image import Image
+from udo_cli.packing.image import BuiltImage
 from udo_cli.packing.provenance import PROVENANCE_TYPE
 from udo_protocol.errors import NotFound, ProtocolError
 from udo_protocol.formats.manifest import Manifest
@@ -20,7 +20,12 @@ Say = Callable[[str], None]
 
 
 def upload(
-    api: Registry, manifest: Manifest, image: Image, say: Say, provenance: Mapping[str, str] | None = None, key: PrivateKey | None = None
+    api: Registry,
+    manifest: Manifest,
+    image: BuiltImage,
+    say: Say,
+    provenance: Mapping[str, str] | None = None,
+    key: PrivateKey | None = None,
 ) -> None:
     """Make it a version. Conflict when that exists with other content, SignatureError, Unauthorized without a token.
 
@@ -39,7 +44,7 @@ def upload(
     put(api, name, manifest.version, image)
 
 
-def send(api: Registry, repository: str, image: Image, say: Say) -> None:
+def send(api: Registry, repository: str, image: BuiltImage, say: Say) -> None:
     """Send the blobs the registry lacks; the layers of a base only change hands."""
     if base := image.base:
         for below in base.layers:
@@ -54,7 +59,7 @@ def send(api: Registry, repository: str, image: Image, say: Say) -> None:
     api.push_bytes(repository, image.config)
 
 
-def put(api: Registry, repository: str, ref: str, image: Image) -> None:
+def put(api: Registry, repository: str, ref: str, image: BuiltImage) -> None:
     """Store the manifest, whose blobs are there, under a tag or its digest."""
     said = api.put_manifest(repository, ref, image.manifest)
     if said != image.digest:
@@ -62,6 +67,6 @@ def put(api: Registry, repository: str, ref: str, image: Image) -> None:
 
 
 def _attach(
-    api: Registry, repository: str, image: Image, artifact_type: str, annotations: Mapping[str, str], payload: bytes, kind: str
+    api: Registry, repository: str, image: BuiltImage, artifact_type: str, annotations: Mapping[str, str], payload: bytes, kind: str
 ) -> None:
     api.attach(repository, image.digest, len(image.manifest), artifact_type, annotations, payload, kind)

@@ -1,4 +1,4 @@
-"""Arrow bytes that came from somebody else, and the only place that decodes them: whoever gets a batch here may trust its lengths.
+"""Decodes Arrow bytes from other processes, the only place that does: the lengths of a batch returned here can be trusted.
 
 Arrow believes what a message says about offsets and lengths, and reads whatever lies there. So first the message's own numbers
 are held against its bytes, then every column is validated in full, and only then is anything handed out.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import cache
 from operator import add
 from typing import Any
 
@@ -29,21 +30,48 @@ _SAMPLE_BYTES = 512
 _ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError, IndexError, struct.error)
 
 
-def read(body: pa.Buffer, schema: pa.Schema, rows: int, *, text: bool = True) -> pa.RecordBatch:
-    """The batch of `rows` rows in this record batch message. ProtocolError says what is wrong with it.
+def read(body: pa.Buffer, schema: pa.Schema, rows: int | None, *, text: bool = True) -> pa.RecordBatch:
+    """The batch of `rows` rows (None: of any number) in this record batch message. ProtocolError says what is wrong with it.
 
-    Without `text`, whether text is UTF-8 is left to who makes Python strings of it.
+    Without `text`, whether text is UTF-8 is left to the code that makes Python strings of it.
     """
     try:
         mark, size = _PREFIX.unpack_from(body)
         if mark != _CONTINUATION or not 0 < size <= len(body) - _PREFIX.size:
-            raise ProtocolError(f"expected an Arrow message, got {len(body)} bytes that do not begin as one")
+            raise ProtocolError(f"expected an Arrow message, got {len(body)} bytes that do not start like one")
         _check_layout(body.slice(_PREFIX.size, size), len(body) - _PREFIX.size - size, rows)
         batch = pa.ipc.read_record_batch(body, schema)
         _validate(batch, text)
     except _ARROW_ERRORS as e:
         raise ProtocolError(f"{len(body)} bytes are no record batch of the announced schema: {e}") from e
     return batch
+
+
+def require_columns(body: pa.Buffer, schema: pa.Schema) -> None:
+    """ProtocolError unless this record batch message has as many columns and buffers as that schema: a message does not say its own.
+
+    For what somebody's own code has written; columns of another type with as many buffers are still taken for these.
+    """
+    try:
+        data = bytes(body.slice(_PREFIX.size)) + _PAD
+        _, _, header, _ = members(data, _UINT(data)[0])
+        _, nodes, buffers, _ = members(data, header + _UINT(data, header)[0])
+        found = len(numbers(data, nodes)) // 2, len(numbers(data, buffers)) // 2
+    except _ARROW_ERRORS as e:
+        raise ProtocolError(f"{len(body)} bytes are no record batch: {e}") from e
+    if found != (wanted := _layout(tuple(schema.types))):
+        raise ProtocolError(f"expected the {wanted[0]} columns (of {wanted[1]} buffers) of its schema, got {found[0]} (of {found[1]})")
+
+
+@cache
+def _layout(types: tuple[pa.DataType, ...]) -> tuple[int, int]:
+    """How many columns, children counted, and how many buffers a batch of these types has."""
+    nodes, buffers = len(types), 0
+    for t in types:
+        buffers += 0 if pa.types.is_null(t) else t.num_buffers  # it has none, whatever Arrow says of the type
+        below = _layout(tuple(t.field(i).type for i in range(t.num_fields)))
+        nodes, buffers = nodes + below[0], buffers + below[1]
+    return nodes, buffers
 
 
 def read_schema(data: bytes | pa.Buffer) -> pa.Schema:

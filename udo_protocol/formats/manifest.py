@@ -54,7 +54,10 @@ class Manifest(BaseModel):
     name: Name
     version: VersionName
     description: str = ""
-    runtime: Literal["python"] = "python"
+    runtime: Literal["python", "exec"] = "python"
+    # For the runtime `exec`: a program in any language that speaks the operator protocol (docs/operator-protocol.md), and its arguments.
+    # With a slash it lies in the operator's folder, which it is started in.
+    command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=64)] = ()
     # module:attribute; empty only for a whole image, which starts its own program.
     entry: Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")] = ""
     input: dict[str, str] = Field(min_length=1)
@@ -90,6 +93,18 @@ class Manifest(BaseModel):
     @classmethod
     def _one_key_or_several(cls, key: object) -> object:
         return (key,) if isinstance(key, str) else key
+
+    @model_validator(mode="after")
+    def _runs_code_or_a_command(self) -> Manifest:
+        if (self.runtime == "exec") != bool(self.command):
+            raise ValueError('runtime = "exec" and command = ["bin/operator"] belong together: expected both or neither')
+        if self.command and self.entry:
+            raise ValueError("entry: an operator has a command or an entry, not both")
+        if self.command and self.requirements:
+            raise ValueError("requirements: they are Python's; what a command needs lies in the operator's folder")
+        if self.command and self.network:
+            raise ValueError("network: operators with a command reach none")
+        return self
 
     @model_validator(mode="after")
     def _keys_and_times_are_columns(self) -> Manifest:

@@ -98,12 +98,12 @@ class Recording:
         except FileNotFoundError:
             raise UsageError(f"there is no file {path}") from None
         except (zipfile.BadZipFile, OSError) as e:
-            raise UsageError(f"{path} is cut off or no file of `udo record`: {e}") from None
+            raise UsageError(f"{path} is truncated or not a file of `udo record`: {e}") from None
         try:
             self._require_plain()
             self.header: Json = self._read_json("recording.json")
             if self.header.get("format") != FORMAT:
-                raise UsageError(f"{path} is no file of `udo record`")
+                raise UsageError(f"{path} is not a file of `udo record`")
             if self.header["format_version"] != FORMAT_VERSION:
                 raise UsageError(f"{path} has format version {self.header['format_version']}; this udo reads {FORMAT_VERSION}")
             self.end: Json = self._read_json("end.json")
@@ -115,7 +115,9 @@ class Recording:
         """Nothing in it is larger than the file: `udo record` does not compress, and no two entries share bytes."""
         entries = self._zip.infolist()
         if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or sum(e.file_size for e in entries) > self.path.stat().st_size:
-            raise UsageError(f"{self.path} is damaged or no file of `udo record`: it has compressed entries, or ones larger than the file")
+            raise UsageError(
+                f"{self.path} is damaged or not a file of `udo record`: it has compressed entries, or ones larger than the file"
+            )
 
     def __enter__(self) -> Recording:
         return self
@@ -177,7 +179,7 @@ class Recording:
         try:
             return self._zip.read(name)
         except KeyError:
-            raise UsageError(f"{self.path} is no file of `udo record`: it has no {name}") from None
+            raise UsageError(f"{self.path} is not a file of `udo record`: it has no {name}") from None
         except (zipfile.BadZipFile, OSError, EOFError) as e:
             raise UsageError(f"{self.path} is damaged: {e}") from None
 

@@ -114,7 +114,7 @@ class Reader:
         pieces, left = [], size
         while left:
             if not (piece := self._source.read(left)):
-                raise TarRefused(f"it is cut off after {self.read_bytes - left} bytes")
+                raise TarRefused(f"it is truncated after {self.read_bytes - left} bytes")
             pieces.append(piece)
             left -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -152,7 +152,7 @@ class Reader:
             self.read_bytes += len(rest)
             self._bound(self.read_bytes)
             if rest.count(0) != len(rest):
-                raise TarRefused("something follows behind its end")
+                raise TarRefused("data follows after its end")
         return None
 
     def _member(self, block: bytes, kind: bytes, size: int, extended: dict[str, str]) -> Member:
@@ -170,7 +170,7 @@ class Reader:
             raise TarRefused(f"{shown(name)} is a {found} with {size} bytes of content")
         mode = _number(block[100:108], "mode")
         if mode & _SPECIAL_BITS and not self._foreign:
-            raise TarRefused(f"{shown(name)} has mode {mode:o}; set-user-ID, set-group-ID and sticky files are not taken")
+            raise TarRefused(f"{shown(name)} has mode {mode:o}; set-user-ID, set-group-ID and sticky files are not accepted")
         target = (extended.get("linkpath") or _text(_filled(block[157:257]))) if found in (LINK, HARD_LINK) else ""
         if found in (LINK, HARD_LINK) and not 0 < len(target.encode()) <= LINK_BYTES:
             raise TarRefused(f"{shown(name)} links to {shown(target)}; expected 1 to {LINK_BYTES} bytes")
@@ -237,7 +237,7 @@ def _records(data: bytes, foreign: bool) -> dict[str, str]:
             raise TarRefused(f"an extended header's {shown(key)} has a wrong length")
         known = key in _PAX or (foreign and not key.startswith(_CHANGING))
         if not known or key in found:
-            raise TarRefused(f"an extended header says {shown(key)}{' twice' if key in found else ', which is not known here'}")
+            raise TarRefused(f"an extended header says {shown(key)}{' twice' if key in found else ', which is not supported'}")
         value = data[match.end() : end - 1]
         found[key] = _text(value) if key in _USED else ""
         at = end
@@ -249,7 +249,7 @@ def _path(name: str, *, directory: bool) -> tuple[str, ...]:
         return ()
     parts = tuple((name.removesuffix("/") if directory else name).removeprefix("./").split("/"))
     if any(p in ("", ".", "..") for p in parts):
-        raise TarRefused(f"{shown(name)} is no path inside of it")
+        raise TarRefused(f"{shown(name)} is not a path inside it")
     if len(parts) > DEPTH or any(len(p.encode()) > NAME_BYTES for p in parts):
         raise TarRefused(f"{shown(name)} is nested deeper than {DEPTH} folders, or a name in it has more than {NAME_BYTES} bytes")
     return parts

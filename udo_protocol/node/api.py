@@ -41,22 +41,22 @@ _channels: dict[tuple[int, str], grpc.Channel] = {}
 _lock = Lock()
 
 
-def connect_node(address: str | Path) -> Node:
+def connect_node(address: str | Path) -> NodeClient:
     """The node manager on this Unix socket (a path, or `unix:` and a path). Connects at the first call."""
-    return Node(str(address).removeprefix("unix://").removeprefix("unix:"))
+    return NodeClient(str(address).removeprefix("unix://").removeprefix("unix:"))
 
 
 def _why(details: str) -> str:
-    """What gRPC says of a call that did not get through, in words for whoever made it."""
+    """gRPC's reason for a failed call, in words for the caller."""
     if "Connection refused" in details or "No such file" in details:
-        return "nobody listens on that socket any more, so it has ended"
+        return "nothing listens on that socket, so it has ended"
     if "Permission denied" in details:
         return "its socket belongs to another user"
-    return "it ended the connection, as when it is stopped or killed"
+    return "it closed the connection; it was probably stopped or killed"
 
 
-class Node:
-    """One node manager. Every call raises udo_protocol.errors; NodeAway when nobody listens on the socket, Unavailable when not
+class NodeClient:
+    """One node manager. Every call raises udo_protocol.errors; NodeAway when nothing listens on the socket, Unavailable when not
     even its directory is there."""
 
     def __init__(self, path: str) -> None:
@@ -68,8 +68,8 @@ class Node:
         if not os.path.exists(self.path):
             if not os.path.isdir(home := os.path.dirname(self.path)):
                 raise Unavailable(
-                    f"no node manager on {self._where()}: there is no directory {home}, so none has ever run there. Is the path the right "
-                    "one for this host (spark.udo.node, UDO_NODE)? Else start one there with: udo up"
+                    f"no node manager on {self._where()}: there is no directory {home}, so none has ever run there. Is the path correct "
+                    "for this host (spark.udo.node, UDO_NODE)? If it is, start a node manager there: udo up"
                 )
             raise self._away("there is no such socket")
         key = (os.getpid(), self.path)

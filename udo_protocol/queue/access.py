@@ -2,7 +2,7 @@
 
 Only words, no I/O. A server function runs with its caller's rights, so the keys that udo.lua touches are listed too. Every key is
 named, with `*` only behind the name of its kind: what is not listed is refused, also a key that is invented later. `owner` and
-`route` are for reading only: who may change them decides who answers.
+`route` are read-only: write access to them would decide which instance answers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def queue(prefix: str, instance: str) -> list[str]:
 
 
 def comparing(prefix: str, instance: str) -> list[str]:
-    """On the queue server, an instance that compares its answers with those served: it can answer nobody."""
+    """On the queue server, an instance that compares its answers with the served ones: it cannot answer."""
     p = _literal(prefix)
     writes = [
         *(p + k for k in _COMPARING_WRITES),

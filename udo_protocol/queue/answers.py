@@ -21,7 +21,7 @@ class Answers:
         self._early: dict[int, Frame] = {}  # no more than there are frames under way
 
     def take(self, came: Iterable[Frame], sent: int) -> list[Frame]:
-        """The answers to the next frames, in order; `sent`: the number of the last one sent. StrayAnswer for one that is nobody's."""
+        """The answers to the next frames, in order; `sent`: the number of the last one sent. StrayAnswer for any other one."""
         for answer in came:
             header = answer.header
             if header.lane != self._lane:

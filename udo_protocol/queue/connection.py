@@ -1,6 +1,6 @@
 """One blocking connection to a queue or state server (transport.py): the hot path's own RESP codec.
 
-It never reconnects and never retries: a lost connection is ServerLost, and whoever owns the attempt starts over. A server that
+It never reconnects and never retries: a lost connection is ServerLost, and the owner of the attempt starts over. A server that
 does not answer in time counts as lost too: its replies would be taken for those to later commands. Bulk replies arrive in
 buffers of their own and large arguments leave without being joined, so payload is copied once.
 """
@@ -24,7 +24,7 @@ Arg = bytes | bytearray | memoryview | str | int | Sequence[Bytes]
 # Below this an argument is cheaper to copy into the command's buffer than to send as a piece of its own.
 _JOIN_BYTES = 8192
 _RECEIVE_BYTES = 1 << 16
-# What the servers hold in one value; who reads what others wrote sets a lower bound.
+# What the servers hold in one value; a reader of untrusted values sets a lower bound.
 _BULK_BYTES = 512 << 20
 
 
@@ -46,7 +46,7 @@ class ServerLoading(ServerLost):
 
 @dataclass(frozen=True)
 class Login:
-    """Who connects."""
+    """User and password of a connection."""
 
     user: str
     password: str = field(repr=False)
@@ -212,7 +212,7 @@ class Connection:
         return self._reply()
 
     def sleep_through(self, size: int) -> None:
-        """Block until more than `size` bytes of replies are there: who is woken for less would only sleep again."""
+        """Block until more than `size` bytes of replies are there: a reader woken earlier would only sleep again."""
         if self._held:
             self.send([])
         if self._start == self._end:
@@ -317,7 +317,7 @@ class Connection:
         raise self._gone(why) from None
 
     def _gone(self, why: object) -> ServerLost:
-        return ServerLost(f"the server on {self.path} is gone: {why}; what was under way has to be retried")
+        return ServerLost(f"the server on {self.path} is gone: {why}; the unanswered frames have to be retried")
 
     def _silent(self, waited_s: float) -> Any:
         self._lost(f"it did not answer within {waited_s:g} s")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from udo_protocol.clock import Clock
 from udo_protocol.errors import LaneExpired, ProtocolError
 from udo_protocol.formats.schema import schema_id
-from udo_protocol.limits import DEFAULT, INLINE_BYTES, Limits
+from udo_protocol.limits import DEFAULT, INLINE_BYTES, SlotLimits
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Bytes, Frame, decode
@@ -44,18 +44,18 @@ class PushReply:
     value: Any = None
 
 
-def gone(lane: str, limits: Limits) -> str:
+def gone(lane: str, limits: SlotLimits) -> str:
     """Why a lane is not there."""
     return (
         f"lane {lane} was removed: it was idle for more than {limits.lane_ttl_ms / 1000:g} s, or its operator broke the slot's log, which "
-        "was begun anew (udo status says so). What was under way has to be sent again"
+        "was begun anew (udo status says so). Unanswered frames have to be sent again"
     )
 
 
 class LaneEnd:
     """The producer's and collector's side of one lane in one slot. One thread at a time."""
 
-    def __init__(self, conn: Connection, prefix: str, lane: str, limits: Limits = DEFAULT, clock: Clock | None = None) -> None:
+    def __init__(self, conn: Connection, prefix: str, lane: str, limits: SlotLimits = DEFAULT, clock: Clock | None = None) -> None:
         self.conn, self.prefix, self.lane, self.limits = conn, prefix, lane, limits
         self.route = Route(0, (prefix,))
         self._out, self._bell = f"{prefix}out:{lane}", f"{prefix}bell:{lane}"
@@ -97,7 +97,7 @@ class LaneEnd:
         return PushReply(Push(reply[0].decode()), reply[1] if len(reply) > 1 else None)
 
     def follow(self, moved: PushReply) -> bool:
-        """Go by the newer route of a MOVED answer; False if it is not newer: the slot is still to be told of the one gone by here.
+        """Use the newer route of a MOVED answer; False if it is not newer: the slot has not yet received the one in use here.
 
         ProtocolError if it leads to other slots: what was sent here so far is answered, the rest has to be sent from a new lane.
         """
@@ -106,7 +106,7 @@ class LaneEnd:
             return False
         if route.slots != self.route.slots:
             there = ", ".join(route.slots)
-            raise ProtocolError(f"lane {self.lane} was opened to {', '.join(self.route.slots)}, and its events go to {there} by now")
+            raise ProtocolError(f"lane {self.lane} was opened to {', '.join(self.route.slots)}, but its events now go to {there}")
         self.route = route
         return True
 
@@ -133,7 +133,7 @@ class LaneEnd:
         return self._park(wait_ms)
 
     def _park(self, wait_ms: int) -> list[Frame]:
-        """Arm the doorbell, sleep on it, read: in one round trip, so that who is woken has the answers in hand."""
+        """Arm the doorbell, sleep on it, read: in one round trip, so that a woken reader already has the answers."""
         park: Sequence[Arg] = ("FCALL", "udo_park_lane", 1, self.prefix, self.lane, self.limits.lane_ttl_ms)
         trim: Sequence[Arg] = ("LTRIM", self._out, self._collected, -1)
         wait = [("BLPOP", self._bell, f"{wait_ms / 1000:.3f}")] if wait_ms > 0 else []
@@ -151,7 +151,7 @@ class LaneEnd:
         return [decode(f) for f in replies[-1]]
 
     def schema(self, identity: bytes) -> pa.Schema:
-        """The schema of that id, as registered on this slot; ProtocolError if nobody registered it."""
+        """The schema of that id, as registered on this slot; ProtocolError if it is not registered."""
         return stored_schema(self.conn, self.prefix, identity)
 
     def status(self) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -45,7 +45,7 @@ def library() -> str:
 
 
 def install(conn: Connection) -> None:
-    """Load the function library on a server; both servers need it before anybody else connects."""
+    """Load the function library on a server; both servers need it before the first client connects."""
     conn.call("FUNCTION", "LOAD", "REPLACE", library())
 
 
@@ -80,7 +80,7 @@ def close_abandoned(queue: Connection, prefix: str) -> list[str]:
     bound = {lane: untrusted.number(client, f"{prefix}lane:*") for lane, client in zip(lanes, clients, strict=True) if client}
     if not bound:
         return []
-    # Asked after the lanes: who is connected and not among these opened none of them. The server never uses an id twice.
+    # Read after the lanes: a connection that is not among these opened none of them. The server never uses an id twice.
     listed = bytes(queue.call("CLIENT", "LIST", "ID", *sorted(set(bound.values()))))
     alive = {int(line.split()[0].partition(b"=")[2]) for line in listed.splitlines() if line}
     gone = [lane for lane, client in bound.items() if client not in alive]
@@ -97,7 +97,7 @@ def next_token(state: Connection, prefix: str) -> int:
 def promote(state: Connection, queue: Connection, prefix: str, token: int, between: Callable[[], None] | None = None) -> int:
     """Make `token` the owner, on the state server first. Answers `emitted`; Fenced if a newer one owns the slot.
 
-    `between` runs while nobody can make a checkpoint: the former owner not any more, the new one not yet.
+    `between` runs while no instance can make a checkpoint: the former owner no longer, the new one not yet.
     """
     for conn in (state, queue):
         with untrusted.reading(f"{prefix}emitted", "a number"):
@@ -127,6 +127,11 @@ def slot_stats(queue: Connection, prefix: str) -> SlotStats:
     if bool(size) != bool(length):
         raise untrusted.broken(f"{p}bytes", f"the size of {length} frames", size)
     return SlotStats(base, emitted, as_int(found[2] or None), tail - emitted, size, lanes)
+
+
+def open_lanes(queue: Connection, prefixes: Sequence[str]) -> list[int]:
+    """How many lanes each of these slots has."""
+    return untrusted.read(queue, *(("SCARD", f"{p}lanes") for p in prefixes))
 
 
 def owner(queue: Connection, prefix: str) -> int:
@@ -165,11 +170,11 @@ def store_schema(queue: Connection, prefix: str, schema_ipc: bytes) -> bytes:
 
 
 def stored_schema(queue: Connection, prefix: str, identity: bytes) -> pa.Schema:
-    """The schema of that id; ProtocolError if nobody registered it."""
+    """The schema of that id; ProtocolError if it is not registered."""
     with untrusted.reading(f"{prefix}schema:{identity.hex()}", "a schema"):
         data = queue.call("GET", f"{prefix}schema:".encode() + identity)
     if data is None:
-        raise ProtocolError(f"a frame names schema {identity.hex()}, which nobody registered on {prefix}")
+        raise ProtocolError(f"a frame names schema {identity.hex()}, which is not registered on {prefix}")
     if schema_id(data) != identity:
         raise ProtocolError(f"what is registered on {prefix} as schema {identity.hex():.40} is another one")
     return from_ipc(bytes(data))

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from udo_protocol.errors import Fenced
-from udo_protocol.limits import DEFAULT, INLINE_BYTES, Limits
+from udo_protocol.limits import DEFAULT, INLINE_BYTES, SlotLimits
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import ERROR, Bytes, Failure, Header, encode
 from udo_protocol.queue.slot import as_int, next_token, promote
@@ -45,14 +45,14 @@ class Read:
 class SlotReader:
     """An instance's side: range reads at its own cursor, answers, parking. Standby until its token is the owner."""
 
-    def __init__(self, conn: Connection, prefix: str, name: str, token: int, limits: Limits = DEFAULT) -> None:
+    def __init__(self, conn: Connection, prefix: str, name: str, token: int, limits: SlotLimits = DEFAULT) -> None:
         self.conn, self.prefix, self.name, self.token, self.limits = conn, prefix, name, token, limits
         self._base = 1
 
     def send_read(self, cursor: int, base: int | None = None, park_ms: int | None = None) -> None:
         """Ask for frames from `cursor` on without waiting; `base` is what the log's base will be by then, if known.
 
-        With `park_ms` the read waits on the server until something is there, so that who is woken has the frames in hand;
+        With `park_ms` the read waits on the server until something is there, so that a woken reader already has the frames;
         then call `woken` before receive_read.
         """
         if base is not None:

@@ -64,7 +64,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None) -> TlsStream:
     """See transport.connect."""
     host, port = _host_and_port(address)
     if tls is None:
-        raise UsageError(f"{address} needs certificates, since both sides prove who they are: a CA, a certificate and its key")
+        raise UsageError(f"{address} needs certificates, since both sides authenticate: a CA, a certificate and its key")
     context = _context(tls)
     try:
         plain = socket.create_connection((host, port), timeout_s)

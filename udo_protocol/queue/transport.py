@@ -55,7 +55,7 @@ class _UnixSocket(socket.socket):
 def connect(address: str, timeout_s: float, tls: Tls | None = None) -> ByteStream:
     """A stream to the server there.
 
-    OSError if nobody listens (BlockingIOError: within the time), Untrusted if one side does not accept the other's certificate,
+    OSError if nothing listens (BlockingIOError: within the time), Untrusted if one side does not accept the other's certificate,
     UsageError for an address or files that cannot be used.
     """
     if address.startswith(SCHEME):
@@ -63,7 +63,9 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> ByteStrea
 
         return over_tcp.connect(address, timeout_s, tls)
     if "://" in address:
-        raise UsageError(f"expected the path of a Unix socket or {SCHEME}host:port, got {address!r}: servers are not spoken to without TLS")
+        raise UsageError(
+            f"expected the path of a Unix socket or {SCHEME}host:port, got {address!r}: TCP connections to servers require TLS"
+        )
     unix = _UnixSocket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A server that hangs takes in neither connections nor commands once its buffers are full.
     unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from udo_protocol.errors import Unavailable
 from udo_protocol.lifecycle import UPDATE_FINAL
-from udo_protocol.registry.content import OCI_MANIFEST, Content
+from udo_protocol.registry.content import OCI_MANIFEST, ContentClient
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
 
 __all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
@@ -23,7 +23,7 @@ __all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
 FINAL = UPDATE_FINAL
 
 
-class Registry(Content):
+class Registry(ContentClient):
     """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`, with the write token if writes are meant."""
 
     # Catalogue
@@ -83,6 +83,10 @@ class Registry(Content):
         }
         return self._json("POST", "/api/v1/deployments", body, retry_s=BRIEFLY_S)
 
+    def scale(self, name: str, slots: int) -> Json:
+        """Let it have that many slots on each node; returns at once, nodes report into `deployment(name)["nodes"]`."""
+        return self._json("POST", f"/api/v1/deployments/{_q(name)}/scale", {"slots": slots}, retry_s=BRIEFLY_S)
+
     def undeploy(self, name: str, *, drop_state: bool = False) -> None:
         """Remove a deployment; nodes stop its instances. A keyed one takes its state along: Conflict without `drop_state`."""
         self._json("DELETE", f"/api/v1/deployments/{_q(name)}{'?drop_state=true' if drop_state else ''}")
@@ -92,7 +96,7 @@ class Registry(Content):
     ) -> Iterator[Json]:
         """Start a live update to a version (or digest). Raises here if it is refused (SchemaError, Conflict, NotFound); the
         iterator then yields {id, phase, node, detail, at_ms, error_code} until the phase is in FINAL; `error_code` is one of
-        udo_protocol.errors where something failed. The update goes on if nobody iterates.
+        udo_protocol.errors where something failed. The update continues even without iteration.
 
         `canary` = {percent, for_s, rollback_if: ["errors>0", ...], min_events}: the new version serves that share of the new lanes
         first (a keyed one tries that share of the key groups and serves nobody), and the registry decides; the last phase may then be
@@ -154,7 +158,7 @@ class Registry(Content):
         return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry_s=BRIEFLY_S)
 
     def leave(self, node: str) -> None:
-        """The node stops in good order: no update waits for it any longer."""
+        """The node stops regularly: no update waits for it."""
         self._json("DELETE", f"/api/v1/nodes/{_q(node)}", retry_s=BRIEFLY_S)
 
     def wanted(self, node: str, after: int = -1, wait_s: float = 25.0) -> Json:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import urlsplit
 
-__all__ = ["HTTPException", "Plain", "filler", "prefix"]
+__all__ = ["HTTPException", "PlainConnection", "filler", "prefix"]
 
 
-class Plain(HTTPConnection):
+class PlainConnection(HTTPConnection):
     """A connection to `http://host:port` or `unix:/path.sock`."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -30,7 +30,7 @@ class Plain(HTTPConnection):
 
 
 def prefix(url: str) -> str:
-    """The path before all others of a registry that does not stand at the root."""
+    """The path prefix of a registry that is not served at the root."""
     return "" if url.startswith("unix:") else urlsplit(url).path
 
 

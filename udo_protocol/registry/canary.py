@@ -100,15 +100,15 @@ def verdict(rollback_if: Iterable[str], min_events: int, m: Measured, *, at_end:
     if at_end and m.answered and not (m.frames or m.events or m.errors):
         return (
             f"the canary has answered {m.answered:.0f} frames, but its runtime publishes no counters (the hash stats of docs/protocol.md, "
-            "Counters), so nothing can be said of its events, errors and times. Update without a canary, or let the runtime publish them"
+            "Counters), so its events, errors and times are unknown. Update without a canary, or let the runtime publish them"
         )
     for condition in conditions:
         if condition.holds(m, at_end=at_end):
             return f"{condition} holds ({condition.measure} = {getattr(m, condition.measure):g}): {m}"
     if at_end and m.events < min_events:
-        return f"the canary saw {m.events:.0f} events, at least {min_events} were asked for: nothing can be said of it"
+        return f"the canary saw {m.events:.0f} events, at least {min_events} were asked for: too few to decide"
     if at_end and not m.compared and any(c.measure == DIFFERENT for c in conditions):
-        return "no answer of the canary could be compared with the one served: nothing can be said of how they differ"
+        return "no answer of the canary could be compared with the one served: so it is unknown whether they differ"
     return ""
 
 

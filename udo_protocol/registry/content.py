@@ -20,7 +20,7 @@ _EMPTY_TYPE, _EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
 _CHUNK = 1 << 20
 
 
-class Content(HttpClient):
+class ContentClient(HttpClient):
     """The content of one registry. A `repository` is an operator's name, or any other OCI repository."""
 
     def has_blob(self, repository: str, digest: str) -> bool:
@@ -96,7 +96,7 @@ class Content(HttpClient):
         """A small blob, such as an image config; ProtocolError if what comes does not have that digest."""
         data = bytes(self._send("GET", f"{_at(repository)}/blobs/{quote(digest, safe=':')}").content)
         if digest_of(data) != digest:
-            raise ProtocolError(f"blob {digest} from {self.url}: what came has digest {digest_of(data)}; fetch it again")
+            raise ProtocolError(f"blob {digest} from {self.url}: received content with digest {digest_of(data)}; fetch it again")
         return data
 
     def fetch_blob(self, repository: str, digest: str, path: Path) -> None:
@@ -108,7 +108,9 @@ class Content(HttpClient):
                     sha = hashlib.sha256()
                     self._download(f"{_at(repository)}/blobs/{quote(digest, safe=':')}", file.write, sha.update)
                     if f"sha256:{sha.hexdigest()}" != digest:
-                        raise ProtocolError(f"blob {digest} from {self.url}: what came has digest sha256:{sha.hexdigest()}; fetch it again")
+                        raise ProtocolError(
+                            f"blob {digest} from {self.url}: received content with digest sha256:{sha.hexdigest()}; fetch it again"
+                        )
                     os.replace(file.name, path)
                 except BaseException:
                     os.unlink(file.name)

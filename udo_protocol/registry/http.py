@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Bytes = bytes | memoryview
 T = TypeVar("T")
-# Idempotent calls are repeated for this long: enough for a connection that broke, too short to keep somebody waiting.
+# Idempotent calls are repeated for this long: enough for a broken connection, too short to be noticed.
 BRIEFLY_S = 1.0
 # A report that is lost may fail an update, so it outlasts a restart of the registry (about 2 s).
 RESTART_S = 10.0
@@ -156,7 +156,7 @@ class HttpClient:
         from udo_protocol.pouring import pour
         from udo_protocol.registry import body as registry_body
 
-        with closing(registry_body.Plain(self.url, self._timeout_s)) as connection:
+        with closing(registry_body.PlainConnection(self.url, self._timeout_s)) as connection:
             try:
                 connection.request("GET", registry_body.prefix(self.url) + path, headers=self._headers)
                 got = connection.getresponse()

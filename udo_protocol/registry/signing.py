@@ -37,7 +37,7 @@ def new_key(path: Path) -> str:
     public = public_path(path)
     for target in (path, public):
         if target.exists():
-            raise Conflict(f"{target} exists; keys are never replaced: give another name, or remove both files")
+            raise Conflict(f"{target} exists; keys are never overwritten: choose another name, or remove both files")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
@@ -65,9 +65,9 @@ def load_private(path: Path) -> PrivateKey:
     except FileNotFoundError:
         raise NotFound(f"there is no key {path}; make one with: udo registry key new {path}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as e:
-        raise UsageError(f"{path} is no private key ({e}); expected an Ed25519 key in PEM, as udo registry key new makes it") from e
+        raise UsageError(f"{path} is not a private key ({e}); expected an Ed25519 key in PEM, as udo registry key new makes it") from e
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path} holds a key of another kind; expected an Ed25519 key in PEM, as udo registry key new makes it")
+        raise UsageError(f"{path} holds a different kind of key; expected an Ed25519 key in PEM, as udo registry key new makes it")
     return key
 
 
@@ -82,12 +82,14 @@ def load_trusted(directory: Path) -> list[PublicKey]:
         try:
             key = load_pem_public_key(path.read_bytes())
         except (ValueError, UnsupportedAlgorithm) as e:
-            raise UsageError(f"{path} is no public key ({e}); expected an Ed25519 key in PEM, as udo registry key new makes it") from e
+            raise UsageError(f"{path} is not a public key ({e}); expected an Ed25519 key in PEM, as udo registry key new makes it") from e
         if not isinstance(key, Ed25519PublicKey):
-            raise UsageError(f"{path} holds a key of another kind; expected an Ed25519 key in PEM, as udo registry key new makes it")
+            raise UsageError(f"{path} holds a different kind of key; expected an Ed25519 key in PEM, as udo registry key new makes it")
         found.append(key)
     if not found:
-        raise UsageError(f"{directory} holds no public key *.pub: nothing could be trusted; make a pair with: udo registry key new NAME")
+        raise UsageError(
+            f"{directory} holds no public key *.pub: no signature could be verified; make a key pair with: udo registry key new NAME"
+        )
     return found
 
 

@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 _LOOKS = 100
 
 
-class Place(NamedTuple):
+class PiecePlace(NamedTuple):
     """Where a group's values lie: `changes` entries behind the base count, and how long both are. A group not yet stored has no piece."""
 
     piece: str = ""
@@ -43,24 +43,24 @@ class StoredGroup:
     meta: bytes = b""
     base: bytes | None = None
     deltas: list[bytes] = field(default_factory=list)
-    place: Place = Place()
+    place: PiecePlace = PiecePlace()
 
 
-def entry(place: Place, meta: bytes) -> bytes:
+def entry(place: PiecePlace, meta: bytes) -> bytes:
     """What the manifest holds of a group."""
     return f"{place.piece} {place.changes} {place.base_bytes} {place.change_bytes} ".encode() + meta
 
 
-def parsed(data: bytes, key: str) -> tuple[Place, bytes]:
+def parsed(data: bytes, key: str) -> tuple[PiecePlace, bytes]:
     """Inverse of `entry`."""
     with untrusted.reading(key, "`piece changes base_bytes change_bytes meta`"):
         piece, *numbers, meta = bytes(data).split(b" ", 4)
         changes, base, change = (untrusted.number(n, key) for n in numbers)
-        return Place(piece.decode(), changes, base, change), meta
+        return PiecePlace(piece.decode(), changes, base, change), meta
 
 
 def writing(
-    prefix: str, session: str, number: int, meta: bytes, place: Place, base: bytes | None, changes: Sequence[bytes]
+    prefix: str, session: str, number: int, meta: bytes, place: PiecePlace, base: bytes | None, changes: Sequence[bytes]
 ) -> list[list[Arg]]:
     """The commands that store a group: a new piece where there is a `base`, else changes behind the one it has."""
     commands: list[list[Arg]] = []
@@ -126,8 +126,8 @@ def read(
     raise untrusted.broken(key, f"pieces that are there in one of {_LOOKS} looks", f"key groups {left} without theirs")
 
 
-def _parts(found: Mapping[int, tuple[Place, bytes]]) -> Iterator[dict[int, tuple[Place, bytes]]]:
-    part: dict[int, tuple[Place, bytes]] = {}
+def _parts(found: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[dict[int, tuple[PiecePlace, bytes]]]:
+    part: dict[int, tuple[PiecePlace, bytes]] = {}
     size = 0
     for n, (place, meta) in found.items():
         part[n] = place, meta
@@ -139,7 +139,7 @@ def _parts(found: Mapping[int, tuple[Place, bytes]]) -> Iterator[dict[int, tuple
         yield part
 
 
-def _pieces(state: Connection, prefix: str, part: Mapping[int, tuple[Place, bytes]]) -> Iterator[tuple[int, StoredGroup | None]]:
+def _pieces(state: Connection, prefix: str, part: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[tuple[int, StoredGroup | None]]:
     """None: the piece is not what the manifest said any more."""
     commands: list[list[Arg]] = []
     for place, _ in part.values():

@@ -1,6 +1,6 @@
-"""The way back to a version that cannot read what a newer one writes: a savepoint from before the update, and the input since.
+"""Rollback to a version that cannot read what a newer one writes: a savepoint from before the update, and the input since.
 
-The input is held in the log by a pin; a version that goes back starts from the savepoint and processes the input again without
+The input is held in the log by a pin; a version that is rolled back to starts from the savepoint and processes the input again without
 answering. Both are bounded: in time by who made them, in bytes by the log (a pin holds at most half of its bound) and by what
 savepoints may hold.
 """
@@ -84,7 +84,7 @@ def rewind(prefix: str) -> Sequence[Arg]:
 
 
 def forgetting(prefix: str, session: str) -> Sequence[Arg]:
-    """The command after which nobody goes back to that session, which is over."""
+    """The command after which a rollback does not bring that session back: it is over."""
     return ("HDEL", savepoints.at(prefix, SAVEPOINT) + "sessions", session)
 
 

@@ -56,4 +56,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("the images that are no operators would be lost; go back by a copy of the data directory")
+    raise NotImplementedError("the images that are no operators would be lost; restore a copy of the data directory instead")

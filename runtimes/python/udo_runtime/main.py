@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
 from udo_protocol.formats.schema import from_ipc
-from udo_protocol.limits import DEFAULT, Limits
+from udo_protocol.limits import DEFAULT, SlotLimits
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import HEARTBEAT, warm
 from udo_protocol.queue.slot import report_ready
@@ -26,7 +26,8 @@ from udo_protocol.queue.slot_reader import SlotReader
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
 from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
-from udo_runtime.execution.load import Processor, load
+from udo_runtime.execution.load import Processor
+from udo_runtime.loading import load
 from udo_runtime.output import by_lines
 from udo_runtime.sdk.api import Context
 
@@ -55,7 +56,7 @@ def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
         if reply is not None:
             return dict(json.loads(bytes(reply[1])))
         if not conn.call("EXISTS", HEARTBEAT):
-            raise Unavailable("no heartbeat of the node manager: a warm instance stops itself")
+            raise Unavailable("no heartbeat from the node manager: a warm instance stops itself")
 
 
 def _preload() -> None:
@@ -65,15 +66,15 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _limits(overrides: dict[str, Any]) -> Limits:
-    known = {f.name for f in fields(Limits)}
+def _limits(overrides: dict[str, Any]) -> SlotLimits:
+    known = {f.name for f in fields(SlotLimits)}
     return replace(DEFAULT, **{k: v for k, v in overrides.items() if k in known})
 
 
 def _yield_to_others(nice: int) -> None:
-    """Let everybody else have the processor first, in good time: it cannot be taken back."""
+    """Lower this process's priority for good, early: it cannot be raised again."""
     os.nice(nice)
-    if os.getsid(0) == os.getpid():  # else the session, and its share of the processor, is also that of whoever started this
+    if os.getsid(0) == os.getpid():  # else the session, and its share of the processor, is also that of the process that started this
         with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
             f.write(str(nice))
 
@@ -87,7 +88,7 @@ class Assigned(Protocol):
         """Until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
 
 
-def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: Limits) -> Assigned:
+def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: SlotLimits) -> Assigned:
     link = Link(conn, SlotReader(conn, a["prefix"], a["instance"], a["token"], limits), limits)
     if comparing := a.get("comparing"):
         _yield_to_others(comparing["nice"])
@@ -106,17 +107,20 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = files if most == resource.RLIM_INFINITY else min(files, most)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # both: the operator cannot raise it again
-    os.environ.update(a.get("env", {}))
-    os.environ.update(a.get("secrets", {}))
+    if not a.get("command"):  # else they are for another process
+        os.environ.update(a.get("env", {}))
+        os.environ.update(a.get("secrets", {}))
     ctx = Context(a["operator"], a["version"], a["instance"])
     started = time.perf_counter()
     try:
-        processor = load(a["entry"], a["path"], schemas[1], ctx)
+        processor = load(a, schemas, ctx)
         if a.get("keyed"):
             processor.per_event  # noqa: B018 (says now that it cannot be keyed)
         imported = time.perf_counter()
         try:
             processor.open()
+        except ProcessingError as e:  # of a process of its own
+            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {e}", e.traceback, code=e.wire_code) from e
         except Exception as e:
             raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {explained(e)}", own_traceback(e)) from e
     except ProcessingError as e:

@@ -41,7 +41,7 @@ class Watch:
             Debugger().set_trace(sys._getframe(1))
 
     def __call__(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """The same, watched."""
+        """Run it under the debugger."""
 
         @wraps(run)
         def watched(*args: Any) -> Any:

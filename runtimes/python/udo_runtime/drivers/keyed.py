@@ -12,7 +12,7 @@ from udo_protocol.queue.slot_reader import Emit, Read
 from udo_protocol.state import turns
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
-from udo_runtime.engine.effects import Checkpoint, LetterSizes, LoadSession, ReadLetters, ReadReplays, Send, Trim, run
+from udo_runtime.engine.effects import LetterSizes, LoadSession, ReadLetters, ReadReplays, Send, Trim, WriteCheckpoint, run
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.state.durable import Durable
 from udo_runtime.state.ledger import Ledger
@@ -23,7 +23,7 @@ _EMIT_S = 0.002
 
 
 class KeyedOwner:
-    """See the module. `beside`: commands that belong into the step of the first checkpoint."""
+    """See the module. `beside`: commands that are part of the step of the first checkpoint."""
 
     def __init__(self, link: Link, engine: Engine, perform: Performer, durable: Durable, ledger: Ledger) -> None:
         self.engine, self.durable, self.ledger = engine, durable, ledger
@@ -35,7 +35,7 @@ class KeyedOwner:
         perform.on(ReadLetters, lambda e: ledger.bodies(e.names))
         perform.on(LetterSizes, lambda _: ledger.sizes())
         perform.on(Send, self.send)
-        perform.on(Checkpoint, self.store)
+        perform.on(WriteCheckpoint, self.store)
         perform.on(Trim, lambda e: link.reader.trim(e.seq))
 
     def begin(self, read: Read) -> int:
@@ -68,10 +68,10 @@ class KeyedOwner:
         return seq + len(frames)
 
     def settle(self) -> None:
-        """Nothing is ever under way behind a step."""
+        """Does nothing: no reply is outstanding after a step."""
 
     def send(self, effect: Send) -> None:
-        """Answers leave."""
+        """Send answers."""
         outcome = self._link.reader.emit(effect.first, effect.answers, trim=False)
         if outcome is not Emit.EMITTED:
             raise ProtocolError(f"instance {self._link.name} answered out of turn: {outcome}")
@@ -79,7 +79,7 @@ class KeyedOwner:
             turns.turning(self._link.conn, self._link.prefix, turns.NEXT_MS if effect.ends else 0)
             self._ending = effect.ends
 
-    def store(self, effect: Checkpoint) -> None:
+    def store(self, effect: WriteCheckpoint) -> None:
         """A checkpoint becomes durable."""
         if effect.ends:
             turns.turning(self._link.conn, self._link.prefix, turns.ON_DISK_MS, None if self._ending else time.time())

@@ -12,7 +12,7 @@ from udo_protocol.queue.slot import report_ready
 from udo_protocol.state import changelog
 from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.drivers.keyed import KeyedOwner
-from udo_runtime.drivers.keyed_mirror import KeyedJudge
+from udo_runtime.drivers.keyed_mirror import KeyedComparer
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Mirror
 from udo_runtime.drivers.owner import serve
@@ -22,7 +22,7 @@ from udo_runtime.drivers.stateless_instance import Schemas, replies_of
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.keyed import Engine
 from udo_runtime.engine.letters import KeyedLetters
-from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
@@ -36,8 +36,8 @@ class KeyedInstance:
 
     def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
         self.link, self._a, self._schemas = link, a, schemas
-        keyed = KeyedConfig(**{**a["keyed"], "columns": tuple(a["keyed"]["columns"])})
-        run = KeyedProcessor(processor.per_event, keyed, schemas[1], ctx)
+        keyed = KeyedConfig.of(a["keyed"])
+        run = processor.keyed(keyed)
         run.policy = Policy(a.get("policy") == DEAD_LETTER, link.limits.retries, link.counters.retried)
         versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)
         state = Connection(a["state_socket"], login=link.conn.login)
@@ -56,10 +56,10 @@ class KeyedInstance:
         reference, report = self._replies.reference, partial(report_ready, link.conn, link.prefix, link.name)
         if comparing := a.get("comparing"):
             comparison = Comparison(reference, comparing["examples"])
-            judge = KeyedJudge(link, owner, self._perform, self._durable.standby(link.name), comparison, self._schemas)
-            mirror = Mirror(link, judge, comparison, reference)
-            judge.renew = mirror.renew
-            mirror.run(lambda: judge.load(report))
+            comparer = KeyedComparer(link, owner, self._perform, self._durable.standby(link.name), comparison, self._schemas)
+            mirror = Mirror(link, comparer, comparison, reference)
+            comparer.renew = mirror.renew
+            mirror.run(lambda: comparer.load(report))
             return
         with link.leaving(self._leave if a.get("follow") else lambda _: None):
             if follow := a.get("follow"):
@@ -70,6 +70,6 @@ class KeyedInstance:
             serve(link, owner, cursor)
 
     def _leave(self, _: Connection) -> None:
-        """Of a standby nothing is kept any more."""
+        """The standby ends: nothing is kept for it any more."""
         with closing(Connection(self._a["state_socket"], login=self.link.conn.login)) as state:
             state.call(*changelog.leaving(self.link.prefix, self.link.name))

@@ -25,10 +25,10 @@ from udo_runtime.engine.effects import LoadSession, run
 from udo_runtime.engine.keyed import in_groups
 from udo_runtime.execution.bad_events import empty
 from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.state.standby import Entry, StandbyState
+from udo_runtime.state.standby import ChangelogEntry, StandbyState
 
 
-class KeyedJudge:
+class KeyedComparer:
     """See the module. `renew` is called between frames that are processed to get to the one that is compared."""
 
     def __init__(
@@ -43,7 +43,7 @@ class KeyedJudge:
         self._link, self._owner, self._perform, self._state, self._comparison = link, owner, perform, state, comparison
         self._engine = owner.engine
         self._input, self._output = schemas
-        self._checkpoints: deque[Entry] = deque()  # read, and not adopted yet
+        self._checkpoints: deque[ChangelogEntry] = deque()  # read, and not adopted yet
         self.renew: Callable[[int], None] = lambda cursor: None
 
     def load(self, report: Report) -> None:
@@ -62,12 +62,12 @@ class KeyedJudge:
         self._covered, self._next = covered, covered + 1  # _next: the first frame not yet processed
 
     def needed_from(self, cursor: int) -> int:
-        """See Judge."""
+        """See Comparer."""
         self._state.keep_lease()
         return self._covered + 1
 
-    def judge(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
-        """See Judge."""
+    def compare(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
+        """See Comparer."""
         if not self._reach(seq):
             return False
         self._perform.counting = True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
 from udo_protocol.errors import Fenced, UdoError, Unavailable
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import HEARTBEAT
 from udo_protocol.queue.slot_reader import Read, SlotReader
@@ -26,9 +26,9 @@ class Stopped(BaseException):
 
 
 class Link:
-    """One per instance."""
+    """An instance's connection to its slot; one per instance."""
 
-    def __init__(self, conn: Connection, reader: SlotReader, limits: Limits) -> None:
+    def __init__(self, conn: Connection, reader: SlotReader, limits: SlotLimits) -> None:
         self.conn, self.reader, self.limits = conn, reader, limits
         self.prefix, self.name = reader.prefix, reader.name
         self.counters = Counters()
@@ -83,7 +83,7 @@ class Link:
         self._stats.publish(self.conn, now=now)
         self._unheard = 0 if self.conn.call("EXISTS", HEARTBEAT) else self._unheard + 1
         if self._unheard >= _HEARTBEAT_MISSED:
-            raise Unavailable(f"no heartbeat of the node manager any more: instance {self.name} stops itself")
+            raise Unavailable(f"no heartbeat from the node manager: instance {self.name} stops itself")
 
     @contextmanager
     def leaving(self, last: Callable[[Connection], None] = lambda conn: None) -> Iterator[None]:

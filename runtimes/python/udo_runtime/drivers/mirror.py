@@ -34,28 +34,28 @@ _PIN_MS = 30_000
 Served = Mapping[tuple[str, int], Frame]
 
 
-class Judge(Protocol):
+class Comparer(Protocol):
     """Answers a frame as the new version does and compares."""
 
-    def judge(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
+    def compare(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
         """False: this frame cannot be compared."""
 
     def needed_from(self, cursor: int) -> int:
         """The first frame that may be read again."""
 
 
-class StatelessJudge:
-    """Each frame by itself."""
+class StatelessComparer:
+    """Compares the frames of a stateless operator, each by itself."""
 
     def __init__(self, processor: Processor, schema: Any, perform: Performer, comparison: Comparison) -> None:
         self._process, self._input, self._perform, self._comparison = processor, schema, perform, comparison
 
     def needed_from(self, cursor: int) -> int:
-        """See Judge."""
+        """See Comparer."""
         return max(cursor, 1)
 
-    def judge(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
-        """See Judge."""
+    def compare(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
+        """See Comparer."""
         frame, comparison = decode(data), self._comparison
         answer = served.get((frame.header.lane, frame.header.number))
         if answer is None or frame.header.kind != DATA or answer.header.kind == SKIPPED:
@@ -83,8 +83,8 @@ class StatelessJudge:
 class Mirror:
     """See the module."""
 
-    def __init__(self, link: Link, judge: Judge, comparison: Comparison, reference: str) -> None:
-        self._link, self._judge, self._comparison, self._reference = link, judge, comparison, reference
+    def __init__(self, link: Link, comparer: Comparer, comparison: Comparison, reference: str) -> None:
+        self._link, self._comparer, self._comparison, self._reference = link, comparer, comparison, reference
         self._report_due = 0.0
 
     def run(self, prepare: Callable[[], None] = lambda: None) -> None:
@@ -114,7 +114,7 @@ class Mirror:
         waited_until = time.monotonic() + _BEGIN_S
         while not self._on(self._link.conn.call("GET", self._key("mirrors"))):
             if time.monotonic() > waited_until:
-                raise Unavailable(f"the diff of {self._reference} did not begin within {_BEGIN_S} s")
+                raise Unavailable(f"the diff of {self._reference} did not start within {_BEGIN_S} s")
             with self._link.parking():
                 time.sleep(_LOOK_S / 10)
 
@@ -164,13 +164,13 @@ class Mirror:
             decode(data)
         except ProtocolError:
             return False
-        return self._judge.judge(seq, data, served)
+        return self._comparer.compare(seq, data, served)
 
     def _look(self, cursor: int, mirrors: Any) -> None:
         """Leave once the diff is over and what it kept is compared; renew what is leased."""
         if not self._on(mirrors) and not self._link.conn.call("EXISTS", self._own("served")):
             self._link.stopping = True
-        self._link.reader.pin(self._judge.needed_from(cursor), _PIN_MS)
+        self._link.reader.pin(self._comparer.needed_from(cursor), _PIN_MS)
         self.renew(cursor)
         self._link.housekeeping()
 
@@ -178,7 +178,7 @@ class Mirror:
         """Now and then: what is leased, and the report."""
         if time.monotonic() >= self._report_due:
             self._report_due = time.monotonic() + _LOOK_S
-            self._link.reader.pin(self._judge.needed_from(cursor), _PIN_MS)
+            self._link.reader.pin(self._comparer.needed_from(cursor), _PIN_MS)
             self._publish(self._link.conn)
 
     def _publish(self, conn: Connection) -> None:

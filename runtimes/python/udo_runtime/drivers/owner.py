@@ -11,7 +11,7 @@ from udo_runtime.drivers.link import Link
 
 
 class Owner(Protocol):
-    """What answers the frames that were read."""
+    """Answers the frames that the loop has read."""
 
     def answer(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
         """Answer these, the first of which is number `seq`; from where to go on."""

@@ -14,7 +14,7 @@ from udo_runtime.drivers.link import Link
 from udo_runtime.engine.effects import Effect, Execute, FindSchema, FindSender, LaneOpen
 
 Perform = Callable[[Effect], Any]
-# A lane is looked at again after so much time in user code: nobody waits longer than this for frames that nobody collects, plus
+# A lane is checked again after this much time in user code: no frame waits longer than this for frames of a closed lane, plus
 # the one under way, and where frames are quick the look costs nothing beside them.
 _LOOK_WORKED_S = 0.1
 # Lanes remembered; beyond that each is looked at once more.
@@ -22,7 +22,7 @@ _MOST_LANES = 1000
 
 
 class Performer:
-    """Of one instance. `on` adds what else is asked for; `settle` is called before the connection is used."""
+    """Performs the effects of one instance's engine. `on` adds further kinds; `settle` is called before the connection is used."""
 
     def __init__(self, link: Link, schema: pa.Schema) -> None:
         self._link = link

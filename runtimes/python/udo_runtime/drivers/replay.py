@@ -1,6 +1,6 @@
 """Runs a loaded operator over recorded frames: the engines of production, with a file in place of the two servers.
 
-Nothing here has a lease or a heartbeat, so a debugger may stop it for as long as somebody looks.
+Nothing here has a lease or a heartbeat, so a debugger may stop it for any time.
 """
 
 from __future__ import annotations

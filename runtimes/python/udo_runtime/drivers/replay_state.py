@@ -12,11 +12,11 @@ from udo_protocol.formats.recording_file import Recording
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.state.pieces import StoredGroup
 from udo_runtime.engine.counters import Counters
-from udo_runtime.engine.effects import Checkpoint, LoadSession, Trim
+from udo_runtime.engine.effects import LoadSession, Trim, WriteCheckpoint
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.loading import restored
@@ -33,11 +33,9 @@ def engine(
     ctx: Context,
 ) -> Engine:
     """As it was in front of the first frame. It keeps no dead letters: a bad event fails its frame, where it can be looked at."""
-    how = KeyedConfig(**{**keyed, "columns": tuple(keyed["columns"])})
-    target = processor.per_event
     groups = {record.get("key_groups", KEY_GROUPS) for record, _ in recording.sessions().values()}
     running = Engine(
-        KeyedProcessor(target, how, schemas[1], ctx),
+        processor.keyed(KeyedConfig.of(keyed)),
         schemas,
         replies,
         KeyedLetters("replay", DEFAULT),
@@ -63,8 +61,8 @@ def effects(recording: Recording, processor: Processor, keyed: dict[str, Any]) -
         groups = ((n, StoredGroup(*found)) for n, found in recording.groups(folder).items())
         return restored(effect.name, record, groups, versions)
 
-    def store(effect: Checkpoint) -> None:
+    def store(effect: WriteCheckpoint) -> None:
         for name in effect.content.dropped:
             sessions.pop(name, None)
 
-    return {LoadSession: load, Checkpoint: store, Trim: lambda e: None}
+    return {LoadSession: load, WriteCheckpoint: store, Trim: lambda e: None}

@@ -11,7 +11,7 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import store_schema
 from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL
 from udo_runtime.drivers.link import Link
-from udo_runtime.drivers.mirror import Mirror, StatelessJudge
+from udo_runtime.drivers.mirror import Mirror, StatelessComparer
 from udo_runtime.drivers.owner import serve
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.drivers.stateless import StatelessOwner
@@ -38,8 +38,8 @@ class StatelessInstance:
         """See main.Instance."""
         if comparing := self._a.get("comparing"):
             comparison = Comparison(self._replies.reference, comparing["examples"])
-            judge = StatelessJudge(self._processor, self._schemas[0], self._perform, comparison)
-            Mirror(self.link, judge, comparison, self._replies.reference).run()
+            comparer = StatelessComparer(self._processor, self._schemas[0], self._perform, comparison)
+            Mirror(self.link, comparer, comparison, self._replies.reference).run()
             return
         link, a, policy = self.link, self._a, self._a.get("policy", FAIL)
         letters = None

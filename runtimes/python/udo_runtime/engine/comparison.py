@@ -21,7 +21,7 @@ _log = logging.getLogger("udo_runtime")
 
 @dataclass
 class Findings:
-    """What has been compared so far. Counts of frames, unless rows are named."""
+    """Result of a comparison so far: counts of frames, or of rows where the name says so."""
 
     frames: int = 0  # compared
     equal: int = 0
@@ -48,7 +48,7 @@ class Comparison:
 
     def __init__(self, reference: str, examples: int) -> None:
         self.found = Findings()
-        self.told: list[str] = []  # differences, as JSON; whoever publishes them takes them out
+        self.told: list[str] = []  # differences, as JSON; publishing removes them
         self._reference, self._examples = reference, examples
         self._columns: Counter[str] = Counter()
         self._versions: Counter[str] = Counter()
@@ -94,7 +94,7 @@ class Comparison:
         traceback, event = (e.traceback, e.event) if isinstance(e, ProcessingError) else ("", "")
         if self.found.first_error is None:
             self.found.first_error = {"message": str(e), "traceback": traceback, "event": event}
-            _log.error("the first error of %s: %s\n%s", self._reference, e, traceback)  # nobody else gets it as an answer
+            _log.error("the first error of %s: %s\n%s", self._reference, e, traceback)  # it is not sent as an answer
         return event
 
     def compare(self, frame: Frame, batch: pa.RecordBatch, served: pa.RecordBatch, new: pa.RecordBatch) -> None:

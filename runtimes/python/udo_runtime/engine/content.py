@@ -1,4 +1,4 @@
-"""What a checkpoint makes durable: changed groups, sessions' records, dead letters. Decided here, written by whoever has the server.
+"""What a checkpoint makes durable: changed groups, sessions' records, dead letters. Decided here, written by the driver.
 
 A group's values are stored as a base and the changes since; the changes are folded into a new base when they outgrow it.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from udo_protocol.state.dead_letters import KeyedName
-from udo_protocol.state.pieces import Place
+from udo_protocol.state.pieces import PiecePlace
 from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 
@@ -30,7 +30,7 @@ class Piece:
     meta: bytes
     delta: bytes | None
     base: bytes | None
-    place: Place  # with this written
+    place: PiecePlace  # with this written
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class LetterChanges:
 
 
 @dataclass(frozen=True)
-class Content:
+class CheckpointContent:
     """One checkpoint. `records`: what is known of the sessions that changed; `dropped`: sessions that end, with their groups."""
 
     pieces: Sequence[Piece]
@@ -82,12 +82,12 @@ def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Pie
 def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fold: bool, renew: bool) -> Piece:
     meta, delta, base, place = group.meta(), None, None, group.place
     if not place.piece:
-        place = Place(next(names))
+        place = PiecePlace(next(names))
     if group.dirty or renew:
         delta = group.delta()
         if renew or (fold and place.change_bytes + len(delta) > max(place.base_bytes, FOLD_BYTES)):
             base = group.snapshot()
-            place, group.former = Place(next(names), base_bytes=len(base)), False
+            place, group.former = PiecePlace(next(names), base_bytes=len(base)), False
         else:
             place = place._replace(changes=place.changes + 1, change_bytes=place.change_bytes + len(delta))
     group.place = place

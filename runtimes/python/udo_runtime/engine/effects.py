@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from udo_protocol.errors import UdoError
 from udo_protocol.queue.frame import Bytes, Header
 from udo_protocol.state.dead_letters import KeyedName
-from udo_runtime.execution.bad_events import Bad
+from udo_runtime.execution.bad_events import BadEvent
 
 if TYPE_CHECKING:  # a stateless operator may bring a msgpack of its own, which keyed state is kept by
-    from udo_runtime.engine.content import Content
+    from udo_runtime.engine.content import CheckpointContent
 
 # A lane and the pieces of the frame it is answered with.
 Answer: TypeAlias = tuple[str, list[Bytes]]
@@ -46,7 +46,7 @@ class FindSender:
 
 @dataclass(frozen=True, slots=True)
 class LaneOpen:
-    """-> whether anybody can still collect answers of this lane. What was open a moment ago may be taken for open."""
+    """-> whether the lane is still open, so that its answers can be collected. The result may be a moment old."""
 
     lane: str
 
@@ -68,7 +68,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class WriteCheckpoint:
     """Make `content`, and that it covers the log up to `seq`, durable in one step; return when it is.
 
     `riding`: the answers to the last frames of the range, which leave behind this; the next owner sends them if this one cannot.
@@ -77,7 +77,7 @@ class Checkpoint:
 
     seq: int
     emitted: int
-    content: Content
+    content: CheckpointContent
     riding: Sequence[tuple[str, bytes]] = ()
     ends: bool = False
 
@@ -117,7 +117,7 @@ class KeepLetters:
 
     seq: int
     header: Header
-    found: Sequence[Bad]
+    found: Sequence[BadEvent]
 
 
 Effect: TypeAlias = (
@@ -127,7 +127,7 @@ Effect: TypeAlias = (
     | LaneOpen
     | LoadSession
     | Send
-    | Checkpoint
+    | WriteCheckpoint
     | Trim
     | ReadReplays
     | ReadLetters

@@ -17,20 +17,20 @@ import pyarrow.compute as pc
 from udo_protocol.errors import ProtocolError, Stale, StateLost, TwoProducers, UdoError
 from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import GROUP_COLUMN, conform, misfits
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import ANSWER, DATA, END, RESTORE, STATE, Frame, Header, decode, encode
 from udo_protocol.state.dead_letters import KeyedName, Letter
-from udo_runtime.engine.content import Content, changed, stored
+from udo_runtime.engine.content import CheckpointContent, changed, stored
 from udo_runtime.engine.counters import Counters
-from udo_runtime.engine.effects import Answer, Checkpoint, Execute, FindSchema, FindSender, LaneOpen, LoadSession, Send, Steps, Trim
+from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, LaneOpen, LoadSession, Send, Steps, Trim, WriteCheckpoint
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import KeyedLetters, Sizes
 from udo_runtime.engine.replies import Replies, failure, require_bounded
-from udo_runtime.execution.bad_events import Bad, empty, joined
+from udo_runtime.execution.bad_events import BadEvent, empty, joined
 from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.keyed import KeyedProcessor, Processed, label_of
-from udo_runtime.execution.keyed_bad_events import Again
+from udo_runtime.execution.keyed_bad_events import ResentLetters
 from udo_runtime.state import restoring
 from udo_runtime.state.missed import Missed
 from udo_runtime.state.session import Session
@@ -63,7 +63,7 @@ class Engine:
         schemas: tuple[pa.Schema, pa.Schema],
         replies: Replies,
         letters: KeyedLetters,
-        limits: Limits,
+        limits: SlotLimits,
         counters: Counters,
         clock: Callable[[], float],
         groups: Collection[int] | None = None,
@@ -72,7 +72,7 @@ class Engine:
         self.processor, self.letters, self.counters, self.groups = processor, letters, counters, groups
         self._input, self._output = schemas
         self._replies, self._limits, self._clock = replies, limits, clock
-        self.emitted = 0  # the last frame that is answered, whoever answered it
+        self.emitted = 0  # the last frame that is answered, by this or an earlier owner
         self.missed: Missed | None = None  # of a version that goes back
         self.counting = True  # off while what is processed is on trial, or was counted before
         self._names = (f"{token}.{n}" for n in count())  # of new pieces
@@ -149,9 +149,9 @@ class Engine:
             yield from self._see_one()
         sessions = list(self.sessions.values())
         pieces, records = changed(sessions, self._names)
-        content = Content(pieces, records, self._dropped, self.letters.changes())
+        content = CheckpointContent(pieces, records, self._dropped, self.letters.changes())
         frames = [(lane, b"".join(map(bytes, answer))) for lane, answer in riding]
-        yield Checkpoint(seq, self.emitted, content, frames, ends)
+        yield WriteCheckpoint(seq, self.emitted, content, frames, ends)
         stored(sessions, pieces)
         self.letters.saved()
         self._dropped, self._uncovered = {}, 0
@@ -209,7 +209,7 @@ class Engine:
         return answer, header.kind == END
 
     def _answer(self, session: Session, frame: Frame) -> Steps[Answer | None]:
-        """None: STALE."""
+        """The answer; None if the frame is STALE."""
         header = frame.header
         session.require_groups(self._limits.key_groups)
         if header.kind in (RESTORE, STATE):
@@ -255,7 +255,7 @@ class Engine:
         label = label_of(header)
         letters, settled = yield from self.letters.due(session, label, [] if header.void or header.job else header.groups)
         events, failed = self._sent_again(letters)
-        again = Again(joined(events.values(), self._input), [name.group for name in events]) if events else None
+        again = ResentLetters(joined(events.values(), self._input), [name.group for name in events]) if events else None
         done: Processed | None = yield Execute(len(events) or None, lambda: self.processor.end(session, header, again))
         if done is None:
             return None
@@ -286,7 +286,7 @@ class Engine:
                 events[name] = conform(batch, self._input)
         return events, failed
 
-    def _keep(self, header: Header, found: Sequence[Bad]) -> Steps[None]:
+    def _keep(self, header: Header, found: Sequence[BadEvent]) -> Steps[None]:
         """The bad events of a frame become dead letters; ProcessingError if there is no room."""
         if not found:
             return
@@ -301,7 +301,7 @@ class Engine:
         if self.counting:
             self.counters.dead_letters += len(found)
 
-    def _letter(self, bad: Bad, header: Header) -> Letter:
+    def _letter(self, bad: BadEvent, header: Header) -> Letter:
         return letter_of(bad, header, self._replies.reference, self._replies.instance, self._clock())
 
     def _error(self, header: Header, e: UdoError) -> Answer:
@@ -315,7 +315,7 @@ class Engine:
         return self._replies.skipped(header)
 
     def _drop(self, session: Session, numbers: list[int]) -> None:
-        """A batch job's groups end with its lane."""
+        """Drop a batch job's groups, at the end of its lane."""
         for n in numbers:
             session.groups.pop(n, None)
         self._dropped.setdefault(session.name, set()).update(numbers)

@@ -10,7 +10,7 @@ _MOST = 10_000
 
 
 class FailedLanes:
-    """The newest ones."""
+    """The newest failed lanes, up to a bound."""
 
     def __init__(self, lanes: Iterable[str] = ()) -> None:
         self._lanes: OrderedDict[str, None] = OrderedDict.fromkeys(lanes)
@@ -19,7 +19,7 @@ class FailedLanes:
         return lane in self._lanes
 
     def add(self, lane: str) -> None:
-        """One more; beyond the bound the oldest goes."""
+        """Add a lane; beyond the bound the oldest is removed."""
         self._lanes[lane] = None
         if len(self._lanes) > _MOST:
             self._lanes.popitem(last=False)

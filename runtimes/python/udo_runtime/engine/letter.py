@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import Header
 from udo_protocol.state.dead_letters import Letter
-from udo_runtime.execution.bad_events import Bad
+from udo_runtime.execution.bad_events import BadEvent
 from udo_runtime.execution.failure import ProcessingError
 
 
-def letter(bad: Bad, header: Header, reference: str, instance: str, at: float) -> Letter:
+def letter(bad: BadEvent, header: Header, reference: str, instance: str, at: float) -> Letter:
     """A bad event of a frame; `at`: seconds since 1970."""
     return Letter(
         operator=reference,
@@ -31,7 +31,7 @@ def letter(bad: Bad, header: Header, reference: str, instance: str, at: float) -
     )
 
 
-def full(error: ProcessingError, deployment: str, limits: Limits) -> ProcessingError:
+def full(error: ProcessingError, deployment: str, limits: SlotLimits) -> ProcessingError:
     """`error`, with the reason why the policy did not keep the event instead."""
     return ProcessingError(
         f"{error} (not kept as a dead letter: {deployment} may keep {limits.dead_letters} of {limits.dead_letter_bytes} bytes in all, "

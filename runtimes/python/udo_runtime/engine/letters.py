@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.state.dead_letters import DEAD, PENDING, KeyedName, Letter, parse_name
 from udo_runtime.engine.content import LetterChanges
 from udo_runtime.engine.effects import LetterSizes, ReadLetters, ReadReplays, Steps
@@ -40,7 +40,7 @@ class KeyedLetters:
     `mirror`: another version's answers are compared, so each epoch processes again the letters that the serving one has.
     """
 
-    def __init__(self, deployment: str, limits: Limits, *, mirror: bool = False) -> None:
+    def __init__(self, deployment: str, limits: SlotLimits, *, mirror: bool = False) -> None:
         self._deployment, self._limits, self._mirror = deployment, limits, mirror
         self._sessions: dict[str, dict[KeyedName, _Entry]] = {}
         self._gone: dict[KeyedName, str] = {}
@@ -127,14 +127,14 @@ class KeyedLetters:
                 known[name].size = len(body)
 
     def changes(self) -> LetterChanges:
-        """For the next checkpoint."""
+        """The changes for the next checkpoint."""
         put = [(entry.wanted, name, entry.body) for name, entry in self._changed.items() if entry.body is not None]
         put += [(DEAD, name, body) for name, body in self._failed.items()]
         moved = [(entry.where, entry.wanted, name) for name, entry in self._changed.items() if entry.body is None]
         return LetterChanges(put, moved, dict(self._marks), [(where, name) for name, where in self._gone.items()])
 
     def saved(self) -> None:
-        """They are durable."""
+        """The changes are durable."""
         for entry in self._changed.values():
             entry.where, entry.body = entry.wanted, None
         self._changed.clear()
@@ -155,7 +155,7 @@ class KeyedLetters:
         return len(entries) <= limits.dead_letters and sum(e.size for e in entries) <= limits.dead_letter_bytes
 
     def _look(self, there: Sizes) -> None:
-        """Some may have been dropped from outside."""
+        """Forget dead letters that have been dropped from outside."""
         for known in self._sessions.values():
             for name, entry in list(known.items()):
                 if entry.where and str(name) not in there[entry.where]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from udo_protocol.errors import UdoError
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
 from udo_runtime.engine.effects import Answer
 from udo_runtime.execution.failure import ProcessingError
@@ -51,12 +51,12 @@ class Replies:
         return to.lane, encode(reply)
 
 
-def require_bounded(answer: pa.RecordBatch, limits: Limits) -> None:
-    """ProcessingError for an answer that nobody would take."""
+def require_bounded(answer: pa.RecordBatch, limits: SlotLimits) -> None:
+    """ProcessingError for an answer that collectors refuse."""
     if answer.nbytes > limits.answer_bytes:
         raise ProcessingError(
             f"the answer to one frame has {answer.num_rows} events of {answer.nbytes} bytes; the bound is {limits.answer_bytes}: "
-            "answer less for each event, or send fewer events at a time"
+            "return less per event, or send fewer events at a time"
         )
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.schema import conform, misfits
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import DATA, END, Frame, Header, decode
 from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.engine.counters import Counters
@@ -23,7 +23,14 @@ class StatelessEngine:
     """One slot's frames. `policy`: what becomes of events that user code fails on (udo_protocol/state/dead_letters.py)."""
 
     def __init__(
-        self, processor: Processor, schema: pa.Schema, replies: Replies, policy: str, deployment: str, limits: Limits, counters: Counters
+        self,
+        processor: Processor,
+        schema: pa.Schema,
+        replies: Replies,
+        policy: str,
+        deployment: str,
+        limits: SlotLimits,
+        counters: Counters,
     ) -> None:
         self._process, self._input, self._replies = processor, schema, replies
         self._puts_aside, self._deployment, self._limits = policy == DEAD_LETTER, deployment, limits

@@ -22,7 +22,7 @@ _TRACEBACK_CHARS = 8000
 
 
 @dataclass(frozen=True)
-class Bad:
+class BadEvent:
     """One event (of a keyed operator maybe a timer) that user code failed on."""
 
     row: int
@@ -38,13 +38,13 @@ class Bad:
         return self.error.traceback[-_TRACEBACK_CHARS:]
 
 
-def bad_row(batch: pa.RecordBatch, row: int, error: ProcessingError, group: int = 0) -> Bad:
+def bad_row(batch: pa.RecordBatch, row: int, error: ProcessingError, group: int = 0) -> BadEvent:
     """That row of a batch as a bad event."""
     one = batch.slice(row, 1)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(one)
-    return Bad(row, error, as_json(one), sink.getvalue().to_pybytes(), group)
+    return BadEvent(row, error, as_json(one), sink.getvalue().to_pybytes(), group)
 
 
 def as_json(one: pa.RecordBatch) -> str:
@@ -67,14 +67,14 @@ def again(work: Callable[[], Result], retries: int, error: ProcessingError, note
     raise error
 
 
-def bisect(work: Work, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[list[pa.RecordBatch], list[Bad]]:
+def bisect(work: Work, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[list[pa.RecordBatch], list[BadEvent]]:
     """The answers to the parts of `batch` without its bad events, in order, and these, found by halving.
 
     `work` failed on the whole of it with `error`. With k bad ones of n events it is called at most 2k log2(n) + 2k times; with
     more than `room` bad ones it ends, and says so in the number of those found: room + 1.
     """
     good: list[pa.RecordBatch] = []
-    bad: list[Bad] = []
+    bad: list[BadEvent] = []
     parts: list[tuple[int, int, ProcessingError | None]] = [(0, batch.num_rows, error)]  # first row, rows, error if known
     while parts and len(bad) <= room:
         at, rows, known = parts.pop()

@@ -121,14 +121,14 @@ def not_answers(given: Any, columns: Iterable[str], event: dict[str, Any], last:
         return None
     want = f"expected events with the columns {', '.join(columns)}"
     if isinstance(given, Mapping):
-        what = "a dict itself: write `yield {...}` instead of `return {...}`, or return a list of dicts"
+        what = "a dict: write `yield {...}` instead of `return {...}`, or return a list of dicts"
     elif isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         what = f"{_shown(given)} ({type(given).__name__}): yield a dict for each answer, or return a list of dicts"
     elif isinstance(given, (list, tuple)) and (others := [a for a in given if not isinstance(a, dict)]):
         what = f"{_shown(others[0])} ({type(others[0]).__name__}) among them: each answer is a dict"
     else:
         return None
-    return ProcessingError(f"{want}; the operator gave back {what}", "", event_text(event), SchemaError.code)
+    return ProcessingError(f"{want}; the operator returned {what}", "", event_text(event), SchemaError.code)
 
 
 def columns_to_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:

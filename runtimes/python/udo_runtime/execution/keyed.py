@@ -6,7 +6,7 @@ import datetime as dt
 import heapq
 import json
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from udo_protocol.errors import SchemaError
 from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
-from udo_runtime.execution.bad_events import Bad, bad_row, empty, joined, rows_of
+from udo_runtime.execution.bad_events import BadEvent, bad_row, empty, joined, rows_of
 from udo_runtime.execution.failure import ProcessingError, event_text, explained, not_answers, own_traceback, rows_to_batch
-from udo_runtime.execution.keyed_bad_events import Again, Policy, Unit
+from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
 from udo_runtime.execution.timers import EPOCH, KeyedContext, take_due, to_us, unpack_key
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMERS
@@ -40,6 +40,11 @@ class KeyedConfig:
     migrates_from: tuple[int, ...] = ()
     commit: str = "epoch"
 
+    @classmethod
+    def of(cls, keyed: Mapping[str, Any]) -> KeyedConfig:
+        """From a manifest's `keyed`, which may have come as JSON."""
+        return cls(**{**keyed, "columns": tuple(keyed["columns"])})
+
     @property
     def commit_frame(self) -> bool:
         """Whether every answer waits until it and the state are durable: nothing is processed twice."""
@@ -50,7 +55,7 @@ class Processed(NamedTuple):
     """What a frame came to: its answer, its bad events, and of the others the highest event time, µs since the epoch."""
 
     answer: pa.RecordBatch
-    bad: Sequence[Bad]
+    bad: Sequence[BadEvent]
     highest_us: int | None = None
 
 
@@ -87,15 +92,19 @@ class KeyedProcessor:
             return None
         ctx = self._ctx
         ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us)
-        bad: list[Bad] = []
+        bad: list[BadEvent] = []
         if self.policy.plain:
-            answers = self._each(session, column, lambda: self._events_and_keys(batch))
-            answer = self._nothing if self.on_trial else rows_to_batch(answers, self._output)
+            answer = self._plain(session, batch, column)
         else:
             answer, bad = self._tolerant(session, batch, column, self.policy)
         return Processed(answer, bad, self._saw(session, batch, bad, partition))
 
-    def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[Bad], partition: int) -> int | None:
+    def _plain(self, session: Session, batch: pa.RecordBatch, column: list[int]) -> pa.RecordBatch:
+        """The answer to the events of a frame whose failure is nobody's but its own."""
+        answers = self._each(session, column, lambda: self._events_and_keys(batch))
+        return self._nothing if self.on_trial else rows_to_batch(answers, self._output)
+
+    def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[BadEvent], partition: int) -> int | None:
         """Note the highest event time of a frame, but for its bad events."""
         if self._keyed.time_column is None or batch.num_rows <= len(bad):
             return None
@@ -142,7 +151,9 @@ class KeyedProcessor:
             raise wrong or ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
         return out
 
-    def _tolerant(self, session: Session, batch: pa.RecordBatch, column: list[int], policy: Policy) -> tuple[pa.RecordBatch, list[Bad]]:
+    def _tolerant(
+        self, session: Session, batch: pa.RecordBatch, column: list[int], policy: Policy
+    ) -> tuple[pa.RecordBatch, list[BadEvent]]:
         """The answer to the events of a frame by the policy, and the bad ones, of which nothing stays."""
         wrong: dict[int, ProcessingError] = {}  # rows without a key that could have a state
         events: Sequence[dict[str, Any] | ProcessingError]
@@ -206,6 +217,8 @@ class KeyedProcessor:
         try:
             given = call() or ()
             answers = list(given)
+        except ProcessingError:
+            raise
         except Exception as e:
             wrong = not_answers(given, self._output.names, event)
             raise wrong or ProcessingError(f"{what}{explained(e)}", own_traceback(e), event_text(event)) from e
@@ -215,7 +228,7 @@ class KeyedProcessor:
                 raise not_answers(told, self._output.names, event) or self._wrong(answer, event)
         return answers
 
-    def end(self, session: Session, header: Header, again: Again | None = None) -> Processed | None:
+    def end(self, session: Session, header: Header, again: ResentLetters | None = None) -> Processed | None:
         """An END frame: due timers of the lane's groups fire; `complete` follows. None: STALE.
 
         It says the highest event time of its partition, of which other slots may have had the event. `again` are dead letters that take
@@ -226,7 +239,7 @@ class KeyedProcessor:
             return None
         if not session.touch(self._numbers(header), label, partition):
             return None
-        answer, bad = self._nothing, list[Bad]()
+        answer, bad = self._nothing, list[BadEvent]()
         if not header.void:
             if self._keyed.time_column is not None and header.HasField("highest_us"):
                 session.saw(header.highest_us, partition)
@@ -254,14 +267,14 @@ class KeyedProcessor:
         timed = self._keyed.time_column is not None
         return [*header.groups, time_group(header.partition)] if timed else list(header.groups)
 
-    def _sent_again(self, session: Session, again: Again, partition: int) -> pa.RecordBatch:
+    def _sent_again(self, session: Session, again: ResentLetters, partition: int) -> pa.RecordBatch:
         policy = replace(self.policy, dead_letter=True)
         answer, bad = self._tolerant(session, again.events, again.groups, policy)
         self._saw(session, again.events, bad, partition)
         again.failed = {b.row: b for b in bad}
         return answer
 
-    def _fire(self, session: Session, numbers: Iterable[int], watermark_us: int) -> tuple[pa.RecordBatch, list[Bad]]:
+    def _fire(self, session: Session, numbers: Iterable[int], watermark_us: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
         due: list[tuple[int, str, int, bytes]] = []
         for n in numbers:
             group = session.groups[n]
@@ -272,7 +285,7 @@ class KeyedProcessor:
         ctx = self._ctx
 
         def whole() -> list[dict[str, Any]]:
-            return [answer for at, kind, n, packed in due for answer in self._on_timer(n, kind, at, packed)]
+            return self._timers(due)
 
         if self.policy.plain or not due:
             return rows_to_batch(whole(), self._output), []
@@ -284,13 +297,17 @@ class KeyedProcessor:
             return Unit(
                 ctx._groups[n].open(key),
                 lambda: self._on_timer(n, kind, at, packed),
-                lambda e: Bad(row, e, json.dumps(event, default=str, ensure_ascii=False), group=n, timer=True),
+                lambda e: BadEvent(row, e, json.dumps(event, default=str, ensure_ascii=False), group=n, timer=True),
             )
 
         touched = {packed: ctx._groups[n].open(unpack_key(packed)) for _, _, n, packed in due}
         with self._journaled() as journal:
             frame = bad_events.UserCalls(session.groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
             return bad_events.run(frame, self.policy, self._output)
+
+    def _timers(self, due: list[tuple[int, str, int, bytes]]) -> list[dict[str, Any]]:
+        """What the operator answers to these timers, in their order; expirations take effect among them."""
+        return [answer for at, kind, n, packed in due for answer in self._on_timer(n, kind, at, packed)]
 
     def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Sequence[dict[str, Any]]:
         ctx = self._ctx
@@ -331,7 +348,7 @@ def _is_nan(key: Any) -> bool:
 
 def _nan_key(columns: Sequence[str], event: dict[str, Any] | None = None) -> ProcessingError:
     names = ", ".join(map(repr, columns))
-    message = f"key column {names} is NaN, which equals nothing, not even itself: leave such events out, or cast it"
+    message = f"key column {names} is NaN, which is not equal to itself: leave such events out, or cast the column"
     return ProcessingError(message, "", "" if event is None else event_text(event))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_runtime.execution.bad_events import Bad, again, joined
+from udo_runtime.execution.bad_events import BadEvent, again, joined
 from udo_runtime.execution.failure import ProcessingError, rows_to_batch
 from udo_runtime.state.groups import Group
 from udo_runtime.state.savepoint import Savepoint, Timed
@@ -34,12 +34,12 @@ class Policy:
 
 
 @dataclass
-class Again:
+class ResentLetters:
     """Dead letters that are sent again with an END: the events, their key groups, and then which of them failed, by row."""
 
     events: pa.RecordBatch
     groups: list[int]
-    failed: dict[int, Bad] = field(default_factory=dict)
+    failed: dict[int, BadEvent] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Unit:
 
     state: dict[str, Any]
     run: Callable[[], Answers]
-    bad: Callable[[ProcessingError], Bad]
+    bad: Callable[[ProcessingError], BadEvent]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class UserCalls:
         return Savepoint(self.groups, self.journal, states)
 
 
-def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordBatch, list[Bad]]:
+def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordBatch, list[BadEvent]]:
     """The answer to a frame, and its bad events, which have left no trace; ProcessingError under `fail`."""
     before = frame.savepoint(frame.states)  # what an earlier frame left has been looked at then
 
@@ -97,10 +97,10 @@ def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordB
     return joined([rows_to_batch(list(part), output) for part in parts], output), bad
 
 
-def _singly(frame: UserCalls, output: pa.Schema | None) -> tuple[list[Answers], list[Bad]]:
+def _singly(frame: UserCalls, output: pa.Schema | None) -> tuple[list[Answers], list[BadEvent]]:
     """The answers to each good one, and the bad ones; with `output`, one whose answer does not fit it is bad, too."""
     good: list[Answers] = []
-    bad: list[Bad] = []
+    bad: list[BadEvent] = []
     for unit in frame.units():
         before = frame.savepoint([unit.state])
         try:

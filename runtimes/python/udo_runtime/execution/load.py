@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import conform, misfits
-from udo_runtime.execution.bad_events import Bad, bad_row, bisect, joined, rows_of
+from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, joined, rows_of
 from udo_runtime.execution.failure import (
     ProcessingError,
     columns_to_batch,
@@ -22,6 +22,9 @@ from udo_runtime.execution.failure import (
     rows_to_batch,
 )
 from udo_runtime.sdk.api import Context, Operator
+
+if TYPE_CHECKING:
+    from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 
 Batchwise = Callable[[pa.RecordBatch], Any]
 
@@ -42,10 +45,19 @@ class Processor:
             raise ProcessingError(f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx)")
         return self._operator
 
+    def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
+        """What runs its keyed frames."""
+        from udo_runtime.execution.keyed import KeyedProcessor  # needs MessagePack, of which a stateless operator may bring its own
+
+        return KeyedProcessor(self.per_event, keyed, self._output, self._ctx)
+
     @property
     def by_event(self) -> bool:
         """Whether user code gets the events one by one, as Python objects."""
         return self._per_event
+
+    def check(self) -> None:
+        """What can be found out about it without its open: that it can be imported, which it has been."""
 
     def open(self) -> None:
         """Run the operator's own open."""
@@ -77,16 +89,16 @@ class Processor:
         if not error.event and not self._per_event:
             error.event = self._culprit(batch)
 
-    def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[Bad]]:
+    def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
         """After `once` failed with `error`: the answer to the other events, and the bad ones; `room` + 1 of these mean: too many."""
         if self._per_event:
             return self._singly(batch, room)
         good, bad = bisect(self._whole, batch, error, room)
         return joined(good, self._output), bad
 
-    def _singly(self, batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[Bad]]:
+    def _singly(self, batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
         good: list[list[dict[str, Any]]] = []
-        bad: list[Bad] = []
+        bad: list[BadEvent] = []
         rows = []
         for row, event in enumerate(rows_of(batch)):
             try:

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[[pa.RecordBatch], Batches])
 
 @dataclass(frozen=True)
 class Context:
-    """What the platform tells an operator; environment values and secrets stand in os.environ."""
+    """What the platform tells an operator; environment values and secrets are in os.environ."""
 
     operator: str
     version: str

@@ -39,7 +39,7 @@ def _extend(value: Any) -> Any:
         return msgpack.ExtType(_DATE, value.toordinal().to_bytes(4, "big"))
     if isinstance(value, Decimal):
         return msgpack.ExtType(_DECIMAL, str(value).encode())
-    raise TypeError(f"state holds a {type(value).__name__}: expected numbers, text, bytes, times, lists and dicts of these")
+    raise TypeError(f"state holds a {type(value).__name__}: expected numbers, text, bytes, times, or lists and dicts of these")
 
 
 def _extended(code: int, data: bytes) -> Any:

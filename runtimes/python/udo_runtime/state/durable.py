@@ -11,12 +11,11 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import untrusted
-from udo_protocol.state.checkpoints import Checkpoint as Covered
+from udo_protocol.state.checkpoints import Checkpoint, cut, load_checkpoint
 from udo_protocol.state.checkpoints import checkpoint as store
-from udo_protocol.state.checkpoints import cut, load_checkpoint
 from udo_protocol.state.pieces import read, removing, writing
 from udo_protocol.state.rewinding import forgetting
-from udo_runtime.engine.effects import Checkpoint
+from udo_runtime.engine.effects import WriteCheckpoint
 from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
 from udo_runtime.state.standby import RewoundState, StandbyState, changelog_entry
@@ -38,10 +37,10 @@ class Durable:
         """Whether only this instance can make checkpoints: the first half of its promotion."""
         return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
 
-    def covered(self) -> Covered:
+    def covered(self) -> Checkpoint:
         """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
         covers = load_checkpoint(self._state, self._prefix)
-        return covers if covers.run_id == self._run_id else Covered()
+        return covers if covers.run_id == self._run_id else Checkpoint()
 
     def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
         """What is covered and, by session, the attempts that had met an error by then, as (partition, *label)."""
@@ -63,7 +62,7 @@ class Durable:
             return []
         return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
 
-    def save(self, checkpoint: Checkpoint, *, beside: Sequence[Sequence[Arg]] = ()) -> None:
+    def save(self, checkpoint: WriteCheckpoint, *, beside: Sequence[Sequence[Arg]] = ()) -> None:
         """Make a checkpoint durable, with the commands `beside` in the same step; Fenced if another instance owns the slot."""
         content, at = checkpoint.content, round(time.time(), 3)
         records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}
@@ -74,7 +73,7 @@ class Durable:
             changes = [p.delta] if p.delta is not None and p.base is None else []
             writes += writing(self._prefix, p.session, p.number, p.meta, p.place, p.base, changes)
         writes += [("HSET", f"{self._prefix}sessions", name, text) for name, text in records.items()]
-        covers = Covered(checkpoint.seq, self._run_id, checkpoint.riding)
+        covers = Checkpoint(checkpoint.seq, self._run_id, checkpoint.riding)
 
         def entry() -> bytes:
             return changelog_entry(checkpoint.seq, content.pieces, records, content.dropped)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from udo_protocol.errors import TwoProducers
-from udo_protocol.state.pieces import Place, StoredGroup
+from udo_protocol.state.pieces import PiecePlace, StoredGroup
 from udo_runtime.state.codec import (
     EMPTY,
     TIMERS,
@@ -86,7 +86,7 @@ class Group:
         self.dirty: Delta = {}  # what changed since the last checkpoint; None: gone
         self.touched = False  # label, flag or undo changed since the last checkpoint
         self.size = 0  # bytes of keys and values
-        self.place = Place()  # of what is durable
+        self.place = PiecePlace()  # of what is durable
         self.originals: Delta | None = None  # a standby's: the values before what it did on trial
 
     # -- rules -------------------------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ class Group:
                     return False
                 if label.run == mine.run and partition != self.partition:
                     raise TwoProducers(
-                        f"partitions {self.partition} and {partition} both sent events of one key group in epoch {label.epoch}: a key must "
-                        "come from one partition. Let key= repartition, or name two calls of one deployment with uid="
+                        f"partitions {self.partition} and {partition} both sent events of the same key group in epoch {label.epoch}: a key "
+                        "must come from one partition. Let key= repartition the DataFrame, or give each call of one deployment its own uid="
                     )
                 ended = self._taken_back()
                 if self.ended:
@@ -331,7 +331,7 @@ class Group:
         self.dirty.clear()
         self._read(meta)
 
-    def adopt(self, meta: bytes, delta: bytes | None, place: Place) -> None:
+    def adopt(self, meta: bytes, delta: bytes | None, place: PiecePlace) -> None:
         """What the owner's checkpoint made of the group."""
         if delta is not None:
             self._lay(self.values, delta)

@@ -9,20 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from udo_protocol.limits import Limits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Header
 from udo_protocol.state.checkpoints import amend
 from udo_protocol.state.dead_letters import LaneName, parse_name
 from udo_runtime.engine.letter import full, letter
-from udo_runtime.execution.bad_events import Bad
+from udo_runtime.execution.bad_events import BadEvent
 from udo_runtime.execution.failure import ProcessingError
 
 
 class Room:
     """How many dead letters a slot may still keep: known here, and looked up anew before one is refused."""
 
-    def __init__(self, state: Connection, prefix: str, limits: Limits) -> None:
+    def __init__(self, state: Connection, prefix: str, limits: SlotLimits) -> None:
         self._state, self._prefix, self._limits = state, prefix, limits
         self.sizes: dict[str, int] | None = None  # by name
 
@@ -58,7 +58,7 @@ def sizes(state: Connection, key: str) -> dict[str, int]:
 class StatelessLetters:
     """Those of the slot that `token` owns; `run_id` is the queue server's."""
 
-    def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: Limits) -> None:
+    def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: SlotLimits) -> None:
         self._state, self._prefix, self._token, self._run_id, self._limits = state, prefix, token, run_id, limits
         self.room = Room(state, prefix, limits)
 
@@ -69,7 +69,7 @@ class StatelessLetters:
         if open_ones := [text for text, n in mine if n.seq > emitted]:
             self._write([("HDEL", f"{self._prefix}dead", *open_ones)])
 
-    def keep(self, seq: int, header: Header, found: Sequence[Bad], reference: str, instance: str) -> None:
+    def keep(self, seq: int, header: Header, found: Sequence[BadEvent], reference: str, instance: str) -> None:
         """Make a frame's bad events durable; ProcessingError if there is no room, Fenced if another instance owns the slot."""
         kept = {
             str(LaneName(header.lane, self._run_id, seq, header.number, b.row)): letter(

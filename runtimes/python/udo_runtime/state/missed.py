@@ -64,8 +64,8 @@ class Missed:
             if found.counts(covered, failed):
                 error = self._errors[found.session, found.attempt]
                 raise ProcessingError(
-                    f"{self._reference} fails on what has been answered since the update, in epoch {found.attempt[2]} of session "
-                    f"{found.session}, and cannot come back: {error}",
+                    f"{self._reference} fails on events that have been answered since the update, in epoch {found.attempt[2]} of session "
+                    f"{found.session}, so the rollback is refused: {error}",
                     getattr(error, "traceback", ""),
                     getattr(error, "event", ""),
                 )

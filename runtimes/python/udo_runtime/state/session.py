@@ -94,14 +94,14 @@ class Session:
         if self.last_ended is None:
             if label.epoch > 0 and not start_empty:
                 raise StateLost(
-                    f"session {self.name} is at epoch {label.epoch}, and no state of it was ever kept here: expected state up to epoch "
+                    f"session {self.name} is at epoch {label.epoch}, and this node has never had state of it: expected state up to epoch "
                     f"{label.epoch - 1}, found none. If the operator is new in this query, call it with start='empty'"
                 )
         elif not self.last_ended <= label.epoch <= self.last_ended + 1 and not start_empty:
             raise StateLost(
                 f"session {self.name} continues with epoch {label.epoch}, but its state reaches up to epoch {self.last_ended}: "
                 f"expected epoch {self.last_ended} (again) or {self.last_ended + 1}. The query's checkpoint and the operator's state "
-                "come from different times; restore the one that fits, or start='empty'"
+                "are from different times; restore the matching one, or start='empty'"
             )
         if label.run > self.run:
             self.run, self.changed = label.run, True

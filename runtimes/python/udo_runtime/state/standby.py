@@ -29,7 +29,7 @@ _ADVANCE_S = 0.25
 _NEARLY_S = 0.05
 
 
-class Entry(NamedTuple):
+class ChangelogEntry(NamedTuple):
     """A checkpoint in the changelog: what it covers, its groups, and the sessions that changed or went."""
 
     seq: int
@@ -47,8 +47,8 @@ def changelog_entry(seq: int, written: Iterable[Piece], records: Mapping[str, st
 class StandbyState:
     """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
 
-    rewinds = False  # whether the first checkpoint goes back to an older state
-    covered = 0  # what a state that is gone back to covers
+    rewinds = False  # whether the first checkpoint rolls back to an older state
+    covered = 0  # what a state that is rolled back to covers
     _savepoint = ""  # which state is loaded: the newest checkpoint's
 
     def __init__(self, state: Connection, prefix: str, name: str, run_id: str, versions: Versions | None = None) -> None:
@@ -89,16 +89,16 @@ class StandbyState:
             self.adopt(entry)
         return entries[-1].seq if entries else None
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[ChangelogEntry]:
         """The checkpoints made since, oldest first; `gone` says afterwards whether these are all."""
         found, self._position, at = changelog.read(self._state, self._prefix, self._name, self._position)
         if at is None or at < 0:
             self.gone = changelog.gone(self._prefix, self._name, at)
         elif found:
             self._renew_at = min(self._renew_at, time.monotonic() + _ADVANCE_S)
-        return [Entry(*unpack(entry)) for entry in found]
+        return [ChangelogEntry(*unpack(entry)) for entry in found]
 
-    def adopt(self, entry: Entry) -> None:
+    def adopt(self, entry: ChangelogEntry) -> None:
         """The state is what this checkpoint made of it; what was on trial is dropped."""
         self.take_back()
         for piece in entry.pieces:
@@ -207,14 +207,14 @@ class RewoundState(StandbyState):
         p = self._prefix
         found = kept(self._state, p)
         if found is None:
-            why = gone(self._state, p) or "nothing is kept from before the update any more"
-            raise StateLost(f"{why}: it is too late to go back")
+            why = gone(self._state, p) or "the state from before the update is no longer kept"
+            raise StateLost(f"{why}: it is too late to roll back")
         if found.run_id != self._run_id:
-            raise StateLost("the queue server was lost since the update, and the input with it: it is too late to go back")
+            raise StateLost("the queue server was lost since the update, and the input with it: it is too late to roll back")
         try:
             self._load_all()
         except Conflict as e:
-            raise StateLost(f"{e}: it is too late to go back") from None
+            raise StateLost(f"{e}: it is too late to roll back") from None
         self.covered = found.seq
         return found.seq
 
@@ -226,5 +226,5 @@ class RewoundState(StandbyState):
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         if kept(self._state, self._prefix) is None:
-            raise Fenced("what was kept from before the update was given up meanwhile: it is too late to go back")
+            raise Fenced("the state from before the update was deleted meanwhile: it is too late to roll back")
         return [rewind(self._prefix)]

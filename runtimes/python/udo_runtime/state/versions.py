@@ -27,7 +27,7 @@ class Versions:
         """One key's state of another version as this one's; ProcessingError with migrate()'s own traceback."""
         if version not in self._sources or self._migrate is None:
             reads = ", ".join(map(str, sorted({self.version, *self._sources})))
-            raise StateLost(f"state of version {version} lies on the state server, and the operator reads {reads} (migrates_from)")
+            raise StateLost(f"state of version {version} is on the state server, and the operator reads {reads} (migrates_from)")
         try:
             new = self._migrate(state, version)
         except Exception as e:

@@ -1,9 +1,9 @@
 """Stops a node's instances and servers once the node manager has been gone for the grace period.
 
-A script of the standard library only, in its own session: `python -I -S warden.py HOME GRACE_MS`. The heartbeat is a
+A script of the standard library only, in its own session: `python -I -S watchdog.py HOME GRACE_MS`. The heartbeat is a
 key on the queue server that the manager renews and that expires by itself; instances look at it too, this is for the
-servers and for instances that hang. It ends with the servers. Time in which it stood still itself does not count: whoever
-else stood still with it has not had a chance to renew anything.
+servers and for instances that hang. It ends with the servers. Time in which this process hung itself does not count, since
+the node manager may have hung with it and could not renew the heartbeat.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-# Looks up this often; much rarer than anybody could notice, often enough beside a grace of seconds.
+# How often it checks: rare enough to cost nothing, often enough for a grace period of seconds.
 INTERVAL_S = 1.0
-# How long a reply, and an end in good order, may take.
+# How long a reply, and a regular shutdown, may take.
 REPLY_S, TERM_S = 5.0, 5.0
 HEARTBEAT = b"udo:heartbeat"
 # In the home, where the Docker daemon is that has its containers, and the label by which they are found.
@@ -107,7 +107,7 @@ def remove_containers(home: Path) -> list[str]:
             for container in found:
                 status, _ = _asked(address, "DELETE", f"/containers/{container['Id']}?force=true&v=true")
                 removed += [f"{container['Names'][0].lstrip('/')} ({container['Id'][:12]})"] if status == 204 else []
-            time.sleep(0.1)  # one that somebody else removes may still be there
+            time.sleep(0.1)  # one that is already being removed may still be listed
     return removed
 
 

@@ -1,4 +1,4 @@
-"""Comparisons: a new version answers the frames that the serving one answers, beside it, and what differs is told. It never serves.
+"""Mirrors: a new version answers the same frames as the serving one, and the differences are reported. It never serves.
 
 Two uses: a diff, whose caller is told, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
 instance compares (udo_runtime.drivers.mirror); this side starts it, holds its lease in `mirrors` without which nothing is kept for it,
@@ -20,10 +20,10 @@ import structlog
 from node_manager.instances.instances import Instance
 from node_manager.servers.embedded import ROLES
 from node_manager.slots import loading
-from node_manager.slots.loading import Load, Node, Wanted, log_end
+from node_manager.slots.loading import Load, NodeParts, Wanted, log_end
 from node_manager.slots.slot import Slot
 from node_manager.slots.watching import LOOK_MOST_S
-from udo_protocol.clock import Laps
+from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.formats.manifest import Manifest, update_refusals
 from udo_protocol.limits import DEFAULT
@@ -42,8 +42,8 @@ _KEPT_BYTES = 64 << 20
 # The comparing instance runs at this niceness: whatever else wants the processor goes first (measured: benchmarks diff).
 _NICE = 19
 # Numbers of a report that something is decided by.
-_COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
-_COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
+COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
+COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
 # Keys of a comparing instance.
 _OWN_KEYS = ("served", "servedbytes", "compared", "differ", "stats", "ready", "bell")
 # Examples handed on at once: below what a message may hold.
@@ -51,7 +51,7 @@ _FETCHED = 100
 
 
 @dataclass(frozen=True)
-class Found:
+class MirrorFindings:
     """What is known by now; `examples` are JSON, each handed on once."""
 
     report: dict[str, Any]
@@ -59,7 +59,7 @@ class Found:
 
 
 @dataclass(eq=False)
-class Comparison:
+class MirrorTrial:
     """One diff of one slot, or one try of a `canary`."""
 
     slot: Slot
@@ -80,7 +80,7 @@ def outcome(report: dict[str, Any]) -> str:
 def _findings(text: bytes, key: str) -> dict[str, Any]:
     """What a comparing instance says it has found; SlotBroken unless it is of the form of udo_runtime.engine.comparison.Findings."""
     found = untrusted.document(text, key)
-    for name in _COUNTED:
+    for name in COUNTED:
         if type(count := found.get(name, 0)) not in (int, float):
             raise untrusted.broken(key, f"{name} to be a number", count)
         untrusted.measure(count, key)
@@ -90,12 +90,12 @@ def _findings(text: bytes, key: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # who says that is this side
 
 
-class Comparisons:
-    """Those of a node."""
+class Mirrors:
+    """The mirrors of a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
-        self._running: list[Comparison] = []
+        self._running: list[MirrorTrial] = []
         self._stopping = False
         self._lock = Lock()
 
@@ -123,7 +123,7 @@ class Comparisons:
 
     def run(
         self, slot: Slot, wanted: Wanted, for_s: float, examples: int, stop: Event, canary: Sequence[int] | None = None
-    ) -> Iterator[Found]:
+    ) -> Iterator[MirrorFindings]:
         """Compare for that long, or until `stop`; yields what is found, at the end with the outcome.
 
         `canary`: the key groups that it tries; None for a diff. SchemaError if the version cannot be compared, OperatorError if
@@ -134,7 +134,7 @@ class Comparisons:
         asked = {"examples": examples, "nice": _NICE, "groups": groups}
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
         load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)
-        comparison = Comparison(slot, wanted, load, Event(), {}, canary is not None)
+        comparison = MirrorTrial(slot, wanted, load, Event(), {}, canary is not None)
         with self._lock:
             if self._stopping:
                 raise Unavailable(f"node {self._node.settings.node} is stopping")
@@ -151,7 +151,7 @@ class Comparisons:
         if old and (why := update_refusals(old, new)):
             raise SchemaError(f"{new.reference} cannot answer in the place of {old.reference}: {'; '.join(why)}")
 
-    def _steps(self, c: Comparison, for_s: float) -> Iterator[Found]:
+    def _steps(self, c: MirrorTrial, for_s: float) -> Iterator[MirrorFindings]:
         try:
             loading.run(c.load, self._node, c.slot.deployment, c.slot.number)
             assert c.load.instance is not None
@@ -161,14 +161,14 @@ class Comparisons:
         finally:
             self._remove(c)
 
-    def _compare(self, c: Comparison, queue: Connection, for_s: float) -> Iterator[Found]:
+    def _compare(self, c: MirrorTrial, queue: Connection, for_s: float) -> Iterator[MirrorFindings]:
         instance, p = c.load.instance, c.slot.prefix
         assert instance is not None
         limits = c.wanted.config.limits
         bound = min(_KEPT_BYTES, int(limits.get("retained_bytes", DEFAULT.retained_bytes)) // 4)
         runs = self._runs()
         began = time.monotonic()
-        looks, still_s, laps = 0, 0.0, Laps(LOOK_MOST_S)
+        looks, still_s, observed = 0, 0.0, ObservedTime(LOOK_MOST_S)
         start, *_ = queue.transaction(
             [
                 ("GET", f"{p}emitted"),
@@ -180,14 +180,14 @@ class Comparisons:
             now = time.monotonic()
             if instance.exited.is_set() or now >= began + for_s:
                 break
-            still_s += laps.lap()
+            still_s += observed.lap()
             if c.report.get("looks", 0) != looks:
                 looks, still_s = c.report.get("looks", 0), 0.0
             elif still_s > c.wanted.answer_timeout_s:
                 break
             if not queue.call("FCALL", "udo_mirror", 1, p, instance.name, bound, _LEASE_MS):
                 raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")
-            yield Found(self._report(c, queue), self._examples(c, queue))
+            yield MirrorFindings(self._report(c, queue), self._examples(c, queue))
         end, _ = queue.transaction([("GET", f"{p}emitted"), ("FCALL", "udo_mirror", 1, p, instance.name, 0, 0)])
         lasted_s = time.monotonic() - began
         deadline = time.monotonic() + (0 if c.canary else _DRAIN_S)
@@ -202,15 +202,15 @@ class Comparisons:
             self._require_own_fault(c, report, runs)
         report["outcome"] = outcome(report)
         while more := self._examples(c, queue):
-            yield Found(report, more)
-        yield Found({**report, "final": True}, [])
+            yield MirrorFindings(report, more)
+        yield MirrorFindings({**report, "final": True}, [])
 
-    def _death(self, c: Comparison, report: dict[str, Any]) -> str:
+    def _death(self, c: MirrorTrial, report: dict[str, Any]) -> str:
         """Why the comparison ended too early; '' if it did not."""
         instance = c.load.instance
         assert instance is not None
         if not instance.exited.is_set():
-            return f"{c.wanted.reference} hangs, or is too slow: it was not done with what it had to compare"
+            return f"{c.wanted.reference} hangs, or is too slow: it did not finish its comparison in time"
         if report.get("ended"):
             return ""
         return f"the instance of {c.wanted.reference} died: {instance.exit}{log_end(instance)}"
@@ -223,13 +223,13 @@ class Comparisons:
                 found.append(conn.run_id)
         return found
 
-    def _require_own_fault(self, c: Comparison, report: dict[str, Any], runs: list[str]) -> None:
+    def _require_own_fault(self, c: MirrorTrial, report: dict[str, Any], runs: list[str]) -> None:
         if left := report.get("left"):
-            raise Conflict(f"{c.wanted.reference} could not be compared any longer: {left}")
+            raise Conflict(f"{c.wanted.reference} can no longer be compared: {left}")
         if self._runs() != runs:
             raise ServerLost(f"a server of node {self._node.settings.node} was lost while {c.wanted.reference} was compared")
 
-    def _report(self, c: Comparison, queue: Connection) -> dict[str, Any]:
+    def _report(self, c: MirrorTrial, queue: Connection) -> dict[str, Any]:
         assert c.load.instance is not None
         key = f"{c.slot.prefix}compared:{c.load.instance.name}"
         (text,) = untrusted.read(queue, ("GET", key))
@@ -246,14 +246,14 @@ class Comparisons:
         }
         return dict(c.report)
 
-    def _examples(self, c: Comparison, queue: Connection) -> list[str]:
+    def _examples(self, c: MirrorTrial, queue: Connection) -> list[str]:
         assert c.load.instance is not None
         key = f"{c.slot.prefix}differ:{c.load.instance.name}"
         (found,) = untrusted.read(queue, ("LPOP", key, _FETCHED))
         with untrusted.reading(key, "a list of JSON"):
             return [bytes(e).decode() for e in found or ()]
 
-    def _remove(self, c: Comparison) -> None:
+    def _remove(self, c: MirrorTrial) -> None:
         if c.load.instance is not None:
             self.remove(c.load.instance, c.slot.prefix)
 

@@ -10,10 +10,10 @@ import os
 import shutil
 from pathlib import Path
 
-from node_manager.images.images import Image
+from node_manager.images.images import OperatorImage
 
 
-def place(image: Image, directory: Path) -> None:
+def place(image: OperatorImage, directory: Path) -> None:
     """`code/` and `deps/` of an image; without the time and space of a copy where both lie on one file system."""
     for source in (image.code, image.dependencies):
         _tree(source, directory / source.name)

@@ -13,9 +13,9 @@ def require_allowed(manifest: Manifest, node: str, allowed: Collection[str], abl
     """Refused, with what is to be done, if the operator asks for an endpoint that it cannot have here."""
     if not manifest.network:
         return
-    asks = f"{manifest.reference} asks for the network (network in operator.toml)"
+    asks = f"{manifest.reference} requests network access (network in operator.toml)"
     if missing := [e for e in manifest.network if e not in allowed]:
-        there = f"allows {', '.join(sorted(allowed))}" if allowed else "allows no operator any"
+        there = f"allows {', '.join(sorted(allowed))}" if allowed else "allows no operator any network access"
         options = " ".join(f"--allow-network {e}" for e in missing)
         raise Refused(f"{asks}: {', '.join(missing)}. Node {node} {there}; start it with {options} (udo up, udo node), see docs/sandbox.md")
     if able.isolates_network and not able.opens_endpoints:

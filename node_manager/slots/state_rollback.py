@@ -17,13 +17,13 @@ _REWOUND_S, _LOOK_S = 20.0, 0.002
 def step(
     state: Connection, queue: Connection, prefix: str, instance: Instance, wanted: Wanted, former: Wanted | None, window_s: float
 ) -> Callable[[], None]:
-    """What is to be done between the two halves of the promotion of `instance`. Conflict if it is too late to go back."""
+    """What is to be done between the two halves of the promotion of `instance`. Conflict if it is too late to roll back."""
     new, old = wanted.image.manifest, former.image.manifest if former else None
     if old is None or former is None or not new.key or new.state_version == old.state_version:
         return _nothing
     if instance.record.get("follow") == "kept":
         if rewinding.kept(state, prefix) is None:
-            raise Conflict(f"{new.reference} cannot come back any more: the state from before the update has just been given up")
+            raise Conflict(f"{new.reference} cannot be rolled back to any more: the state from before the update has just been deleted")
         return lambda: await_rewound(state, prefix, instance)
     if old.commit == "frame":  # processed again it would answer something else
         return _nothing
@@ -39,7 +39,7 @@ def await_rewound(state: Connection, prefix: str, instance: Instance) -> None:
         late = time.monotonic() > deadline
         if instance.exited.wait(_LOOK_S) or late:
             why = f"took longer than {_REWOUND_S:g} s" if late else f"ended: {instance.exit}{log_end(instance)}"
-            raise Conflict(f"{instance.record['version']} cannot come back: making its state what it was before the update {why}")
+            raise Conflict(f"{instance.record['version']} was not promoted: restoring the state from before the update {why}")
 
 
 def _nothing() -> None:

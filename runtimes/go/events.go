@@ -1,0 +1,233 @@
+package operator
+
+// Events as rows of a record batch, and rows that become one.
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/arrow/scalar"
+)
+
+// Event is one event. Its methods take a column's name, and panic with what there is when there is no such column or it has another type.
+type Event struct {
+	batch   arrow.RecordBatch
+	columns map[string]int
+	row     int
+}
+
+func (e Event) column(name string) arrow.Array {
+	i, ok := e.columns[name]
+	if !ok {
+		panic(fmt.Sprintf("the event has no column %q; there are: %s", name, names(e.columns)))
+	}
+	return e.batch.Column(i)
+}
+
+func wrong(name string, column arrow.Array, want string) string {
+	return fmt.Sprintf("column %q is %s, not %s", name, column.DataType(), want)
+}
+
+// IsNull says whether the column is null.
+func (e Event) IsNull(name string) bool { return e.column(name).IsNull(e.row) }
+
+// Int is an integer column of any width; 0 where it is null.
+func (e Event) Int(name string) int64 {
+	v, ok := e.Value(name).(int64)
+	if c := e.column(name); !ok && c.IsValid(e.row) {
+		panic(wrong(name, c, "an integer"))
+	}
+	return v
+}
+
+// Float is a column of floating point numbers; 0 where it is null.
+func (e Event) Float(name string) float64 {
+	c := e.column(name)
+	switch c := c.(type) {
+	case *array.Float64:
+		if c.IsNull(e.row) {
+			return 0
+		}
+		return c.Value(e.row)
+	case *array.Float32:
+		if c.IsNull(e.row) {
+			return 0
+		}
+		return float64(c.Value(e.row))
+	}
+	panic(wrong(name, c, "a floating point number"))
+}
+
+// Text is a column of text; "" where it is null. It is copied, so that a state may keep it.
+func (e Event) Text(name string) string {
+	v, ok := e.Value(name).(string)
+	if c := e.column(name); !ok && c.IsValid(e.row) {
+		panic(wrong(name, c, "text"))
+	}
+	return v
+}
+
+// Time is a column of timestamps; the zero time where it is null.
+func (e Event) Time(name string) time.Time {
+	v, ok := e.Value(name).(time.Time)
+	if c := e.column(name); !ok && c.IsValid(e.row) {
+		panic(wrong(name, c, "a timestamp"))
+	}
+	return v
+}
+
+// Value is any column: nil, int64, uint64, float64, bool, string, []byte, time.Time, or an Arrow scalar of what else there is.
+func (e Event) Value(name string) any {
+	c := e.column(name)
+	if c.IsNull(e.row) {
+		return nil
+	}
+	switch c := c.(type) {
+	case *array.Int64:
+		return c.Value(e.row)
+	case *array.Int32:
+		return int64(c.Value(e.row))
+	case *array.Int16:
+		return int64(c.Value(e.row))
+	case *array.Int8:
+		return int64(c.Value(e.row))
+	case *array.Uint64:
+		return c.Value(e.row)
+	case *array.Uint32:
+		return int64(c.Value(e.row))
+	case *array.Float64:
+		return c.Value(e.row)
+	case *array.Float32:
+		return float64(c.Value(e.row))
+	case *array.Boolean:
+		return c.Value(e.row)
+	case *array.String:
+		return strings.Clone(c.Value(e.row))
+	case *array.Binary:
+		return append([]byte{}, c.Value(e.row)...)
+	case *array.Timestamp:
+		return c.Value(e.row).ToTime(c.DataType().(*arrow.TimestampType).Unit)
+	}
+	s, err := scalar.GetScalar(c, e.row)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func columnsOf(schema *arrow.Schema) map[string]int {
+	columns := make(map[string]int, schema.NumFields())
+	for i, f := range schema.Fields() {
+		columns[f.Name] = i
+	}
+	return columns
+}
+
+func names[V any](columns map[string]V) string {
+	found := make([]string, 0, len(columns))
+	for name := range columns {
+		found = append(found, name)
+	}
+	sort.Strings(found)
+	return strings.Join(found, ", ")
+}
+
+// builder gathers emitted rows.
+type builder struct {
+	schema *arrow.Schema
+	rows   *array.RecordBuilder
+}
+
+func builderOf(schema *arrow.Schema) *builder {
+	return &builder{schema, array.NewRecordBuilder(memory.DefaultAllocator, schema)}
+}
+
+func (b *builder) append(row Row) {
+	if len(row) != b.schema.NumFields() {
+		panic(SchemaError{fmt.Sprintf("expected an event with the columns %s; the operator answered %s", names(columnsOf(b.schema)), names(row))})
+	}
+	for i, f := range b.schema.Fields() {
+		value, ok := row[f.Name]
+		if !ok {
+			panic(SchemaError{fmt.Sprintf("the answer lacks the column %q; it has: %s", f.Name, names(row))})
+		}
+		if err := appendValue(b.rows.Field(i), value); err != nil {
+			panic(SchemaError{fmt.Sprintf("column %q: expected %s, the operator answered %v (%T): %v", f.Name, f.Type, value, value, err)})
+		}
+	}
+}
+
+func appendValue(b array.Builder, value any) error {
+	switch v := value.(type) {
+	case nil:
+		b.AppendNull()
+		return nil
+	case scalar.Scalar:
+		return scalar.Append(b, v)
+	case int:
+		return appendValue(b, int64(v))
+	case Decimal:
+		if t, ok := b.Type().(*arrow.Decimal128Type); ok {
+			number, err := decimal128.FromString(string(v), t.Precision, t.Scale)
+			if err == nil {
+				b.(*array.Decimal128Builder).Append(number)
+			}
+			return err
+		}
+	case time.Time:
+		switch b := b.(type) {
+		case *array.TimestampBuilder:
+			at, err := arrow.TimestampFromTime(v, b.Type().(*arrow.TimestampType).Unit)
+			if err == nil {
+				b.Append(at)
+			}
+			return err
+		case *array.Date32Builder:
+			b.Append(arrow.Date32FromTime(v))
+			return nil
+		}
+	case int64:
+		switch b := b.(type) {
+		case *array.Int64Builder:
+			b.Append(v)
+			return nil
+		case *array.Float64Builder:
+			b.Append(float64(v))
+			return nil
+		}
+	case float64:
+		if b, ok := b.(*array.Float64Builder); ok {
+			b.Append(v)
+			return nil
+		}
+	case string:
+		if b, ok := b.(*array.StringBuilder); ok {
+			b.Append(v)
+			return nil
+		}
+	case bool:
+		if b, ok := b.(*array.BooleanBuilder); ok {
+			b.Append(v)
+			return nil
+		}
+	case []byte:
+		if b, ok := b.(*array.BinaryBuilder); ok {
+			b.Append(v)
+			return nil
+		}
+	}
+	s, err := scalar.MakeScalar(value), error(nil)
+	if !arrow.TypeEqual(s.DataType(), b.Type()) {
+		s, err = s.CastTo(b.Type())
+	}
+	if err != nil {
+		return err
+	}
+	return scalar.Append(b, s)
+}

@@ -1,0 +1,86 @@
+// Testop is an operator for the platform's own tests: {a: int64} -> {b: int64}, in the way that its argument names.
+package main
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"udo.dev/operator"
+)
+
+const (
+	held   = 50  // stands still at this event
+	raises = 101 // returns an error at this one
+	panics = 102 // panics at this one
+)
+
+type plus struct{}
+
+func (plus) Process(event operator.Event, ctx *operator.Context) error {
+	switch event.Int("a") {
+	case held:
+		ctx.Log.Info("holding")
+		time.Sleep(time.Hour)
+	case raises:
+		return errors.New("101 is not liked")
+	case panics:
+		_ = event.Int("nowhere")
+	}
+	ctx.Emit(operator.Row{"b": event.Int("a") + 1})
+	return nil
+}
+
+type count struct{}
+
+type state struct {
+	N int64 `msgpack:"n"`
+}
+
+func (count) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
+	var s state
+	if _, err := ctx.State(&s); err != nil {
+		return err
+	}
+	s.N++
+	if event.Int("a") == held && s.N == 2 {
+		ctx.Log.Info("holding")
+		for _, err := os.Stat(os.Getenv("GO_ON")); err != nil; _, err = os.Stat(os.Getenv("GO_ON")) {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	ctx.Emit(operator.Row{"b": s.N})
+	return ctx.SetState(s)
+}
+
+// Spy answers 0 unless it finds something that belongs to its engine: 1 a path, 2 a variable, 4 another process.
+type spy struct{}
+
+func (spy) Process(event operator.Event, ctx *operator.Context) error {
+	found := int64(0)
+	if _, err := os.Stat(os.Getenv("LOOK_FOR")); err == nil {
+		found |= 1
+	}
+	for _, name := range []string{"UDO_QUEUE_SOCKET", "UDO_PASSWORD_FILE", "UDO_PYTHONPATH"} {
+		if os.Getenv(name) != "" {
+			found |= 2
+		}
+	}
+	if others, err := os.ReadDir("/proc"); err == nil {
+		processes := 0
+		for _, entry := range others {
+			if c := entry.Name()[0]; c >= '0' && c <= '9' {
+				processes++
+			}
+		}
+		if processes > 2 { // the sandbox's first, and this one
+			found |= 4
+		}
+	}
+	ctx.Emit(operator.Row{"b": found})
+	return nil
+}
+
+func main() {
+	operator.Run(map[string]any{"plus": plus{}, "count": count{}, "spy": spy{}}[os.Args[1]])
+}

@@ -1,0 +1,237 @@
+package operator
+
+// Keys and their states, as the engine sends them and gets them back.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"bytes"
+
+	"udo.dev/operator/internal/pb"
+)
+
+// Key is the key of an event: its state, its timers, and all that Context has.
+type Key struct {
+	*Context
+	number  int32
+	key     []byte
+	state   []byte
+	expires *int64
+	changed bool
+	timers  *[]timer
+}
+
+type timer struct {
+	key int32
+	at  int64
+}
+
+// Key is the value of the key column, or a slice of the values of several.
+func (k *Key) Key() any {
+	var key any
+	if err := unpack(k.key, &key); err != nil {
+		panic(fmt.Errorf("the key: %w", err))
+	}
+	return key
+}
+
+// State reads the key's state into a struct with msgpack tags or a State; false if it has none.
+func (k *Key) State(into any) (bool, error) {
+	if k.state == nil {
+		return false, nil
+	}
+	return true, unpack(k.state, into)
+}
+
+// SetState replaces the key's state by a struct or a State.
+func (k *Key) SetState(state any) error {
+	packed, err := pack(state)
+	if err != nil {
+		return fmt.Errorf("the state of %v: %w", k.Key(), err)
+	}
+	if len(packed) == 0 || packed[0]&0xf0 != 0x80 && packed[0] != 0xde && packed[0] != 0xdf {
+		return fmt.Errorf("the state of %v is a %T: expected a struct or a map from text", k.Key(), state)
+	}
+	k.state, k.changed = packed, true
+	return nil
+}
+
+// Clear drops the key's state, and when it expires.
+func (k *Key) Clear() { k.state, k.expires, k.changed = nil, nil, true }
+
+// Timer has OnTimer called for this key at the end of the first epoch whose watermark has reached `at`; the same time once.
+func (k *Key) Timer(at time.Time) { *k.timers = append(*k.timers, timer{k.number, at.UnixMicro()}) }
+
+// Expire drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it.
+func (k *Key) Expire(at time.Time) {
+	us := at.UnixMicro()
+	k.expires, k.changed = &us, true
+}
+
+func columns(name string, t arrow.DataType, more ...arrow.Field) *arrow.Schema {
+	return arrow.NewSchema(append([]arrow.Field{{Name: name, Type: t, Nullable: true}}, more...), nil)
+}
+
+var (
+	packedState = []arrow.Field{
+		{Name: "state", Type: arrow.BinaryTypes.Binary, Nullable: true},
+		{Name: "expires_us", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+	}
+	atUs        = arrow.Field{Name: "at_us", Type: arrow.PrimitiveTypes.Int64, Nullable: true}
+	indexTable  = columns("key", arrow.PrimitiveTypes.Int32)
+	keysTable   = columns("key", arrow.BinaryTypes.Binary, packedState...)
+	statesTable = columns("key", arrow.PrimitiveTypes.Int32, packedState...)
+	timesTable  = columns("key", arrow.PrimitiveTypes.Int32, atUs)
+)
+
+func schemaMessage(schema *arrow.Schema) []byte {
+	var data bytes.Buffer
+	payload := ipc.GetSchemaPayload(schema, memory.DefaultAllocator)
+	defer payload.Release()
+	if _, err := payload.WritePayload(&data); err != nil {
+		panic(err)
+	}
+	return data.Bytes()
+}
+
+// keyed decodes the tables that the protocol itself defines.
+type keyed struct{ index, keys, times *decoder }
+
+func newKeyed() *keyed {
+	made := func(schema *arrow.Schema) *decoder {
+		d, err := decoderOf(schemaMessage(schema))
+		if err != nil {
+			panic(err)
+		}
+		return d
+	}
+	return &keyed{made(indexTable), made(keysTable), made(timesTable)}
+}
+
+func (k *keyed) touched(data []byte, ctx *Context, timers *[]timer) ([]*Key, error) {
+	batch, err := k.keys.batch(data)
+	if err != nil {
+		return nil, err
+	}
+	keys, states, expires := batch.Column(0).(*array.Binary), batch.Column(1).(*array.Binary), batch.Column(2).(*array.Int64)
+	touched := make([]*Key, batch.NumRows())
+	all := make([]Key, batch.NumRows())
+	for i := range touched {
+		all[i] = Key{Context: ctx, number: int32(i), key: keys.Value(i), timers: timers}
+		if states.IsValid(i) {
+			all[i].state = states.Value(i)
+		}
+		if expires.IsValid(i) {
+			us := expires.Value(i)
+			all[i].expires = &us
+		}
+		touched[i] = &all[i]
+	}
+	return touched, nil
+}
+
+func (k *keyed) due(data []byte) ([]timer, error) {
+	batch, err := k.times.batch(data)
+	if err != nil {
+		return nil, err
+	}
+	keys, at := batch.Column(0).(*array.Int32), batch.Column(1).(*array.Int64)
+	due := make([]timer, batch.NumRows())
+	for i := range due {
+		due[i] = timer{keys.Value(i), at.Value(i)}
+	}
+	return due, nil
+}
+
+func (k *keyed) rows(data []byte, touched []*Key) ([]*Key, error) {
+	batch, err := k.index.batch(data)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]*Key, batch.NumRows())
+	for i, n := range batch.Column(0).(*array.Int32).Int32Values() {
+		if n < 0 || int(n) >= len(touched) {
+			return nil, errors.New("an event's key is not among those sent")
+		}
+		rows[i] = touched[n]
+	}
+	return rows, nil
+}
+
+// changes are the tables STATES and SET of an answer.
+func changes(touched []*Key, timers []timer, all bool) []table {
+	b := array.NewRecordBuilder(memory.DefaultAllocator, statesTable)
+	number, state := b.Field(0).(*array.Int32Builder), b.Field(1).(*array.BinaryBuilder)
+	expires := b.Field(2).(*array.Int64Builder)
+	for _, k := range touched {
+		if !k.changed && !all {
+			continue
+		}
+		number.Append(k.number)
+		if k.state == nil {
+			state.AppendNull()
+		} else {
+			state.Append(k.state)
+		}
+		if k.expires == nil {
+			expires.AppendNull()
+		} else {
+			expires.Append(*k.expires)
+		}
+	}
+	tables := []table{{pb.Part_STATES, b.NewRecordBatch()}}
+	if len(timers) == 0 {
+		return tables
+	}
+	b = array.NewRecordBuilder(memory.DefaultAllocator, timesTable)
+	for _, t := range timers {
+		b.Field(0).(*array.Int32Builder).Append(t.key)
+		b.Field(1).(*array.Int64Builder).Append(t.at)
+	}
+	return append(tables, table{pb.Part_SET, b.NewRecordBatch()})
+}
+
+// beyond MessagePack -------------------------------------------------------------------------------------------------------
+
+// Decimal is a decimal number as its digits: "12.50".
+type Decimal string
+
+// LocalTime is a time without a zone.
+type LocalTime struct{ time.Time }
+
+// Date is a day.
+type Date struct{ time.Time }
+
+// Day 1 of the profile's dates is 0001-01-01; 1970-01-01 is this one.
+const epochDay = 719163
+
+func (d *Decimal) MarshalMsgpack() ([]byte, error) { return []byte(*d), nil }
+func (d *Decimal) UnmarshalMsgpack(b []byte) error { *d = Decimal(b); return nil }
+func (t *LocalTime) MarshalMsgpack() ([]byte, error) {
+	return binary.BigEndian.AppendUint64(nil, uint64(t.UnixMicro())), nil
+}
+func (t *LocalTime) UnmarshalMsgpack(b []byte) error {
+	if len(b) != 8 {
+		return errors.New("a time without zone has 8 bytes")
+	}
+	t.Time = time.UnixMicro(int64(binary.BigEndian.Uint64(b))).UTC()
+	return nil
+}
+func (d *Date) MarshalMsgpack() ([]byte, error) {
+	return binary.BigEndian.AppendUint32(nil, uint32(d.Unix()/86400+epochDay)), nil
+}
+func (d *Date) UnmarshalMsgpack(b []byte) error {
+	if len(b) != 4 {
+		return errors.New("a date has 4 bytes")
+	}
+	d.Time = time.Unix((int64(binary.BigEndian.Uint32(b))-epochDay)*86400, 0).UTC()
+	return nil
+}

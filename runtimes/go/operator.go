@@ -1,0 +1,101 @@
+// Package operator is the Go SDK for operators of udo-spark: a type with one of the methods below, handed to Run by main.
+//
+//	ProcessBatch(batch arrow.RecordBatch, ctx *Context) (arrow.RecordBatch, error)   vectorised
+//	Process(event Event, ctx *Context) error                                         event by event
+//	ProcessKeyed(event Event, ctx *Key) error                                        event by event, with the state of the event's key
+//	ProcessKeys(batch arrow.RecordBatch, keys []*Key, ctx *Context) (arrow.RecordBatch, error)   the same, vectorised: keys[i] is row i's
+//
+// and, where it wants them, Open, Close, OnTimer and Migrate. What a method returns as an error, or panics with, fails its frame with a
+// stack trace; the process goes on. Records and events are valid until the method returns.
+package operator
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
+// Batches is a vectorised operator. The answer has the manifest's output columns and any number of rows; nil answers none.
+type Batches interface {
+	ProcessBatch(batch arrow.RecordBatch, ctx *Context) (arrow.RecordBatch, error)
+}
+
+// Events is an operator that works event by event and answers each with any number of ctx.Emit.
+type Events interface {
+	Process(event Event, ctx *Context) error
+}
+
+// Keyed works event by event, in the order of each key, with the state of the event's key.
+type Keyed interface {
+	ProcessKeyed(event Event, ctx *Key) error
+}
+
+// KeyedBatches is a vectorised keyed operator: keys[i] is the key of row i; events of one key share one Key.
+type KeyedBatches interface {
+	ProcessKeys(batch arrow.RecordBatch, keys []*Key, ctx *Context) (arrow.RecordBatch, error)
+}
+
+// Timed is a keyed operator with timers: called at the end of the first epoch whose watermark has reached `at`.
+type Timed interface {
+	OnTimer(at time.Time, ctx *Key) error
+}
+
+// Migrating reads state that a version with another state_version has left (migrates_from in operator.toml).
+type Migrating interface {
+	Migrate(old State, from int) (State, error)
+}
+
+// Opener loads what the operator needs, once per process. Closer lets go of it when the process leaves in peace.
+type Opener interface{ Open(ctx *Context) error }
+
+// Closer is called once when the process leaves in peace.
+type Closer interface{ Close() error }
+
+// State is the state of a key as a map; a struct with `msgpack` tags does as well.
+type State = map[string]any
+
+// Row is one answered event: the manifest's output columns. Values are Go's numbers, bool, string, []byte, time.Time, Decimal, nil,
+// or what Event.Value gave.
+type Row map[string]any
+
+// SchemaError says that an answer does not fit the output schema.
+type SchemaError struct{ Reason string }
+
+func (e SchemaError) Error() string { return e.Reason }
+
+// Context is what the platform tells an operator. Environment values and secrets stand in the process's environment.
+type Context struct {
+	Operator, Version, Instance string
+	Input, Output               *arrow.Schema
+	Directory                   string       // files given at deployment lie here
+	Log                         *slog.Logger // its lines reach `udo logs`
+	watermark                   *int64
+	rows                        *builder
+}
+
+// Emit answers an event.
+func (c *Context) Emit(row Row) { c.rows.append(row) }
+
+// Watermark is the event time up to which all has been seen; false before any is known.
+func (c *Context) Watermark() (time.Time, bool) {
+	if c.watermark == nil {
+		return time.Time{}, false
+	}
+	return time.UnixMicro(*c.watermark).UTC(), true
+}
+
+// Run serves the operator until the engine stops it; it does not return before. Programs call it from main.
+func Run(op any) {
+	path := os.Getenv("UDO_OPERATOR_SOCKET")
+	if path == "" {
+		fmt.Fprintln(os.Stderr, "this program is an operator: try it with `udo test DIR` (UDO_OPERATOR_SOCKET is not set)")
+		os.Exit(2)
+	}
+	if err := serve(op, path); err != nil {
+		fmt.Fprintln(os.Stderr, "operator:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,16 @@
+// Forward answers every event as it came.
+package main
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"udo.dev/operator"
+)
+
+type forward struct{}
+
+func (forward) ProcessBatch(batch arrow.RecordBatch, _ *operator.Context) (arrow.RecordBatch, error) {
+	return batch, nil
+}
+
+func main() { operator.Run(forward{}) }

@@ -1,0 +1,156 @@
+package operator
+
+// The wire form (docs/operator-protocol.md): u32 header, u32 body, Protobuf header, padding to 8, Arrow record batch messages.
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"google.golang.org/protobuf/proto"
+
+	"udo.dev/operator/internal/pb"
+)
+
+var zeros [8]byte
+
+func padding(n int) int { return -n & 7 }
+
+type wire struct {
+	reader *bufio.Reader
+	conn   net.Conn
+	lock   sync.Mutex // an operator may log from any goroutine
+}
+
+type table struct {
+	kind  pb.Part_Table
+	batch arrow.RecordBatch
+}
+
+func dial(path string) (*wire, error) {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return &wire{reader: bufio.NewReaderSize(conn, 64<<10), conn: conn}, nil
+}
+
+// receive reads one message and the bytes of its tables.
+func (w *wire) receive() (*pb.Message, map[pb.Part_Table][]byte, error) {
+	var prefix [8]byte
+	if _, err := io.ReadFull(w.reader, prefix[:]); err != nil {
+		return nil, nil, err
+	}
+	size := int(binary.LittleEndian.Uint32(prefix[:4]))
+	head := make([]byte, size+padding(size))
+	if _, err := io.ReadFull(w.reader, head); err != nil {
+		return nil, nil, err
+	}
+	body := make([]byte, binary.LittleEndian.Uint32(prefix[4:]))
+	if _, err := io.ReadFull(w.reader, body); err != nil {
+		return nil, nil, err
+	}
+	message := &pb.Message{}
+	if err := proto.Unmarshal(head[:size], message); err != nil {
+		return nil, nil, err
+	}
+	tables := make(map[pb.Part_Table][]byte, len(message.Parts))
+	at := 0
+	for _, part := range message.Parts {
+		end := at + int(part.Bytes)
+		if end > len(body) || part.SharedOffset != nil {
+			return nil, nil, fmt.Errorf("part %v lies outside of the body", part.Table)
+		}
+		tables[part.Table] = body[at:end]
+		at = end + padding(end)
+	}
+	return message, tables, nil
+}
+
+// send writes one message with its tables.
+func (w *wire) send(message *pb.Message, tables ...table) error {
+	var body bytes.Buffer
+	for _, t := range tables {
+		start := body.Len()
+		payload, err := ipc.GetRecordBatchPayload(t.batch)
+		if err != nil {
+			return err
+		}
+		_, err = payload.WritePayload(&body)
+		payload.Release()
+		if err != nil {
+			return err
+		}
+		size := body.Len() - start
+		message.Parts = append(message.Parts, &pb.Part{Table: t.kind, Bytes: uint64(size)})
+		body.Write(zeros[:padding(size)])
+	}
+	head, err := proto.Marshal(message)
+	if err != nil {
+		return err
+	}
+	data := make([]byte, 8, 16+len(head))
+	binary.LittleEndian.PutUint32(data, uint32(len(head)))
+	binary.LittleEndian.PutUint32(data[4:], uint32(body.Len()))
+	data = append(append(data, head...), zeros[:padding(len(head))]...)
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	pieces := net.Buffers{data, body.Bytes()}
+	_, err = pieces.WriteTo(w.conn)
+	return err
+}
+
+// decoder makes record batches of messages that have no schema of their own.
+type decoder struct {
+	schema *arrow.Schema
+	reader *ipc.Reader
+	next   *ipc.Message
+}
+
+var errGarbled = errors.New("not an Arrow message")
+
+// decoderOf reads batches of the schema in this Arrow schema message.
+func decoderOf(schema []byte) (*decoder, error) {
+	d := &decoder{}
+	if err := d.give(schema); err != nil {
+		return nil, err
+	}
+	reader, err := ipc.NewReaderFromMessageReader(d)
+	if err != nil {
+		return nil, err
+	}
+	d.reader, d.schema = reader, reader.Schema()
+	return d, nil
+}
+
+func (d *decoder) give(data []byte) error {
+	if len(data) < 8 {
+		return errGarbled
+	}
+	size := int(binary.LittleEndian.Uint32(data[4:]))
+	if 8+size > len(data) {
+		return errGarbled
+	}
+	d.next = ipc.NewMessage(memory.NewBufferBytes(data[8:8+size]), memory.NewBufferBytes(data[8+size:]))
+	return nil
+}
+
+func (d *decoder) batch(data []byte) (arrow.RecordBatch, error) {
+	if err := d.give(data); err != nil {
+		return nil, err
+	}
+	return d.reader.Read()
+}
+
+// Message, Retain and Release make it a source of messages for Arrow's reader.
+func (d *decoder) Message() (*ipc.Message, error) { return d.next, nil }
+func (d *decoder) Retain()                        {}
+func (d *decoder) Release()                       {}

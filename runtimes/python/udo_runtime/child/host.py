@@ -1,0 +1,214 @@
+"""The engine's hold on an operator's process: handshake, requests, restarts. State is the engine's, so a process that is lost costs nothing
+but its frame's time.
+
+A process that ends is started again, with growing pauses, and the frame sent once more; a frame that ends two of them is to blame and
+fails. One that hangs or breaks the protocol is ended, and its frame fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.errors import OperatorError, ProtocolError, SchemaError, UdoError, WaitTimeout
+from udo_protocol.formats.schema import to_ipc
+from udo_protocol.limits import DEFAULT
+from udo_protocol.proto import operator_pb2 as pb
+from udo_runtime.child.process import Launch, Process
+from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.sdk.api import Context
+
+KEYED, TIMERS, MIGRATE = "keyed", "timers", "migrate"
+# The part of a time-out that the operator has: the node manager, which ends the engine, is to come second.
+_SHARE = 0.8
+# Pauses before a process is started again after one that ended without an answer: as long as it takes, at most.
+_PAUSE_S, _MOST_PAUSE_S = 0.05, 5.0
+# To leave in peace; well below the time that an instance has for it (node_manager.settings, stop_grace_s).
+_STOP_S = 3.0
+_LEVELS = {pb.Log.DEBUG: 10, pb.Log.INFO: 20, pb.Log.WARNING: 30, pb.Log.ERROR: 40}
+
+
+class Lost(ProcessingError):
+    """The operator's process ended, hung or broke the protocol; `final`: there is no use in trying that frame again."""
+
+    final = False
+
+
+class Failed(ProcessingError):
+    """User code failed; `row`: on which one of what it was given, if it says so."""
+
+    row: int | None = None
+
+
+class Child:
+    """An operator's process, and its successors. `needs`: capabilities without which it is refused."""
+
+    def __init__(self, launch: Launch, start: pb.Start, needs: Iterable[str], ctx: Context) -> None:
+        self._launch, self._start, self._needs, self._ctx = launch, start, list(needs), ctx
+        self._process: Process | None = None
+        self._wire: Wire | None = None
+        self._id = 0
+        self._said = ""  # the last lines of the process that ended last
+        self._lost = 0  # processes in a row that ended without an answer
+
+    def open(self, *, check: bool = False) -> None:
+        """Start it and let it open; ProcessingError with its own message and trace if it cannot. With `check` it is not to open."""
+        self._start.check = check
+        self._up(time.monotonic() + self._launch.open_timeout_s * _SHARE)
+
+    def ask(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]]) -> Received:
+        """Its reply, as it came. ProcessingError says how it failed, Lost (one of them) how its process did."""
+        deadline = time.monotonic() + self._launch.answer_timeout_s * _SHARE
+        try:
+            return self._once(request, tables, deadline)
+        except Lost as e:
+            if e.final:
+                raise
+        request.ClearField("parts")
+        return self._once(request, tables, deadline)  # a frame that ends another one is to blame
+
+    def blame(self, e: ProtocolError) -> Lost:
+        """What it answered is not what the protocol, or its schema, says: the process is ended. -> what to raise."""
+        return self._ended(f"broke the operator protocol: {e}", code=ProtocolError.code, final=True)
+
+    def close(self) -> None:
+        """Let it leave in peace; it is ended after a few seconds."""
+        if self._wire is None:
+            return
+        with suppress(Gone, UdoError):
+            self._call(pb.Message(stop=pb.Stop(deadline_ms=int(_STOP_S * 1000))), [], time.monotonic() + _STOP_S)
+        self._let_go(_STOP_S)
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    def _up(self, deadline: float) -> None:
+        """There is one that is open."""
+        if self._wire is not None:
+            return
+        if self._lost > 1:
+            pause_s = min(_PAUSE_S * 2 ** (self._lost - 2), _MOST_PAUSE_S)
+            time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
+        try:
+            self._process = Process(self._launch)
+            self._wire = Wire(self._process.accept(deadline), DEFAULT.answer_bytes)
+            reply = self._shake_hands(deadline)
+        except Gone:
+            raise self._ended("", wait=True) from None
+        except (OperatorError, ProtocolError, WaitTimeout) as e:
+            said = self._process.last_lines if self._process is not None else ""
+            self._let_go()
+            self._lost += 1
+            if isinstance(e, ProcessingError):
+                raise
+            raise Lost(f"the operator's process did not start: {e}", said) from e
+        if reply.message.WhichOneof("kind") != "ready":
+            raise self._ended("broke the operator protocol: expected Ready")
+
+    def _shake_hands(self, deadline: float) -> Received:
+        assert self._wire is not None
+        first = self._wire.receive(deadline).message
+        if first.WhichOneof("kind") != "hello":
+            raise ProtocolError("expected Hello first")
+        hello = first.hello
+        if not hello.oldest <= VERSION <= hello.newest:
+            raise ProtocolError(
+                f"it speaks versions {hello.oldest} to {hello.newest} of the operator protocol ({hello.sdk or 'unknown SDK'}), the engine "
+                f"speaks {VERSION}: build it with an SDK of this version"
+            )
+        if lacking := [c for c in self._needs if c not in hello.capabilities]:
+            raise OperatorError(
+                f"its operator.toml asks for {', '.join(lacking)}, which its code lacks ({hello.sdk or 'unknown SDK'} says it can: "
+                f"{', '.join(hello.capabilities) or 'nothing beyond stateless batches'})"
+            )
+        return self._call(pb.Message(start=self._start), [], deadline)
+
+    def _ended(self, what: str, *, code: str = OperatorError.code, final: bool = False, wait: bool = False) -> Lost:
+        """The process is over, or is ended now. -> what to raise."""
+        self._lost += 1
+        how = self._let_go(1.0 if wait else 0.0)
+        error = Lost(f"the operator's process {what or how}", self._said, code=code)
+        error.final = final
+        return error
+
+    def _let_go(self, wait_s: float = 0.0) -> str:
+        wire, process, self._wire, self._process = self._wire, self._process, None, None
+        if wire is not None:
+            wire.close()
+        if process is None:
+            return ""
+        how = process.end(wait_s)
+        self._said = process.last_lines
+        return how
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def _once(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]], deadline: float) -> Received:
+        self._up(deadline)
+        try:
+            reply = self._call(request, tables, deadline)
+            self._lost = 0
+            return reply
+        except Gone:
+            raise self._ended("", wait=True) from None
+        except WaitTimeout as e:
+            bound_s = self._launch.answer_timeout_s * _SHARE
+            what = f"hung: {e}, {bound_s:g} s of {self._launch.answer_timeout_s:g} s (limits.answer_timeout_s in operator.toml)"
+            raise self._ended(what, final=True) from None
+        except ProtocolError as e:
+            raise self.blame(e) from e
+
+    def _call(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]], deadline: float) -> Received:
+        assert self._wire is not None
+        self._id += 1
+        request.id = self._id
+        self._wire.send(encode(request, tables), deadline)
+        while True:
+            reply = self._wire.receive(deadline)
+            kind = reply.message.WhichOneof("kind")
+            if kind == "log":
+                self._ctx.log.log(_LEVELS.get(reply.message.log.level, 20), "%s", reply.message.log.message)
+                continue
+            if reply.message.id != self._id:
+                raise ProtocolError(f"expected a reply to request {self._id}, got {kind} to {reply.message.id}")
+            if kind == "failure":
+                raise _failed(reply.message.failure)
+            return reply
+
+
+def _failed(f: pb.Failure) -> Failed:
+    message = f"{f.type}: {f.message}" if f.type else f.message
+    error = Failed(message, f.trace, code=SchemaError.code if f.code == SchemaError.code else OperatorError.code)
+    error.row = f.row if f.HasField("row") else None
+    return error
+
+
+def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None, ctx: Context) -> pb.Start:
+    """What an operator's process is told first. `keyed`: as in the manifest."""
+    start = pb.Start(
+        version=VERSION,
+        operator=ctx.operator,
+        operator_version=ctx.version,
+        instance=ctx.instance,
+        input=to_ipc(schemas[0]),
+        output=to_ipc(schemas[1]),
+        capabilities=needs(keyed),
+        answer_bytes=DEFAULT.answer_bytes,
+    )
+    if keyed:
+        start.keyed.columns.extend(keyed["columns"])
+        start.keyed.time_column = keyed.get("time_column") or ""
+        start.keyed.state_version = keyed.get("state_version", 0)
+        start.keyed.migrates_from.extend(keyed.get("migrates_from", ()))
+    return start
+
+
+def needs(keyed: dict[str, Any] | None) -> list[str]:
+    """The capabilities that a manifest asks for. Timers are asked for by the code itself."""
+    if not keyed:
+        return []
+    return [KEYED, *([MIGRATE] if keyed.get("migrates_from") else [])]

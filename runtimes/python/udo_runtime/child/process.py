@@ -1,0 +1,154 @@
+"""The process of an operator: started, connected, listened to, ended. What it writes goes to our log, and its last lines are kept.
+
+It is given one socket and an environment of its own; nothing of the engine's (docs/sandbox.md).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from udo_protocol.errors import OperatorError, WaitTimeout
+from udo_protocol.limits import LOG_END_CHARS, LOG_LINE_BYTES
+
+SOCKET = "UDO_OPERATOR_SOCKET"
+# Where files that were given at deployment lie.
+DIRECTORY = "UDO_DIRECTORY"
+# sun_path holds 108 bytes with its closing zero.
+_SOCKET_PATH_BYTES = 107
+# A process that has ended has written all it will; one that it left behind may hold its pipe open for ever.
+_LAST_WORDS_S = 1.0
+# After a signal that cannot be caught.
+_KILL_S = 10.0
+# As a sandbox, or a shell, reports a signal that its program ended by.
+_SIGNALLED = 128
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start it. `argv`: what confines it, then the command; `directory`: its own, where the socket is made."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    directory: str
+    env: Mapping[str, str] = field(repr=False)  # may hold secrets
+    open_timeout_s: float = 60.0
+    answer_timeout_s: float = 60.0
+
+    @classmethod
+    def of(cls, how: Mapping[str, Any], given: Mapping[str, str]) -> Launch:
+        """From an assignment's `command` (docs/protocol.md) and what the deployment adds to the environment."""
+        return cls(
+            tuple(how["argv"]),
+            how["cwd"],
+            how["directory"],
+            {**how["env"], **given},
+            how["open_timeout_s"],
+            how["answer_timeout_s"],
+        )
+
+
+class Process:
+    """One started process. `sock`: the connection, once it has been accepted."""
+
+    def __init__(self, launch: Launch) -> None:
+        # A container sees its directory read-only, and shares its /tmp with nobody.
+        self._made = "" if os.access(launch.directory, os.W_OK) else tempfile.mkdtemp(prefix="udo-")
+        path = Path(self._made or launch.directory) / ".s"
+        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+            raise OperatorError(f"{path} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter home for the node")
+        path.unlink(missing_ok=True)
+        self._path = path
+        self._last: deque[str] = deque(maxlen=200)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listening.bind(str(path))
+            self._listening.listen(1)
+            env = {**launch.env, SOCKET: str(path), DIRECTORY: launch.directory}
+            self._popen = subprocess.Popen(
+                launch.argv,
+                cwd=launch.cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a signal to the engine's group is the engine's
+            )
+        except OSError as e:
+            self._close_listening()
+            raise OperatorError(f"the command cannot be started: {e}") from e
+        self._reader = Thread(target=self._listen, name="operator-output", daemon=True)
+        self._reader.start()
+
+    def accept(self, deadline: float) -> socket.socket:
+        """The connection it makes; OperatorError if it ends, WaitTimeout if it makes none."""
+        try:
+            ended = os.pidfd_open(self._popen.pid)
+            try:
+                poll = select.poll()
+                poll.register(self._listening, select.POLLIN)
+                poll.register(ended, select.POLLIN)
+                ready = {fd for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)}
+                if self._listening.fileno() in ready:
+                    return self._listening.accept()[0]
+                if ready:
+                    raise OperatorError(f"it {self.end()} before it connected to ${SOCKET}")
+                raise WaitTimeout(f"it did not connect to ${SOCKET}")
+            finally:
+                os.close(ended)
+        finally:
+            self._close_listening()
+
+    def end(self, wait_s: float = 0.0) -> str:
+        """How it ended; it is killed unless it does so by itself within `wait_s`."""
+        killed = ""
+        try:
+            status = self._popen.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            killed = "was killed"
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            status = self._popen.wait(_KILL_S)
+        self._close_listening()
+        self._reader.join(_LAST_WORDS_S)
+        if killed:
+            return killed
+        status = _SIGNALLED - status if status > _SIGNALLED else status
+        if status < 0:
+            with suppress(ValueError):
+                return f"was killed by signal {-status} ({signal.Signals(-status).name})"
+        return f"ended with exit status {status}"
+
+    @property
+    def last_lines(self) -> str:
+        """What it wrote last, such as a stack trace."""
+        return "\n".join(self._last)[-LOG_END_CHARS:]
+
+    def _listen(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as pipe:
+            while line := pipe.readline(LOG_LINE_BYTES):
+                text = line.decode("utf-8", "backslashreplace")
+                self._last.append(text.rstrip("\n"))
+                with suppress(OSError, ValueError):
+                    sys.stderr.write(text if text.endswith("\n") else text + "\n")
+
+    def _close_listening(self) -> None:
+        self._listening.close()
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+            if self._made:
+                os.rmdir(self._made)

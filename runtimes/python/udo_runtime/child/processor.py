@@ -1,0 +1,87 @@
+"""An operator in a process of its own, as the engine sees any operator: a Processor. Stateless frames; keyed.py has the others."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from udo_protocol.errors import ProtocolError
+from udo_protocol.proto import operator_pb2 as pb
+from udo_runtime.child.host import Child, Failed, Lost, needs, start_message
+from udo_runtime.child.process import Launch
+from udo_runtime.execution.bad_events import BadEvent, empty
+from udo_runtime.execution.failure import ProcessingError, event_text
+from udo_runtime.execution.load import Processor
+from udo_runtime.sdk.api import Context, Operator
+
+if TYPE_CHECKING:
+    from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+
+
+class ChildProcessor(Processor):
+    """See the module."""
+
+    def __init__(self, launch: Launch, schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None, ctx: Context) -> None:
+        super().__init__(self._whole, schemas[1], ctx)
+        self._input, self._is_keyed = schemas[0], bool(keyed)
+        self._child = Child(launch, start_message(schemas, keyed, ctx), needs(keyed), ctx)
+
+    @property
+    def per_event(self) -> Operator:
+        """The operator, one event at a time; ProcessingError if it is not keyed."""
+        if not self._is_keyed:
+            return super().per_event
+        from udo_runtime.child.keyed import ChildOperator  # needs MessagePack, as keyed.py in execution
+
+        return ChildOperator(self._child, self._input, self._output)
+
+    def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
+        """What runs keyed frames."""
+        from udo_runtime.child.keyed import ChildKeyedProcessor, ChildOperator
+
+        return ChildKeyedProcessor(ChildOperator(self._child, self._input, self._output), keyed, self._output, self._ctx)
+
+    def check(self) -> None:
+        """Whether it starts, speaks the protocol and has what the manifest asks for."""
+        self._child.open(check=True)
+        self._child.close()
+
+    def open(self) -> None:
+        """Start it."""
+        self._child.open()
+
+    def close(self) -> None:
+        """Let it leave."""
+        self._child.close()
+
+    def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
+        """As with any operator; but what hung is not tried again event by event."""
+        if isinstance(error, Lost) and error.final:
+            raise error
+        return super().without_bad(batch, error, room)
+
+    def name_event(self, error: ProcessingError, batch: pa.RecordBatch) -> None:
+        """It says it itself, or nobody knows: halving the batch would end one process after the other."""
+
+    def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            reply = self._child.ask(pb.Message(data=pb.Data()), [(pb.Part.EVENTS, batch)])
+        except Failed as e:
+            name(e, batch)
+            raise
+        try:
+            if (kind := reply.message.WhichOneof("kind")) != "answer":
+                raise ProtocolError(f"expected an Answer, got {kind}")
+            answer = reply.table(pb.Part.ROWS, self._output)
+        except ProtocolError as e:
+            raise self._child.blame(e) from e
+        return empty(self._output) if answer is None else answer
+
+
+def name(e: Failed, rows: pa.RecordBatch) -> None:
+    """The event at fault, if it says which."""
+    if e.row is not None and e.row < rows.num_rows:
+        with suppress(ValueError, OverflowError, pa.ArrowException):
+            e.event = event_text(rows.slice(e.row, 1).to_pylist()[0])

@@ -1,0 +1,194 @@
+"""Several slots of a deployment without state on a node: `slots = n` at deploy and `udo scale`, while callers push."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node_manager.servers import access
+from tests.conftest import wait_until
+from tests.support import cluster
+from tests.support.cluster import Cluster
+from udo_protocol.errors import Conflict, UsageError
+
+# Says which process answers, by a number that it draws at its start, and of which version it is; fails on -1.
+WHO = """
+import random
+from udo_runtime import operator
+me = random.getrandbits(40)
+@operator
+def run(batch):
+    values = batch.column("a").to_pylist()
+    print(f"process {{me}} has {{values}}", flush=True)
+    if -1 in values: raise ValueError("no such value")
+    return {{"b": [me * 10 + {version} for _ in values]}}
+"""
+
+
+def who(version: int = 1) -> str:
+    return WHO.format(version=version)
+
+
+@pytest.fixture
+def idle_soon(home: Path, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster whose node removes a slot that nobody uses after a second."""
+    with cluster.running(home, tmp_path / "registry", "--pinned-idle-s", "1") as c:
+        yield c
+
+
+def _slots(c: Cluster) -> list[int]:
+    return [s.slot for s in c.node.api.status().slots if s.deployment == "d"]
+
+
+def _scale(c: Cluster, slots: int) -> None:
+    c.client.scale("d", slots)
+    wait_until(lambda: c.state()[0] == "answering", 30, f"{slots} slots")
+
+
+def test_new_lanes_go_to_the_slot_with_the_fewest(cluster: Cluster) -> None:
+    cluster.deploy(who(), slots=3)
+    lanes = [cluster.lane() for _ in range(6)]
+    processes = [lane.ask(0) for lane in lanes]
+    assert sorted(Counter(processes).values()) == [2, 2, 2]
+    gone = [k for k, process in enumerate(processes) if process == processes[0]]
+    for k in gone:
+        lanes[k].end.close()
+    assert [cluster.lane().ask(0) for _ in gone] == [processes[0]] * 2, "where lanes were closed there is room"
+
+
+def test_scaling_up_and_down_disturbs_no_lane_and_leaves_nothing_behind(idle_soon: Cluster) -> None:
+    c = idle_soon
+    c.deploy(who())
+    first = c.lane()
+    served = first.ask(0)
+    _scale(c, 3)
+    assert len(_slots(c)) == 3
+    others = [c.lane(), c.lane()]
+    elsewhere = [lane.ask(0) for lane in others]
+    assert len({served, *elsewhere}) == 3 and first.ask(0) == served, "a lane stays where it was opened"
+
+    _scale(c, 1)
+    assert [c.lane().ask(0) for _ in range(2)] == [served, served], "new lanes go to the slot that stays"
+    assert [lane.ask(0) for lane in others] == elsewhere, "and open ones are answered where they are"
+    c.push("2", who(2))
+    assert list(c.client.update("d", "2"))[-1]["phase"] == "done"
+    wait_until(lambda: all(lane.ask(0) % 10 == 2 for lane in others), 30, "an update to reach the lanes of slots that go")
+
+    for lane in others:
+        lane.end.close()
+    wait_until(lambda: _slots(c) == [0], 30, "the slots that are too many to go")
+    left = lambda: {bytes(key).split(b":")[2] for role in ("queue", "state") for key in _keys(c, role)}  # noqa: E731
+    wait_until(lambda: left() == {b"0"}, 30, "their keys to go")
+
+
+def _keys(c: Cluster, role: str) -> list[bytes]:
+    conn = access.connect(c.node.home, role)  # type: ignore[arg-type]
+    try:
+        return list(conn.call("KEYS", "udo:d:*"))
+    finally:
+        conn.close()
+
+
+def test_an_update_and_a_rollback_change_all_slots_or_none(cluster: Cluster) -> None:
+    cluster.deploy(who(), slots=2)
+    lanes = [cluster.lane(), cluster.lane()]
+    cluster.push("2", who(2))
+    cluster.push("3", "import no_such_module\n")
+
+    assert list(cluster.client.update("d", "3"))[-1]["phase"] == "failed"
+    assert [lane.ask(0) % 10 for lane in lanes] == [1, 1]
+    assert list(cluster.client.update("d", "2"))[-1]["phase"] == "done"
+    assert [lane.ask(0) % 10 for lane in lanes] == [2, 2]
+    assert list(cluster.client.rollback("d"))[-1]["phase"] == "done"
+    assert [lane.ask(0) % 10 for lane in lanes] == [1, 1]
+    assert len({lane.ask(0) for lane in lanes}) == 2
+    wait_until(lambda: len(cluster.node.records()) - _warm(cluster) == 2, 20, "the replaced instances and all standbys to go")
+
+
+def _warm(c: Cluster) -> int:
+    return sum(record["state"] == "warm" for record in c.node.records())
+
+
+def test_a_slot_whose_instance_dies_holds_up_no_other_and_a_new_node_manager_finds_all_again(cluster: Cluster) -> None:
+    cluster.deploy(who(), slots=2)
+    lanes = [cluster.lane(), cluster.lane()]
+    processes = [lane.ask(0) // 10 for lane in lanes]
+    os.kill(cluster.node.api.status().slots[1].pid, signal.SIGKILL)
+    lanes[1].send([0])
+    assert lanes[0].ask(0) // 10 == processes[0]
+    processes[1] = lanes[1].values(lanes[1].receive())[0] // 10
+
+    before = [(s.slot, s.pid) for s in cluster.node.api.status().slots]
+    cluster.node.kill()
+    cluster.start_node()
+    assert [lane.ask(0) // 10 for lane in lanes] == processes, "the same processes go on"
+    assert [(s.slot, s.pid) for s in cluster.node.api.status().slots] == before, "and the new node manager knows them"
+    cluster.stop_dead()
+    cluster.start_node()
+    wait_until(lambda: all(s.pid for s in cluster.node.api.status().slots), 30, "both slots to be started again")
+    assert len({cluster.lane().ask(0), cluster.lane().ask(0)}) == 2
+
+
+def test_a_diff_the_log_and_dead_letters_are_of_all_slots(idle_soon: Cluster) -> None:
+    c = idle_soon
+    c.deploy(who(), slots=2, policy="dead-letter")
+    lanes = [c.lane(), c.lane()]
+    digest = c.client.deployment("d")["digest"]
+    events = c.node.api.diff("d", "1", digest, for_s=60, examples=4)
+    told = (json.loads(event.report_json) for event in events)
+    next(told)
+    for _ in range(5):
+        for lane in lanes:
+            lane.ask(7)
+    report = next(r for r in told if r.get("frames", 0) >= 10)
+    events.close()  # type: ignore[attr-defined]
+    assert report["frames"] == 10 and report["different"] == 10, "another process answers another number"
+
+    processes = {lane.ask(0) // 10 for lane in lanes}
+    said = "\n".join(line.text for line in c.node.api.logs("d"))
+    assert all(f"process {pid} has" in said for pid in processes)
+    following = c.node.api.logs("d", follow=True, tail_lines=1)
+    next(following)
+    for lane in lanes:
+        lane.ask(9)
+    heard = ""
+    while not all(f"process {pid} has [9]" in heard for pid in processes):
+        heard += next(following).text
+    following.close()  # type: ignore[attr-defined]
+
+    lanes[1].send([-1])
+    lanes[1].receive()
+    wait_until(lambda: sum(s.dead_letters for s in c.node.api.status().slots) == 1, 20, "the dead letter")
+    _scale(c, 1)
+    lanes[1].end.close()
+    lanes[0].end.close()
+    wait_until(lambda: _slots(c) == [0], 30, "the second slot to go")
+    of_first = lambda: [s.dead_letters for s in c.node.api.status().slots if s.deployment == "d"]  # noqa: E731
+    wait_until(lambda: of_first() == [1], 20, "its dead letter to be the first slot's")
+
+
+def test_what_cannot_be_scaled_is_refused_with_the_reason(cluster: Cluster) -> None:
+    cluster.deploy(who(), slots=2)
+    with pytest.raises(UsageError, match="less than or equal to 64"):
+        cluster.client.scale("d", 65)
+    with pytest.raises(UsageError, match="2 slots on this node; expected one, since a recording is of one slot"):
+        next(cluster.node.api.record("d", 1))
+    cluster.push("9", who(), key=["a"])
+    with pytest.raises(UsageError, match="keeps state per key, which lies in one slot: expected 1 slot, got 2"):
+        cluster.client.deploy("k", "t", "9", slots=2)
+    cluster.client.deploy("k", "t", "9")
+    with pytest.raises(UsageError, match="expected 1 slot, got 3"):
+        cluster.client.scale("k", 3)
+    cluster.push("2", "import time\ntime.sleep(600)\n")
+    events = cluster.client.update("d", "2", timeout_s=5)
+    next(events)
+    with pytest.raises(Conflict, match="being updated"):
+        cluster.client.scale("d", 3)
+    assert list(events)[-1]["phase"] == "failed"
+    assert [row["detail"] for row in cluster.client.audit("d") if row["action"] == "scale"] == []

@@ -1,0 +1,113 @@
+"""An operator's process for tests, which speaks the operator protocol as docs/operator-protocol.md has it, and breaks it when told to.
+
+Events {a: int64}: each is answered with {b: a + 1}, but for those of which the table below says what happens instead. Keyed by a, it
+counts: {b: count}. It stands beside the SDKs on purpose: no code of udo_runtime, only Arrow, Protobuf and MessagePack.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+import msgpack
+import pyarrow as pa
+
+from udo_protocol.proto import operator_pb2 as pb
+
+RAISES, EXITS, KILLED, HANGS, CRASHES_ONCE, LIES_ID, LIES_SCHEMA, LIES_BYTES, LIES_KEY = 101, 102, 103, 104, 105, 106, 107, 108, 109
+STATES = pa.schema([("key", pa.int32()), ("state", pa.binary()), ("expires_us", pa.int64())])
+
+
+def main() -> None:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(os.environ["UDO_OPERATOR_SOCKET"])
+
+    def read(size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            if not (part := sock.recv(size - len(data))):
+                sys.exit(0)
+            data += part
+        return data
+
+    def send(message: pb.Message, *tables: tuple[int, pa.RecordBatch | bytes]) -> None:
+        body = b""
+        for kind, batch in tables:
+            data = batch if isinstance(batch, bytes) else batch.serialize().to_pybytes()
+            message.parts.add(table=kind, bytes=len(data))  # type: ignore[arg-type]
+            body += data + bytes(-len(data) % 8)
+        head = message.SerializeToString()
+        sock.sendall(struct.pack("<II", len(head), len(body)) + head + bytes(-len(head) % 8) + body)
+
+    capabilities = os.environ.get("CAPABILITIES", "keyed,timers,migrate").split(",")
+    versions = int(os.environ.get("SPEAKS", "1"))
+    send(pb.Message(hello=pb.Hello(oldest=versions, newest=versions, capabilities=capabilities, sdk="test 1")))
+    print("started", flush=True)
+    while True:
+        head_len, body_len = struct.unpack("<II", read(8))
+        message = pb.Message.FromString(read(head_len + -head_len % 8)[:head_len])
+        body, tables, at = read(body_len), {}, 0
+        for part in message.parts:
+            tables[part.table] = body[at : at + part.bytes]
+            at += part.bytes + -part.bytes % 8
+        kind = message.WhichOneof("kind")
+        if kind == "start":
+            incoming, outgoing = (pa.ipc.read_schema(pa.py_buffer(s)) for s in (message.start.input, message.start.output))
+            if why := os.environ.get("OPEN_FAILS"):
+                send(pb.Message(id=message.id, failure=pb.Failure(type="OpenError", message=why, trace="at open")))
+                continue
+            send(pb.Message(log=pb.Log(level=pb.Log.WARNING, message="opening")))
+            send(pb.Message(id=message.id, ready=pb.Ready()))
+        elif kind == "stop":
+            send(pb.Message(id=message.id, bye=pb.Bye()))
+            return
+        elif kind == "data":
+            events = pa.ipc.read_record_batch(pa.py_buffer(tables[pb.Part.EVENTS]), incoming)
+            values = events.column("a").to_pylist()
+            answer = pb.Message(id=message.id, answer=pb.Answer())
+            if RAISES in values:
+                failure = pb.Failure(type="TestError", message="101 is not liked", trace="at test 101", row=values.index(RAISES))
+                send(pb.Message(id=message.id, failure=failure))
+                continue
+            if EXITS in values:
+                print("so long", flush=True)
+                os._exit(3)
+            if KILLED in values:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if HANGS in values:
+                time.sleep(600)
+            if CRASHES_ONCE in values and not (mark := Path(os.environ["MARK"])).exists():
+                mark.touch()
+                os._exit(9)
+            if LIES_ID in values:
+                answer.id += 1
+            if LIES_BYTES in values:
+                send(answer, (pb.Part.ROWS, b"\xff" * 64))
+                continue
+            if LIES_SCHEMA in values:
+                send(answer, (pb.Part.ROWS, pa.RecordBatch.from_pydict({"x": ["a"], "y": ["b"]})))
+                continue
+            if pb.Part.KEYS not in tables:
+                send(answer, (pb.Part.ROWS, pa.RecordBatch.from_pydict({"b": [a + 1 for a in values]}, schema=outgoing)))
+                continue
+            kinds = pa.schema([("key", pa.binary()), ("state", pa.binary()), ("expires_us", pa.int64())])
+            keys = pa.ipc.read_record_batch(pa.py_buffer(tables[pb.Part.KEYS]), kinds).to_pylist()
+            index = pa.ipc.read_record_batch(pa.py_buffer(tables[pb.Part.INDEX]), pa.schema([("key", pa.int32())])).column(0).to_pylist()
+            counts = [msgpack.unpackb(k["state"])["n"] if k["state"] else 0 for k in keys]
+            rows = []
+            for key in index:
+                counts[key] += 1
+                rows.append(counts[key])
+            numbers = [len(keys)] if LIES_KEY in values else list(range(len(keys)))
+            states = [msgpack.packb({"n": counts[n % len(keys)]}) for n in numbers]
+            changed = pa.RecordBatch.from_pydict({"key": numbers, "state": states, "expires_us": [None] * len(numbers)}, schema=STATES)
+            send(answer, (pb.Part.ROWS, pa.RecordBatch.from_pydict({"b": rows}, schema=outgoing)), (pb.Part.STATES, changed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Operators in Go: through `udo test`, `udo push` and a node, with the guarantees of any operator."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from udo_runtime.state.codec import pack, unpack
+
+from tests.cli.conftest import Shell
+from tests.conftest import require, wait_until
+from tests.node_manager.conftest import Daemon, Lane, put_image
+from tests.operators.conftest import GO, put_program
+from tests.support.attempt import Attempt
+from tests.support.keyed_node import COUNT, KEYED
+
+MANIFEST = """
+name = "{name}"
+version = "{version}"
+{how}
+{key}
+[input]
+{input}
+[output]
+{output}
+"""
+FRAUD = {"input": 'id = "int64"\nvalue = "double"', "output": 'id = "int64"\nflagged = "bool"'}
+PYTHON_FRAUD = """
+from udo_runtime import Operator
+class Fraud(Operator):
+    def process(self, event, ctx):
+        yield {"id": event["id"], "flagged": (event["value"] or 0.0) > 100.0}
+"""
+HELD = 50
+
+
+def folder(top: Path, name: str, program: Path | None, version: str = "1", source: str = "", key: str = "", **columns: str) -> Path:
+    """An operator's folder: of a program, or of Python source."""
+    made = top / f"{name}-{version}"
+    (made / "bin").mkdir(parents=True)
+    how = 'entry = "op:Fraud"' if program is None else f'runtime = "exec"\ncommand = ["bin/{program.name}"]'
+    (made / "operator.toml").write_text(MANIFEST.format(name=name, version=version, how=how, key=key, **columns))
+    if program is None:
+        (made / "op.py").write_text(source)
+    else:
+        shutil.copy(program, made / "bin")
+    return made
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """`udo` without a platform."""
+    yield Shell(tmp_path / "home")
+
+
+def tried(shell: Shell, made: Path, events: object) -> list[dict[str, object]]:
+    (made / "events.json").write_text(json.dumps(events))
+    return shell("test", made, "--json").json["answers"]  # type: ignore[no-any-return]
+
+
+def test_a_filter_in_go_answers_as_one_in_python(shell: Shell, programs: Path, tmp_path: Path) -> None:
+    events = [{"id": n, "value": v} for n, v in enumerate([1.5, 250.0, None, -3.0, 100.0])]
+    go = folder(tmp_path, "go", programs / "fraud", **FRAUD)
+    python = folder(tmp_path, "python", None, source=PYTHON_FRAUD, **FRAUD)
+    assert tried(shell, go, events) == tried(shell, python, events) != []
+
+
+def test_timers_fire_in_go_and_every_type_passes_through_it(shell: Shell, programs: Path, tmp_path: Path) -> None:
+    columns = {"input": 'k = "string"\nt = "timestamp[us]"', "output": 'k = "string"\nn = "int64"\nended = "timestamp[us]"'}
+    made = folder(tmp_path, "visits", programs / "sessionise", key='key = "k"\nevent_time = {column = "t"}', **columns)
+    times = [("a", 0), ("a", 10), ("ü", 5), ("b", 100)]
+    events = [{"k": k, "t": f"2024-01-01T00:{s // 60:02}:{s % 60:02}"} for k, s in times]
+    ended = [(a["k"], a["n"], str(a["ended"])[-8:]) for a in tried(shell, made, events)]
+    assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # as their timers are due; b's is not yet
+    types = {"a": "int8", "b": "list<string>", "c": "struct<x: int64, y: string>", "d": "decimal128(10, 2)", "e": "date32", "f": "double"}
+    text = "\n".join(f'{n} = "{t}"' for n, t in types.items())
+    forward = folder(tmp_path, "forward", programs / "forward", input=text, output=text)
+    rows = [
+        {"a": 1, "b": ["ü", None], "c": {"x": 1, "y": None}, "d": "1.50", "e": "2024-02-29", "f": 0.5},
+        dict.fromkeys(types),
+        {"a": -128, "b": [], "c": None, "d": "-0.01", "e": "1969-12-31", "f": -0.0},
+    ]
+    assert tried(shell, forward, rows) == rows
+
+
+def test_a_push_is_refused_when_the_program_lacks_what_its_manifest_asks_for(shell: Shell, programs: Path, tmp_path: Path) -> None:
+    made = folder(tmp_path, "fraud", programs / "fraud", key='key = "id"', **FRAUD)
+    assert "asks for keyed, which its code lacks" in shell("push", made, "--dry-run", code=6).err
+    (made / "bin" / "fraud").unlink()
+    assert "build the operator first" in shell("push", made, "--dry-run", code=None).err
+
+
+def test_a_go_operator_is_pushed_deployed_and_called(platform: Shell, programs: Path, tmp_path: Path) -> None:
+    made = folder(tmp_path, "fraud", programs / "fraud", **FRAUD)
+    platform("push", made)
+    platform("deploy", "fraud")
+    from udo_interface import connect
+
+    got: list[object] = []
+    with connect("fraud", node=str(platform.home / "node" / "node.sock")) as client:
+        client.add_listener(got.append)
+        client.send({"id": 7, "value": 101.0})
+    assert got == [{"id": 7, "flagged": True}]
+
+
+def count(daemon: Daemon, epoch: int, keys: list[int]) -> list[int]:
+    return Attempt.at_node(daemon.api, "d", "s", epoch, epoch).run(keys)
+
+
+def test_an_update_from_python_to_go_and_back_keeps_the_state(daemon: Daemon, programs: Path) -> None:
+    daemon.deploy(COUNT, **KEYED)
+    assert count(daemon, 0, [1, 2, 1]) == [1, 1, 2]
+    keyed = {k: v for k, v in KEYED.items() if k != "entry"}
+    digest = put_program(daemon, programs / "testop", "count", version="2", **keyed)
+    assert list(daemon.api.update("d", "2", digest))[-1].phase == "done"
+    assert count(daemon, 1, [1, 2, 3]) == [3, 2, 1]
+    assert list(daemon.api.update("d", "3", put_image(daemon.home, COUNT, version="3", **KEYED)))[-1].phase == "done"  # type: ignore[arg-type]
+    assert count(daemon, 2, [1, 2, 3]) == [4, 3, 2]
+
+
+def test_a_process_that_is_killed_in_a_frame_loses_and_doubles_nothing(daemon: Daemon, programs: Path) -> None:
+    keyed = {k: v for k, v in KEYED.items() if k != "entry"}
+    digest = put_program(daemon, programs / "testop", "count", **keyed)
+    daemon.api.deploy("d", "t", "1", digest, json.dumps({"env": {"GO_ON": "go-on"}}), 30_000)
+    assert count(daemon, 0, [HELD, 1]) == [1, 1]
+    attempt = Attempt.at_node(daemon.api, "d", "s", 1, 1)
+    attempt.send([1, HELD, 1])
+    wait_until(lambda: any("holding" in line.text for line in daemon.api.logs("d")), 30, "the operator to hold the frame")
+    for code in (daemon.home / "instances").glob("*/op/code"):
+        (code / "go-on").touch()
+    (child,) = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] and p.info["cmdline"][0].endswith("op/code/bin/testop")]
+    child.kill()
+    attempt.end()
+    assert attempt.answers() == [2, 2, 3]
+    attempt.close()
+    assert count(daemon, 2, [1, HELD]) == [4, 3]
+
+
+def test_an_operator_in_a_process_of_its_own_sees_nothing_of_its_engine(daemon: Daemon, lane: type[Lane], programs: Path) -> None:
+    if shutil.which("bwrap") is None:
+        require("bubblewrap", "bwrap is not on PATH")
+    digest = put_program(daemon, programs / "testop", "spy")
+    config = json.dumps({"env": {"LOOK_FOR": str(daemon.home / "run")}})
+    daemon.api.deploy("d", "t", "1", digest, config, 30_000)
+    assert lane().ask(1) == 0  # type: ignore[call-arg]
+
+
+def test_a_failure_in_go_names_error_trace_and_event_and_the_next_frame_is_answered(
+    daemon: Daemon, lane: type[Lane], programs: Path
+) -> None:
+    daemon.api.deploy("d", "t", "1", put_program(daemon, programs / "testop", "plus"), "{}", 30_000)
+    for value, says in ((101, "101 is not liked"), (102, 'the event has no column "nowhere"; there are: a')):
+        caller = lane()  # type: ignore[call-arg]
+        caller.send([1, value])
+        failure = caller.receive().header.failure
+        assert says in failure.message and failure.event == json.dumps({"a": value})
+    assert "main.plus.Process" in failure.traceback
+    assert lane().ask(1) == 2  # type: ignore[call-arg]
+
+
+def test_states_of_every_type_are_read_and_written_by_go_as_python_has_them(programs: Path) -> None:
+    golden = json.loads((GO.parent / "conformance" / "state.json").read_text("utf-8"))
+    assert [repr(unpack(bytes.fromhex(g["packed"]))["v"]) for g in golden] == [g["python"] for g in golden]
+    assert [pack(unpack(bytes.fromhex(g["packed"]))).hex() for g in golden] == [g["packed"] for g in golden]
+    done = subprocess.run(["go", "test", "."], cwd=GO, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,169 @@
+"""The engine's hold on an operator's process: whatever that process does, it costs its frame at most, and the error says what it did."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from udo_runtime.child.process import Launch
+from udo_runtime.child.processor import ChildProcessor
+from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.keyed import KeyedConfig
+from udo_runtime.sdk.api import Context
+from udo_runtime.state.session import Session
+
+from tests.operators import child
+from udo_protocol.errors import OperatorError
+from udo_protocol.proto.frame_pb2 import Label
+from udo_protocol.queue.frame import Header
+
+IN = pa.schema([("a", pa.int64())])
+OUT = pa.schema([("b", pa.int64())])
+KEYED = {"columns": ["a"]}
+Make = Callable[..., ChildProcessor]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Make]:
+    """made(keyed=..., answer_timeout_s=..., NAME=value) -> a processor whose process is tests/operators/child.py."""
+    there: list[ChildProcessor] = []
+
+    def make(keyed: dict[str, Any] | None = None, answer_timeout_s: float = 60.0, **env: str) -> ChildProcessor:
+        environment = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PATH": os.environ["PATH"], **env}
+        command = (sys.executable, child.__file__)
+        launch = Launch(command, str(tmp_path), str(tmp_path), environment, answer_timeout_s=answer_timeout_s)
+        there.append(ChildProcessor(launch, (IN, OUT), keyed, Context("t", "1")))
+        return there[-1]
+
+    yield make
+    for processor in there:
+        processor.close()
+
+
+def batch(*values: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"a": values}, schema=IN)
+
+
+def answers(processor: ChildProcessor, *values: int) -> list[int]:
+    return processor.named(batch(*values)).column("b").to_pylist()  # type: ignore[no-any-return]
+
+
+def test_a_process_answers_batches_of_any_size_and_slices(made: Make) -> None:
+    p = made()
+    p.open()
+    assert answers(p, 1, 2, 3) == [2, 3, 4]
+    assert answers(p) == []
+    assert p.named(batch(*range(100)).slice(40, 2)).column("b").to_pylist() == [41, 42]
+
+
+def test_what_user_code_raises_comes_with_class_message_trace_and_event_and_the_process_goes_on(made: Make) -> None:
+    p = made()
+    p.open()
+    with pytest.raises(ProcessingError, match=r"TestError: 101 is not liked") as e:
+        answers(p, 1, child.RAISES, 3)
+    assert (e.value.traceback, e.value.event) == ("at test 101", '{"a": 101}')
+    assert answers(p, 1) == [2]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (child.EXITS, "ended with exit status 3"),
+        (child.KILLED, r"was killed by signal 9 \(SIGKILL\)"),
+        (child.LIES_ID, "broke the operator protocol: expected a reply to request"),
+        (child.LIES_SCHEMA, "broke the operator protocol: its table ROWS"),
+        (child.LIES_BYTES, "broke the operator protocol: its table ROWS"),
+    ],
+)
+def test_a_process_that_dies_exits_or_lies_costs_its_frame_only(made: Make, value: int, says: str) -> None:
+    p = made()
+    p.open()
+    with pytest.raises(ProcessingError, match=says) as e:
+        answers(p, 1, value)
+    if value == child.EXITS:
+        assert "so long" in e.value.traceback  # its last lines
+    assert answers(p, 1) == [2]
+
+
+def test_a_process_that_hangs_is_ended_within_the_answer_timeout(made: Make) -> None:
+    p = made(answer_timeout_s=1.0)
+    p.open()
+    with pytest.raises(ProcessingError, match=r"hung: it did not answer in time, 0.8 s of 1 s \(limits.answer_timeout_s"):
+        answers(p, child.HANGS)
+    assert made().named(batch(1)).num_rows == 1
+
+
+def test_a_frame_in_which_a_process_died_is_sent_again(made: Make, tmp_path: Path) -> None:
+    p = made(MARK=str(tmp_path / "mark"))
+    p.open()
+    assert answers(p, 1, child.CRASHES_ONCE) == [2, 106]
+    assert (tmp_path / "mark").exists()
+
+
+def test_dead_letters_leave_out_the_event_that_ends_the_process(made: Make) -> None:
+    p = made()
+    p.open()
+    rows = batch(1, child.KILLED, 3, child.RAISES, 5)
+    with pytest.raises(ProcessingError) as e:
+        p.once(rows)
+    good, bad = p.without_bad(rows, e.value, 10)
+    assert good.column("b").to_pylist() == [2, 4, 6]
+    assert [b.row for b in bad] == [1, 3]
+
+
+def test_an_open_that_fails_says_why(made: Make) -> None:
+    with pytest.raises(ProcessingError, match="OpenError: no model") as e:
+        made(OPEN_FAILS="no model").open()
+    assert e.value.traceback == "at open"
+
+
+def test_versions_and_capabilities_are_agreed_on_before_anything_starts(made: Make) -> None:
+    with pytest.raises(OperatorError, match=r"speaks versions 7 to 7 of the operator protocol \(test 1\), the engine speaks 1"):
+        made(SPEAKS="7").open()
+    with pytest.raises(OperatorError, match=r"asks for keyed, which its code lacks \(test 1 says it can: migrate\)"):
+        made(KEYED, CAPABILITIES="migrate").open()
+    made(KEYED).check()
+
+
+def test_a_command_that_does_not_speak_the_protocol_is_told_from_one_that_does(tmp_path: Path) -> None:
+    for command, says in (
+        (("/nonexistent/x",), "cannot be started"),
+        (("/bin/sh", "-c", "echo no >&2; exit 5"), "exit status 5 before it"),
+    ):
+        p = ChildProcessor(Launch(command, str(tmp_path), str(tmp_path), {}), (IN, OUT), None, Context("t", "1"))
+        with pytest.raises(OperatorError, match=says):
+            p.open()
+
+
+def test_keyed_states_go_with_the_events_and_come_back(made: Make) -> None:
+    p = made(KEYED)
+    p.open()
+    keyed, session = p.keyed(KeyedConfig(("a",))), Session("s")
+    for epoch, want in ((0, [1, 1, 2]), (1, [3, 2, 4])):
+        header = Header(label=Label(run=1, epoch=epoch, attempt=1), groups=[0, 1])
+        done = keyed.events(session, header, batch(7, 8, 7), pa.array([0, 1, 0], pa.int32()))
+        assert done is not None and done.answer.column("b").to_pylist() == want
+        keyed.end(session, header)
+        keyed.complete(session, header)
+
+
+def test_states_of_a_frame_that_failed_are_as_before_in_the_next_attempt(made: Make) -> None:
+    p = made(KEYED)
+    p.open()
+    keyed, session = p.keyed(KeyedConfig(("a",))), Session("s")
+    header = Header(label=Label(run=1, epoch=0, attempt=1), groups=[0])
+    keyed.events(session, header, batch(7), pa.array([0], pa.int32()))
+    for attempt, value, says in ((2, child.LIES_KEY, "a key that is none of the 2"), (3, child.KILLED, "SIGKILL"), (4, 7, "")):
+        header = Header(label=Label(run=1, epoch=0, attempt=attempt), groups=[0])
+        rows, groups = batch(7, value), pa.array([0, 0], pa.int32())
+        if says:
+            with pytest.raises(ProcessingError, match=says):
+                keyed.events(session, header, rows, groups)
+        else:
+            done = keyed.events(session, header, rows, groups)
+            assert done is not None and done.answer.column("b").to_pylist() == [1, 2]

@@ -1,0 +1,100 @@
+"""Runs a whole image on sample events, for `udo test --image`: on a platform of its own, whose node has the Docker driver.
+
+So it gets the limits and the isolation of production, and its failures are told as there. No container and no pulled image is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import click
+
+from udo_cli import local, remote, throwaway
+from udo_cli.home import Home
+from udo_cli.packing.image import BuiltImage
+from udo_cli.packing.isolated import Trial
+from udo_cli.packing.upload import upload
+from udo_protocol.errors import UdoError
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.node.api import connect_node
+from udo_protocol.registry.api import Registry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# The daemon pulls and starts the image before its own time to open begins.
+_START_TIMEOUT_S = 120.0
+# What it wrote, for people: the last lines.
+_LOG_LINES = 200
+_SESSION = "udo test"
+
+
+def answer(
+    manifest: Manifest,
+    image: BuiltImage,
+    batches: Sequence[pa.RecordBatch],
+    env: Mapping[str, str],
+    secrets: Mapping[str, str],
+    files: Mapping[str, bytes],
+    say: Callable[[str], None],
+) -> Trial:
+    """Start the image, answer `batches` (in its input schema). OperatorError names traceback and event; what it writes goes to stderr."""
+    with local.interruptible(), contextlib.ExitStack() as parts:
+        home = Home(parts.enter_context(throwaway.workspace("udo-trial-")) / "udo")
+        forget = parts.enter_context(contextlib.ExitStack())  # once no container needs it
+        started = parts.enter_context(throwaway.platform(home, local.UpOptions(driver="docker", warm=0), say))
+        api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").split()[0], _SESSION))
+        upload(api, manifest, image, lambda _: None)
+        forget.callback(_forget, f"{urlsplit(started.registry).netloc}/{manifest.name}@{image.digest}")
+        parts.callback(_show_log, started.node, manifest.name)
+        api.deploy(manifest.name, manifest.name, manifest.version, env=env, secrets=secrets, files=files)
+        remote.await_answering(api, manifest.name, _START_TIMEOUT_S + manifest.limits.open_timeout_s, say)
+        return _ask(started.node, manifest, batches)
+
+
+def _ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Trial:
+    import pyarrow as pa
+
+    from udo_interface.lane import exchange
+    from udo_interface.opening import KeyedCall, Request, conversation
+    from udo_protocol.formats.schema import GROUP_COLUMN
+
+    def conversations() -> Iterator[tuple[Request, Sequence[pa.RecordBatch]]]:
+        if not manifest.key:
+            yield Request(manifest.name), batches
+            return
+        # All events are one micro-batch of one session; another one without events lets the timers fire that are due by then.
+        call = KeyedCall(_SESSION, _SESSION, groups=(0,), started_ms=round(time.time() * 1000))
+        grouped = [b.append_column(group, pa.array([0] * b.num_rows, group.type)) for b in batches]
+        for epoch, events in enumerate((grouped, [])):
+            yield Request(manifest.name, _SESSION, attempt=1, epoch=epoch, keyed=call), events
+
+    group = pa.field(GROUP_COLUMN, pa.int32())
+    sent, expected = manifest.input_schema, manifest.output_schema
+    sent = sent.append(group) if manifest.key else sent
+    answers: list[pa.RecordBatch] = []
+    started = time.perf_counter()
+    for request, events in conversations():
+        with conversation(node, request, sent, expected) as (sender, collector, place):
+            answers += [a for _, a in exchange(sender, collector, ((b, None) for b in events), place.window_frames)]
+    return Trial(pa.Table.from_batches(answers, expected), (time.perf_counter() - started) * 1000)
+
+
+def _show_log(node: str, name: str) -> None:
+    with contextlib.suppress(UdoError):
+        for line in connect_node(node).logs(name, tail_lines=_LOG_LINES):
+            click.echo(line.text, err=True)
+
+
+def _forget(name: str) -> None:
+    """Give back what the daemon has pulled for this run; layers of images that it had before stay."""
+    import docker
+    import requests
+    from docker.errors import DockerException
+
+    with contextlib.suppress(DockerException, requests.exceptions.RequestException), contextlib.closing(docker.from_env()) as client:
+        client.images.remove(name)
