@@ -162,7 +162,8 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
     if rewinding.possible(state, prefix, digest):
         return "kept"
     if why := rewinding.gone(state, prefix):
-        raise Conflict(f"{manifest.reference} cannot read the present state (version {load.serving}), and it is too late to roll back: {why}")
+        there = f"the present state (version {load.serving})"
+        raise Conflict(f"{manifest.reference} cannot read {there}, and it is too late to roll back: {why}")
     return "owner"
 
 
