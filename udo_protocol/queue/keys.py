@@ -52,7 +52,8 @@
 | `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
 | `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |
 
-Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost). Node-wide on the queue
+Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost), `udo:format` (the format of its
+keys; absent = 1) and, while an older format is brought into this one, `udo:migrated` (set: keys that are done). Node-wide on the queue
 server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
 `udo:warm:{inst}` (list: hands a warm instance its assignment).
 """
@@ -61,6 +62,8 @@ from __future__ import annotations
 
 HEARTBEAT = "udo:heartbeat"
 INCARNATION = "udo:incarnation"
+FORMAT = "udo:format"
+MIGRATED = "udo:migrated"
 
 
 def prefix(deployment: str, slot: int) -> str:
