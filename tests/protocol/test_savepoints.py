@@ -96,7 +96,7 @@ def test_any_order_of_changes_savepoints_and_rollbacks_keeps_what_is_named_and_n
             state.call(*rewinding.rewind(P))
             owner.groups, owner.places = kept.pop(rewinding.SAVEPOINT)
             for other in kept:
-                assert "went back to an older state" in savepoints.gone(state, P, other)
+                assert "rolled back to an older state" in savepoints.gone(state, P, other)
             kept.clear()
         assert found(state) == owner.groups
         for name, (groups, _) in kept.items():

@@ -1,9 +1,9 @@
-"""What is stored of a keyed slot's groups, and the one way to read it.
+"""How a keyed slot's groups are stored on the state server, and the only way to read them.
 
-The values of a group are a **piece** on the state server: a base (`g:{piece}`), which is never changed, and the changes since
-(`d:{piece}`), which are only appended to. The **manifest** of a session (`m:{session}`) names for each group its piece and how much of
-it counts. So who has read a manifest reads what one checkpoint left, however much later it reads the pieces, as long as they are there:
-a savepoint (savepoints.py) keeps them, and who reads without one looks at the manifest again for a piece that has been replaced.
+The values of a group are a **piece**: a base (`g:{piece}`), which never changes, and the changes since (`d:{piece}`), which are only
+appended to. The **manifest** of a session (`m:{session}`) names for each group its piece and how many of the changes count. So a manifest
+describes what one checkpoint left, and its pieces may be read later, as long as they exist: a savepoint (savepoints.py) keeps them, and
+a reader without a savepoint reads the manifest again when a piece has been replaced.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.state import savepoints, untrusted
 
-# Read in one step: the owner writes meanwhile, and is not to wait.
+# Read in one step: the owner writes at the same time and must not wait long.
 _READ_BYTES = 1 << 20
-# A group is replaced at most once in a checkpoint, so after so many looks it is no checkpoint that does it.
+# A checkpoint replaces a group at most once, so a piece that is missing so many times was not replaced by checkpoints.
 _LOOKS = 100
 
 
 class PiecePlace(NamedTuple):
-    """Where a group's values lie: `changes` entries behind the base count, and how long both are. A group not yet stored has no piece."""
+    """Where a group's values are: the piece, how many of its changes count, and the sizes. A group that was never stored has no piece."""
 
     piece: str = ""
     changes: int = 0
@@ -47,7 +47,7 @@ class StoredGroup:
 
 
 def entry(place: PiecePlace, meta: bytes) -> bytes:
-    """What the manifest holds of a group."""
+    """A group's entry in the manifest."""
     return f"{place.piece} {place.changes} {place.base_bytes} {place.change_bytes} ".encode() + meta
 
 
@@ -62,7 +62,7 @@ def parsed(data: bytes, key: str) -> tuple[PiecePlace, bytes]:
 def writing(
     prefix: str, session: str, number: int, meta: bytes, place: PiecePlace, base: bytes | None, changes: Sequence[bytes]
 ) -> list[list[Arg]]:
-    """The commands that store a group: a new piece where there is a `base`, else changes behind the one it has."""
+    """The commands that store a group: with a `base` a new piece, else changes appended to its present piece."""
     commands: list[list[Arg]] = []
     if base is not None:
         commands += [_replaced(prefix, session, [number]), ["SET", f"{prefix}g:{place.piece}", base]]
@@ -72,12 +72,12 @@ def writing(
 
 
 def removing(prefix: str, session: str, numbers: Collection[int]) -> list[list[Arg]]:
-    """The commands after which these groups are not there."""
+    """The commands that remove these groups."""
     return [_replaced(prefix, session, sorted(numbers)), ["HDEL", f"{prefix}m:{session}", *sorted(numbers)]] if numbers else []
 
 
 def _replaced(prefix: str, session: str, numbers: Sequence[int]) -> list[Arg]:
-    """The pieces go, unless a savepoint names them."""
+    """The command that removes the groups' present pieces, except those that a savepoint names."""
     return ["FCALL", "udo_replaced", 1, prefix, session, savepoints.MOST_BYTES, *numbers]
 
 
@@ -140,7 +140,7 @@ def _parts(found: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[dict[int, 
 
 
 def _pieces(state: Connection, prefix: str, part: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[tuple[int, StoredGroup | None]]:
-    """None: the piece is not what the manifest said any more."""
+    """The groups as the manifest describes them; None if a piece has been replaced since."""
     commands: list[list[Arg]] = []
     for place, _ in part.values():
         first, last = (0, place.changes - 1) if place.changes else (1, 0)  # of none, none

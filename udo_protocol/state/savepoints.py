@@ -1,8 +1,9 @@
 """Savepoints: the state as one checkpoint left it, kept while others follow.
 
-A savepoint is a pinned manifest (pieces.py): a copy of what says which pieces make up the state, not of the pieces. These are removed
-when neither the state nor a savepoint names them any more. A savepoint has a lease. What all of a slot hold beside the state is bounded
-by MOST_BYTES: the oldest is given up, and whoever needs it is told so. For a rollback it holds the dead letters, too, which are copied.
+A savepoint is a pinned manifest (pieces.py): a copy of the manifests, which say which pieces make up the state, not of the pieces. A
+piece is removed when neither the state nor a savepoint names it. A savepoint has a lease. What all savepoints of a slot hold beside the
+state is bounded by MOST_BYTES: beyond it the oldest is given up, and its reader gets an error that says so. A savepoint for a rollback
+also contains a copy of the dead letters.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from udo_protocol.errors import Conflict, ServerLost
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
-# Of pieces that only savepoints need. One holds at most the state as it was and the changes since its bases, about as much again: enough
-# for the largest state measured, 1 GB.
+# Of pieces that only savepoints name. One savepoint holds at most the state as it was and the changes since its bases, about as much
+# again: this is enough for the largest state measured, 1 GB.
 MOST_BYTES = 2 << 30
-# Who reads one renews it with each part; a reader that is gone costs no more than this.
+# A reader renews it as it reads; after a reader's death the pieces are held for so long at most.
 LEASE_MS = 60_000
 # Instead of the time at which it was made.
 _GIVEN_UP, _REWOUND = -1, -2
 
 
 def at(prefix: str, name: str) -> str:
-    """What its keys begin with; those of the state itself without a name."""
+    """The prefix of a savepoint's keys; without a name, that of the state itself."""
     return f"{prefix}savepoint:{name}:" if name else prefix
 
 
 def make(state: Connection, prefix: str, name: str, lease_ms: int = LEASE_MS, info: str = "", *, letters: bool = False) -> None:
-    """Pin the state as it is durable now, in place of what had that name."""
+    """Pin the state as it is durable now. Replaces a savepoint of that name."""
     with untrusted.reading(f"{prefix}sessions", "sessions by name"):
         state.call("FCALL", "udo_savepoint", 1, prefix, name, lease_ms, info, int(letters))
 
@@ -42,7 +43,7 @@ def hold(state: Connection, prefix: str, name: str) -> None:
 
 
 def holding(state: Connection, prefix: str, name: str) -> Callable[[], None]:
-    """To be called often, and renews it as often as that is needed."""
+    """A function to be called often, which renews the lease when that is due."""
     due = 0.0
 
     def keep() -> None:
@@ -55,13 +56,13 @@ def holding(state: Connection, prefix: str, name: str) -> Callable[[], None]:
 
 
 def drop(state: Connection, prefix: str, name: str) -> None:
-    """It is not needed any more."""
+    """Remove it."""
     state.call("FCALL", "udo_drop_savepoint", 1, prefix, name)
 
 
 @contextmanager
 def made(state: Connection, prefix: str, name: str) -> Iterator[None]:
-    """One that lasts as long as it is read."""
+    """A savepoint that exists while the block runs."""
     make(state, prefix, name)
     try:
         yield
@@ -81,5 +82,5 @@ def gone(state: Connection, prefix: str, name: str) -> str:
     what = f"savepoint {name} of {prefix} was given up: "
     return {
         _GIVEN_UP: f"{what}the savepoints of this slot held more than {MOST_BYTES >> 20} MiB beside the state, and it was the oldest",
-        _REWOUND: f"{what}the owner went back to an older state",
+        _REWOUND: f"{what}the owner rolled back to an older state",
     }.get(made_ms, "")
