@@ -32,7 +32,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
-# Two parts of the suite run at once; the short ones begin and end it. Other interpreters only where all parts are required.
+# Two parts of the suite run at once; the short ones begin and end it. Other interpreters and the oldest Spark only where all parts are required.
 test: setup
 	$(MAKE) -j2 -k lint others journeys nodes spark $(if $(filter all,$(UDO_REQUIRE)),interpreters)
 
@@ -57,9 +57,11 @@ nodes: TESTS := tests/node_manager
 spark: TESTS := tests/udo_interface
 others: TESTS := $(foreach d,attacks cli node_manager udo_interface,--ignore=tests/$(d)) tests
 
-# The parts that differ between interpreters, on every other one present; the rest by resolution (tests/packaging).
+# What differs between interpreters, on every other one present, and calls of each kind on the oldest Spark; the rest by resolution
+# (tests/packaging).
 interpreters: setup
-	$(BIN)/python tests/packaging/interpreters.py
+	$(BIN)/python -m tests.packaging.interpreters
+	$(BIN)/python -m tests.packaging.spark40
 
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.rules import InvalidRun
 from udo_cli import local
@@ -48,6 +50,18 @@ def wait_until(met: Callable[[], bool], timeout_s: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise InvalidRun(f"waited {timeout_s:g} s for {what}")
         time.sleep(_LOOK_S)
+
+
+def import_ms(node: NodeClient, deployment: str) -> float:
+    """How long the import of the operator's code took in the instance that serves."""
+    with urllib.request.urlopen(node.status().metrics_address, timeout=30) as page:
+        families = text_string_to_metric_families(page.read().decode())
+    return next(
+        s.value * 1000
+        for f in families
+        for s in f.samples
+        if f.name == "udo_load_seconds" and (s.labels["deployment"], s.labels["part"]) == (deployment, "import")
+    )
 
 
 def _silent(_: str) -> None:

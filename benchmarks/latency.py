@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,13 +42,14 @@ def through_udo(p: Platform, arrivals: Arrivals) -> Iterator[Client]:
 
 
 @contextmanager
-def through_bare_redis(p: Platform, arrivals: Arrivals) -> Iterator[Client]:
+def _bare(codec: str, p: Platform, arrivals: Arrivals) -> Iterator[Client]:
     """The floor, on a server of its own."""
-    with TemporaryDirectory(prefix="udo-bare-") as directory, bare_client(Path(directory), arrivals.add) as client:
+    with TemporaryDirectory(prefix="udo-bare-") as directory, bare_client(Path(directory), codec, arrivals.add) as client:
         yield client
 
 
-CONTENDERS = {"rates": through_udo, "bare_redis": through_bare_redis}
+CONTENDERS = {"rates": through_udo, "bare_redis": partial(_bare, "own"), "bare_redis_py": partial(_bare, "redis-py")}
+TEXTS = {"rates": "UDO", "bare_redis": "two bare lists", "bare_redis_py": "two bare lists, redis-py with hiredis"}
 
 
 def measure(p: Platform, contender: str, rate: int, seconds: float) -> dict[str, float]:
@@ -94,7 +96,7 @@ def sections(record: dict[str, Any]) -> list[Section]:
     header = ("through", "events/s", "achieved", "mean ms", "p50", "p99", "p99.9", "max", "a frame")
     rows = [
         [text, *(f"{r[k]:,.0f}" if k in ("offered", "achieved") else f"{r[k]:.2f}" for k in keys)]
-        for name, text in (("rates", "UDO"), ("bare_redis", "two bare lists"))
+        for name, text in TEXTS.items()
         for r in record.get(name, {}).values()
     ]
     remark = (

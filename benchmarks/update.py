@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from benchmarks.bringup import Platform, platform, say, wait_until
+from benchmarks.bringup import Platform, import_ms, platform, say, wait_until
 from benchmarks.keyed_load import KeyedLoad
 from benchmarks.openloop import Arrivals, Sent, send
 from benchmarks.quantiles import percentile
@@ -44,14 +44,15 @@ OPTIONS = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Update:
-    """One update to `version`: when it was asked for, and when its events came (perf_counter)."""
+    """One update to `version`: when it was asked for, when its events came (perf_counter), and how long its code took to import."""
 
     version: str
     asked: float
     ready: float
     done: float
+    import_ms: float = 0.0
 
 
 def one(p: Platform, version: str, name: str = OPERATOR) -> Update:
@@ -73,6 +74,8 @@ def updates(p: Platform, count: int, made: list[Update], name: str = OPERATOR) -
         served |= {q.pid for q in p.processes()["instance"]}
         wait_until(partial(warm_waits, p, served), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
         time.sleep(SETTLE_S)
+        if made:
+            made[-1].import_ms = import_ms(p.node(), name)
         made.append(one(p, VERSIONS[(i + 1) % 2], name))
         if (i + 1) % 20 == 0:
             say(f"{i + 1} of {count} updates")
@@ -105,6 +108,7 @@ def switches(
         raise InvalidRun(f"the answers change their version {len(changes)} times, expected {len(made)}, once per update")
     names = ("request_to_answer_ms", "gap_ms", "gap_within_epoch_ms", "preparation_ms", "pause_ms", "epoch_end_pause_ms")
     found: dict[str, list[float]] = {name: [] for name in names}
+    found["import_ms"] = [u.import_ms for u in made[:-1]]  # read once an update has settled
     beside = np.ones(len(ends), bool)
     for update, i in zip(made, changes, strict=True):
         if versions[i + 1] != int(update.version):
@@ -242,6 +246,7 @@ def sections(record: dict[str, Any]) -> list[Section]:
     """For people."""
     names = {
         "preparation_ms": "request to ready (standby loaded)",
+        "import_ms": "of this, the import of the operator's code",
         "request_to_answer_ms": "request to first answer of the new version",
         "gap_ms": "gap at the switch: last old to first new answer",
         "gap_within_epoch_ms": "the same, of the switches that did not fall on an epoch's end",

@@ -58,16 +58,24 @@ def run(
     scale: float = 1.0,
     until_mismatch: bool = False,
     deadline_s: float = float("inf"),
+    shown: Callable[[int, Counter[str]], bool] = lambda seeds, faults: True,
     done: Callable[[int], None] = lambda seed: None,
 ) -> Outcome:
     """All seeds, in order but several at once, in turn on deployments of these kinds; `done` is told each one that came through.
 
-    until_mismatch: stop at the first, as a broken build is only to be caught. deadline_s: start no seed after that long.
+    until_mismatch: stop at the first, as a broken build is only to be caught. deadline_s: start no seed after that long, once
+    the number of seeds that ended and their faults satisfy `shown`: on a busy machine that takes longer.
     scale: of stops, and of the times in which the node gives up what hangs.
     """
     outcome, wanted = Outcome(), list(seeds)
     started = time.monotonic()
-    while wanted and not (until_mismatch and outcome.reports) and time.monotonic() - started < deadline_s:
+
+    def enough(faults: Counter[str]) -> bool:
+        if until_mismatch and outcome.reports:
+            return True
+        return time.monotonic() - started > deadline_s and shown(outcome.seeds, faults)
+
+    while wanted and not enough(outcome.faults):
         part, wanted = wanted[:SEEDS_PER_NODE], wanted[SEEDS_PER_NODE:]
         with chaos_node(*kinds, broken=broken, scale=scale) as (node, names):
             faults = Faults(node, weights)
@@ -79,7 +87,7 @@ def run(
                     faults,
                     outcome,
                     lambda: until_mismatch and bool(outcome.reports),
-                    started + deadline_s,
+                    lambda now=faults: enough(outcome.faults + Counter(now.counts)),
                     done,
                 )
             finally:
@@ -96,12 +104,12 @@ def _some(
     deployed: Mapping[str, Kind],
     faults: Faults,
     outcome: Outcome,
+    given_up: Callable[[], bool],
     enough: Callable[[], bool],
-    deadline: float,
     done: Callable[[int], None],
 ) -> None:
     def one(seed: int) -> tuple[int, Query | None, str, float]:
-        if enough() or time.monotonic() > deadline:
+        if enough():
             return seed, None, "", 0.0
         name = list(deployed)[seed % len(deployed)]
         query = Query(
@@ -111,7 +119,7 @@ def _some(
             seed,
             lambda who, rng: faults.draw(name, who, rng),
             stood_still_s=lambda: faults.stops.stood_still_s,
-            enough=enough,
+            enough=given_up,
         )
         started = time.monotonic()
         try:

@@ -1,9 +1,9 @@
-"""The floor of `latency`: the same events through two bare Redis lists and an echoing process.
+"""The floor of `latency`: the same events through two bare Redis lists and an echoing process, by the own RESP codec or by redis-py.
 
 As the engine-free client it sends what gathered while the last batch was under way. There is no log, numbering, fence, lease,
 window, error or schema handling: what is left is the interpreters, Arrow, the server and the waking of processes.
 
-`python -m benchmarks.contenders.bare SOCKET` echoes until it is terminated.
+`python -m benchmarks.contenders.bare SOCKET CODEC` echoes until it is terminated.
 """
 
 from __future__ import annotations
@@ -14,25 +14,86 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
+from redis.connection import UnixDomainSocketConnection
 
 from benchmarks.bringup import server
+from benchmarks.rules import InvalidRun
 from node_manager.servers.binaries import find_server
 from udo_protocol.queue.connection import Connection
 
 SCHEMA = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("amount", pa.float64()), ("at", pa.int64())])
-_WAIT_S = "60"
+_IDLE_S = 3600.0
 # The reply to RPUSH comes at once, the one to BLPOP with the answer.
 _PUSHED_BYTES = 8
+
+
+class Lists(Protocol):
+    """Both lists over one connection."""
+
+    def exchange(self, push: str, data: Any, pop: str) -> Any:
+        """Push to one list, wait for the next of the other."""
+
+    def pop(self, key: str) -> Any:
+        """Wait for the next."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class OwnCodec:
+    """As on the event path: nothing is joined, and the thread wakes once."""
+
+    def __init__(self, socket: str) -> None:
+        self._conn = Connection(socket)
+        self._conn.default_timeout_s = _IDLE_S
+        self.close = self._conn.close
+
+    def exchange(self, push: str, data: Any, pop: str) -> Any:
+        """See Lists."""
+        self._conn.send([("RPUSH", push, data), ("BLPOP", pop, "0")])
+        self._conn.sleep_through(_PUSHED_BYTES)
+        self._conn.receive()
+        return self._conn.receive()[1]
+
+    def pop(self, key: str) -> Any:
+        """See Lists."""
+        self._conn.send([("BLPOP", key, "0")])
+        return self._conn.receive()[1]
+
+
+class RedisPy:
+    """redis-py's connection, parsed by hiredis: its fastest way."""
+
+    def __init__(self, socket: str) -> None:
+        self._conn = UnixDomainSocketConnection(path=socket, socket_timeout=_IDLE_S)
+        self._conn.connect()
+        if "iredis" not in type(self._conn._parser).__name__:
+            raise InvalidRun("redis-py does not use hiredis here")
+        self.close = self._conn.disconnect
+
+    def exchange(self, push: str, data: Any, pop: str) -> Any:
+        """See Lists."""
+        self._conn.send_packed_command(self._conn.pack_commands([("RPUSH", push, memoryview(data)), ("BLPOP", pop, "0")]))
+        self._conn.read_response()
+        return self._conn.read_response()[1]
+
+    def pop(self, key: str) -> Any:
+        """See Lists."""
+        self._conn.send_command("BLPOP", key, "0")
+        return self._conn.read_response()[1]
+
+
+CODECS: dict[str, Callable[[str], Lists]] = {"own": OwnCodec, "redis-py": RedisPy}
 
 
 class BareClient:
     """`send` from one thread; the listener is called in the thread of this client."""
 
-    def __init__(self, socket: str, listener: Callable[[pa.RecordBatch], None]) -> None:
-        self._conn, self._listener = Connection(socket), listener
+    def __init__(self, lists: Lists, listener: Callable[[pa.RecordBatch], None]) -> None:
+        self._lists, self._listener = lists, listener
         self._buffer: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()
         self._filled = threading.Condition(self._lock)
@@ -61,7 +122,7 @@ class BareClient:
             self._closed = True
             self._filled.notify()
         self._thread.join(5)
-        self._conn.close()
+        self._lists.close()
 
     def _work(self) -> None:
         while True:
@@ -74,36 +135,30 @@ class BareClient:
                     self._filled.wait()
                 events, self._buffer = list(self._buffer), deque()
             batch = pa.RecordBatch.from_pylist(events, schema=SCHEMA)
-            self._conn.send([("RPUSH", "in", batch.serialize()), ("BLPOP", "out", _WAIT_S)])
-            self._conn.sleep_through(_PUSHED_BYTES)
-            self._conn.receive()
-            self._listener(pa.ipc.read_record_batch(pa.py_buffer(self._conn.receive()[1]), SCHEMA))
+            answer = self._lists.exchange("in", batch.serialize(), "out")
+            self._listener(pa.ipc.read_record_batch(pa.py_buffer(answer), SCHEMA))
 
 
 @contextmanager
-def bare_client(directory: Path, listener: Callable[[pa.RecordBatch], None]) -> Iterator[BareClient]:
+def bare_client(directory: Path, codec: str, listener: Callable[[pa.RecordBatch], None]) -> Iterator[BareClient]:
     """A client of an echo over a server of its own."""
     socket = directory / "bare.sock"
     redis = [find_server(None)[0].path, "--port", "0", "--unixsocket", str(socket), "--dir", str(directory), "--save", ""]
-    with server(redis, socket), server([sys.executable, "-m", "benchmarks.contenders.bare", str(socket)], socket):
-        client = BareClient(str(socket), listener)
+    with server(redis, socket), server([sys.executable, "-m", "benchmarks.contenders.bare", str(socket), codec], socket):
+        client = BareClient(CODECS[codec](str(socket)), listener)
         try:
             yield client
         finally:
             client.close()
 
 
-def echo(socket: str) -> None:
+def echo(lists: Lists) -> None:
     """Answer every batch with itself."""
-    conn = Connection(socket)
-    conn.send([("BLPOP", "in", "0")])
-    conn.default_timeout_s = 3600.0
+    data = lists.pop("in")
     while True:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(conn.receive()[1]), SCHEMA)
-        conn.send([("RPUSH", "out", batch.serialize()), ("BLPOP", "in", "0")])
-        conn.sleep_through(_PUSHED_BYTES)
-        conn.receive()
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)
+        data = lists.exchange("out", batch.serialize(), "in")
 
 
 if __name__ == "__main__":
-    echo(sys.argv[1])
+    echo(CODECS[sys.argv[2]](sys.argv[1]))

@@ -71,7 +71,7 @@ def _following(manager: Manager, deployment: NodeDeployment, stop: Event) -> Ite
     while not stop.is_set():
         for slot in [s for s in deployment.own if s.number not in followed]:
             followed.add(slot.number)
-            supervised.once("logs", partial(_follow, manager, slot, told, stop, shown=first), f"{slot.deployment}:{slot.number}")
+            supervised.keep("logs", partial(_follow, manager, slot, told, stop, shown=first), stop, f"{slot.deployment}:{slot.number}")
         first = False
         with contextlib.suppress(Empty):
             yield told.get(timeout=_NEXT_S)

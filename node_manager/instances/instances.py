@@ -35,6 +35,8 @@ from udo_protocol.queue import access, keys
 from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL, POLICIES
 
 _log = structlog.get_logger()
+# An instance reports how long each took.
+LOAD_PARTS = ("import", "open")
 # Logs of instances that are gone, kept per slot.
 _KEPT_LOGS = 5
 # A warm instance has loaded no operator yet: the bound only guards against a broken runtime. Its open files are bounded by the
@@ -259,8 +261,9 @@ class Instances:
             key = keys.warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 
-    def ready(self, instance: Instance) -> None:
-        """The instance has reported, and has therefore read its password."""
+    def ready(self, instance: Instance, report: Mapping[str, Any]) -> None:
+        """The instance has reported, and has therefore read its password. Of the report, how long its operator took to load is kept."""
+        instance.record["load_ms"] = {part: ms for part in LOAD_PARTS if isinstance(ms := report.get(f"{part}_ms"), int | float)}
         remove_password(instance.directory / _PASSWORD)
 
     def move(self, instance: Instance, state: str) -> None:

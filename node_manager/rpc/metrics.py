@@ -46,6 +46,7 @@ class _Slots(Collector):
         rate = GaugeMetricFamily("udo_events_per_second", "Events taken per second, over the last few seconds.", labels=labels)
         latency = GaugeMetricFamily("udo_frame_milliseconds", "Time of a frame inside the operator's code.", labels=[*labels, "quantile"])
         version = InfoMetricFamily("udo_operator", "What answers.", labels=labels)
+        load = GaugeMetricFamily("udo_load_seconds", "Time the owner's operator took to import and to open.", labels=[*labels, "part"])
         background = CounterMetricFamily("udo_background_errors", "Unexpected errors of background threads.", labels=["thread"])
         for kind, count in supervised.errors().items():
             background.add_metric([kind], count)
@@ -62,13 +63,15 @@ class _Slots(Collector):
                 rate.add_metric(at, view.events_per_s)
                 for quantile, value in (("0.5", stats.p50_ms), ("0.99", stats.p99_ms)):
                     latency.add_metric([*at, quantile], value)
+                for part, ms in (view.owner.record.get("load_ms", {}) if view.owner else {}).items():
+                    load.add_metric([*at, part], ms / 1000)
                 if view.wanted:
                     image = view.wanted.image
                     info = {"operator": image.manifest.name, "version": image.manifest.version, "digest": image.digest, "state": view.state}
                     version.add_metric(at, info)
         yield from counters.values()
         yield from gauges.values()
-        yield from (rate, latency, version)
+        yield from (rate, latency, load, version)
 
 
 def serve(manager: Manager, host: str, port: int) -> str:

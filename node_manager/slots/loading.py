@@ -126,7 +126,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
             dead = instance.exited.is_set()
             report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
             if report is not None:
-                node.instances.ready(instance)
+                node.instances.ready(instance, report)
                 if not report.get("ok"):
                     error = report.get("error")
                     raise _load_error(manifest.reference, error if isinstance(error, dict) else {})

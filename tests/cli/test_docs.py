@@ -27,7 +27,7 @@ def snippets(text: str, language: str) -> list[str]:
 def test_the_operators_in_the_guide_answer_under_the_manifest_in_the_guide(udo: Shell, tmp_path: Path, number: int) -> None:
     code = snippets(OPERATORS, "python")[number]
     attribute = re.findall(r"^(?:def|class) (\w+)", code, re.MULTILINE)[0]
-    (manifest,) = snippets(OPERATORS, "toml")
+    manifest = snippets(OPERATORS, "toml")[0]
     manifest = re.sub(r"requirements = .*", "requirements = []", manifest).replace(":flag", f":{attribute}")
     (tmp_path / "operator.toml").write_text(manifest)
     (tmp_path / "fraud_filter.py").write_text(code)

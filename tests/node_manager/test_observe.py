@@ -37,11 +37,24 @@ def run(batch):
 """
 
 
+SLOW_TO_LOAD = """
+import time
+from udo_runtime import Operator
+class Slow(Operator):
+    def open(self, ctx):
+        time.sleep(0.3)
+    def process(self, event, ctx):
+        yield {"b": event["a"]}
+time.sleep(0.1)
+run = Slow()
+"""
+
+
 def _metrics(daemon: Daemon, deployment: str = "d") -> dict[str, float]:
     with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=10) as reply:
         text = reply.read().decode()
     return {
-        s.name + "".join(f",{v}" for k, v in sorted(s.labels.items()) if k == "quantile"): s.value
+        s.name + "".join(f",{v}" for k, v in sorted(s.labels.items()) if k in ("quantile", "part")): s.value
         for family in text_string_to_metric_families(text)
         for s in family.samples
         if s.labels.get("deployment") == deployment
@@ -122,6 +135,13 @@ def test_each_metric_has_the_value_of_what_it_is_named_after(daemon: Daemon, lan
     assert seen["udo_resident_bytes"] > 10 << 20
     assert seen["udo_frame_milliseconds,0.5"] == stats.p50_ms <= stats.p99_ms == seen["udo_frame_milliseconds,0.99"]
     assert seen["udo_queue_depth_frames"] == seen["udo_retained_bytes"] == 0
+
+
+def test_the_time_that_an_operator_takes_to_import_and_to_open_is_told_apart(daemon: Daemon) -> None:
+    daemon.deploy(SLOW_TO_LOAD)
+    seen = _metrics(daemon)
+    assert seen["udo_load_seconds,import"] >= 0.1
+    assert seen["udo_load_seconds,open"] >= 0.3
 
 
 def test_logs_follow_an_operator_over_an_update_and_show_former_instances(daemon: Daemon, lane: Open) -> None:

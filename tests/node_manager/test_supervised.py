@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from node_manager import proc
+from node_manager.admin import logs
 from node_manager.drivers.base import Exit, Spec
 from node_manager.drivers.process import ProcessDriver
 from node_manager.instances.instances import Instances
@@ -23,6 +24,8 @@ from node_manager.servers.embedded import Servers
 from node_manager.slots.slot import Slot
 from node_manager.slots.worker import SlotWorker
 from node_manager.trials.keyed_canaries import KeyedCanary
+from node_manager.trials.mirrors import MirrorFindings
+from node_manager.trials.together import together
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, add, put_image
 from udo_protocol import supervised
@@ -180,6 +183,40 @@ def test_a_keyed_canary_goes_on_when_it_raises(counted: Counted, monkeypatch: py
     finally:
         canary.end()
     assert counted("canary") == 1
+
+
+def test_what_one_slots_comparison_raises_ends_the_diff_with_it() -> None:
+    stop = threading.Event()
+
+    def goes_on() -> Iterator[MirrorFindings]:
+        while not stop.wait(0.01):
+            yield MirrorFindings({"events": 5}, [])
+
+    def raises() -> Iterator[MirrorFindings]:
+        yield MirrorFindings({"events": 1}, [])
+        raise Unexpected("a comparison")
+
+    with pytest.raises(Unexpected):
+        list(together([goes_on(), raises()], stop))
+    assert stop.is_set()
+
+
+def test_a_slots_log_is_followed_on_when_following_it_raises(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Log:
+        def logs(self, handle: Any, *, tail_lines: int, follow: bool, stop: threading.Event) -> Iterator[str]:
+            yield "said"
+            stop.wait()
+
+    once, stop = Once(monkeypatch, Log, "logs"), threading.Event()
+    owner = SimpleNamespace(name="i1", handle=object(), directory=tmp_path, record={"version": "1"})
+    slot = SimpleNamespace(deployment="d", number=0, view=lambda: SimpleNamespace(owner=owner))
+    deployment: Any = SimpleNamespace(own=[slot], slots=[])
+    manager: Any = SimpleNamespace(driver=Log(), settings=SimpleNamespace(logs=tmp_path))
+    try:
+        assert next(logs.read(manager, deployment, tail_lines=0, follow=True, stop=stop)).text == "said"
+    finally:
+        stop.set()
+    assert once.raised and counted("logs") == 1
 
 
 def test_an_instance_whose_watching_raises_is_still_reported_when_it_ends(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from udo_runtime.child.process import Launch
+from udo_runtime.child.process import Launch, Process
 from udo_runtime.child.processor import ChildProcessor
 from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.keyed import KeyedConfig
@@ -18,6 +18,7 @@ from udo_runtime.sdk.api import Context
 from udo_runtime.state.session import Session
 
 from tests.operators import child
+from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
@@ -88,6 +89,24 @@ def test_a_process_that_dies_exits_or_lies_costs_its_frame_only(made: Make, valu
     if value == child.EXITS:
         assert "so long" in e.value.traceback  # its last lines
     assert answers(p, 1) == [2]
+
+
+def test_output_is_read_on_after_reading_it_raised(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    listen, raised = Process._listen, supervised.errors().get("operator-output", 0)
+    failures = [RuntimeError("unexpected")]
+
+    def once_raising(process: Process) -> None:
+        if failures:
+            raise failures.pop()
+        listen(process)
+
+    monkeypatch.setattr(Process, "_listen", once_raising)
+    p = made()
+    p.open()
+    with pytest.raises(ProcessingError) as e:
+        answers(p, child.EXITS)
+    assert "so long" in e.value.traceback
+    assert supervised.errors()["operator-output"] == raised + 1
 
 
 def test_a_process_that_hangs_is_ended_within_the_answer_timeout(made: Make) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -52,26 +53,30 @@ def main() -> int:
         return 1
     for version, path in sorted(found.items()):
         with tempfile.TemporaryDirectory(prefix="udo-interpreter-") as made:
-            status = run(version, path, Path(made))
+            status = run(f"Python {version}", path, Path(made), TESTS)
         if status:
             return status
     return 0
 
 
-def run(version: str, path: str, scratch: Path) -> int:
-    """The tests with one interpreter, in an environment under `scratch`: the status of what failed, else 0."""
+def run(what: str, path: str, scratch: Path, tests: Sequence[str], *, pyspark: str = "") -> int:
+    """The tests with one interpreter, in an environment under `scratch`, with this requirement of PySpark or without PySpark.
+
+    Returns the status of the command that failed, else 0.
+    """
     python, left_out = str(scratch / "venv" / "bin" / "python"), scratch / "left_out.txt"
-    left_out.write_text("pyspark\n", "utf-8")  # no test here needs it, and each interpreter would build it from source
+    left_out.write_text("pyspark\n", "utf-8")  # it is built from source, so only where a test needs it
     install = [UV, "pip", "install", "--quiet", "--python", python]
     for command in (
         [UV, "venv", "--quiet", "--python", path, str(scratch / "venv")],
         [*install, "--require-hashes", "-r", "requirements.lock", "--excludes", str(left_out)],
+        *([[*install, pyspark]] if pyspark else []),
         [*install, "--no-deps", "--no-build-isolation", "-e", "."],
-        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
     ):
         status = subprocess.run(command, cwd=ROOT, env={**os.environ, "UDO_MODEL_EXAMPLES": "50"}, check=False).returncode
         if status:
-            print(f"Python {version}: {' '.join(command[:4])} ... ended with status {status}", file=sys.stderr)
+            print(f"{what}: {' '.join(command[:4])} ... ended with status {status}", file=sys.stderr)
             return status
     return 0
 

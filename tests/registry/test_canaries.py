@@ -197,8 +197,8 @@ def test_a_keyed_canary_is_told_as_one_that_serves_nobody(deployed: tuple[Regist
     with CanaryNode(client, "a") as a:
         a.counted = {**GOOD, "compared": 10.0, "different": 0.0}
         events = list(client.update(keyed, "2", canary=canary(0.3, "different>0")))
-        assert "13 of 128 key groups, tried beside 1 for 0.3 s, rolled back if different>0 or fewer" in events[0]["detail"]
-        assert any(e["phase"] == "sharing" and e["detail"] == "2 has 13 of 128 key groups, tried beside 1" for e in events)
+        assert "13 of 128 key groups, tested beside 1 for 0.3 s, rolled back if different>0 or fewer" in events[0]["detail"]
+        assert any(e["phase"] == "sharing" and e["detail"] == "2 has 13 of 128 key groups, tested beside 1" for e in events)
         passed = next(e for e in events if e["phase"] == "preparing")
         assert passed["detail"].endswith("p99 2.00 ms, 0 of 10 frames compared different")
         assert client.deployment(keyed)["version"] == "2"

@@ -299,7 +299,7 @@ def test_before_a_manifest_is_acknowledged_all_of_it_is_on_the_disk_and_files_go
 
 def test_versions_of_a_registry_from_before_repositories_are_pulled_and_kept(tmp_path: Path) -> None:
     from alembic import command
-    from alembic.config import RegistrySettings as AlembicConfig
+    from alembic.config import Config as AlembicConfig
     from sqlalchemy import create_engine, text
 
     one = image("old", "1")

@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
+from threading import Event
 from typing import Any
 
+from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, WaitTimeout
 from udo_protocol.limits import LOG_END_CHARS, LOG_LINE_BYTES
 
@@ -90,8 +91,8 @@ class Process:
         except OSError as e:
             self._close_listening()
             raise OperatorError(f"the command cannot be started: {e}") from e
-        self._reader = Thread(target=self._listen, name="operator-output", daemon=True)
-        self._reader.start()
+        self._over = Event()
+        self._reader = supervised.keep("operator-output", self._listen, self._over)
 
     def accept(self, deadline: float) -> socket.socket:
         """The connection it makes; OperatorError if it ends, WaitTimeout if it makes none."""
@@ -123,6 +124,7 @@ class Process:
                 os.killpg(self._popen.pid, signal.SIGKILL)
             status = self._popen.wait(_KILL_S)
         self._close_listening()
+        self._over.set()
         self._reader.join(_LAST_WORDS_S)
         if killed:
             return killed
@@ -139,12 +141,12 @@ class Process:
 
     def _listen(self) -> None:
         assert self._popen.stdout is not None
-        with self._popen.stdout as pipe:
-            while line := pipe.readline(LOG_LINE_BYTES):
-                text = line.decode("utf-8", "backslashreplace")
-                self._last.append(text.rstrip("\n"))
-                with suppress(OSError, ValueError):
-                    sys.stderr.write(text if text.endswith("\n") else text + "\n")
+        while line := self._popen.stdout.readline(LOG_LINE_BYTES):
+            text = line.decode("utf-8", "backslashreplace")
+            self._last.append(text.rstrip("\n"))
+            with suppress(OSError, ValueError):
+                sys.stderr.write(text if text.endswith("\n") else text + "\n")
+        self._popen.stdout.close()
 
     def _close_listening(self) -> None:
         self._listening.close()

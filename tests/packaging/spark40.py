@@ -1,0 +1,26 @@
+"""python -m tests.packaging.spark40: calls of each kind on the oldest supported Spark, in an environment of its own."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.packaging.interpreters import run
+
+PYSPARK = "pyspark[sql]==4.0.*"
+CALLS = [
+    "test_batch.py::test_every_event_goes_through_the_operator_once",
+    "test_batch.py::test_timestamps_keep_their_instant_in_any_session_zone",
+    "test_rdd.py",
+    "test_streaming.py::test_a_live_update_during_the_query_loses_and_doubles_nothing",
+    "test_keyed.py::test_counts_go_on_over_epochs_and_over_a_restart_of_the_query",
+    "test_keyed.py::test_a_batch_job_starts_empty_and_drops_its_state",
+]
+
+# This PySpark leaves sockets to the garbage collector; the tests make an error of each such warning.
+WARNINGS = ["-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="udo-spark40-") as made:
+        sys.exit(run(PYSPARK, sys.executable, Path(made), [*WARNINGS, *(f"tests/udo_interface/{c}" for c in CALLS)], pyspark=PYSPARK))
