@@ -89,7 +89,7 @@ def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fol
             base = group.snapshot()
             place, group.former = PiecePlace(next(names), base_bytes=len(base)), False
         else:
-            place = place._replace(changes=place.changes + 1, change_bytes=place.change_bytes + len(delta))
+            place = PiecePlace(place.piece, place.changes + 1, place.base_bytes, place.change_bytes + len(delta))
     group.place = place
     return Piece(session, number, meta, delta, base, place)
 
