@@ -84,10 +84,10 @@ class Platform:
         """The node manager."""
         return connect_node(self.node_socket)
 
-    def push(self, operator: str, version: str, **otherwise: Any) -> None:
-        """Pack and upload a benchmark operator under this version, of which the manifest says `otherwise`."""
+    def push(self, operator: str, version: str, directory: Path | None = None, **otherwise: Any) -> None:
+        """Pack and upload a benchmark operator (or that in `directory`) under this version, of which the manifest says `otherwise`."""
         target = Target.of(None, None)
-        directory = OPERATORS / operator
+        directory = directory or OPERATORS / operator
         manifest = load_manifest(directory, version, target).model_copy(update=otherwise)
         work = self.home.path / "work"
         work.mkdir(exist_ok=True)

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "down": ("down", "Stop what `udo up` started."),
     "init": ("init", "Create an operator from a template."),
     "test": ("test", "Run an operator on sample events, without Spark."),
+    "conformance": ("conformance", "Check that an SDK keeps the operator protocol."),
     "push": ("push", "Check, package and upload an operator version."),
     "deploy": ("deploy", "Make an operator version callable under a name."),
     "update": ("update", "Replace a deployment's version while queries run."),

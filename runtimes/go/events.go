@@ -3,6 +3,7 @@ package operator
 // Events as rows of a record batch, and rows that become one.
 
 import (
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -82,39 +83,49 @@ func (e Event) Time(name string) time.Time {
 	return v
 }
 
-// Value is any column: nil, int64, uint64, float64, bool, string, []byte, time.Time, or an Arrow scalar of what else there is.
-func (e Event) Value(name string) any {
-	c := e.column(name)
-	if c.IsNull(e.row) {
+// Nested is a list, struct or map: the value of that row of an Arrow array. It is valid until the method returns, and may be emitted.
+type Nested struct {
+	Array arrow.Array
+	Row   int
+}
+
+// Value is any column: nil, int64, uint64, float64, bool, string, []byte, time.Time, Nested, or an Arrow scalar of what else there is.
+func (e Event) Value(name string) any { return valueOf(e.column(name), e.row) }
+
+func valueOf(c arrow.Array, row int) any {
+	if c.IsNull(row) {
 		return nil
 	}
 	switch c := c.(type) {
 	case *array.Int64:
-		return c.Value(e.row)
+		return c.Value(row)
 	case *array.Int32:
-		return int64(c.Value(e.row))
+		return int64(c.Value(row))
 	case *array.Int16:
-		return int64(c.Value(e.row))
+		return int64(c.Value(row))
 	case *array.Int8:
-		return int64(c.Value(e.row))
+		return int64(c.Value(row))
 	case *array.Uint64:
-		return c.Value(e.row)
+		return c.Value(row)
 	case *array.Uint32:
-		return int64(c.Value(e.row))
+		return int64(c.Value(row))
 	case *array.Float64:
-		return c.Value(e.row)
+		return c.Value(row)
 	case *array.Float32:
-		return float64(c.Value(e.row))
+		return float64(c.Value(row))
 	case *array.Boolean:
-		return c.Value(e.row)
+		return c.Value(row)
 	case *array.String:
-		return strings.Clone(c.Value(e.row))
+		return strings.Clone(c.Value(row))
 	case *array.Binary:
-		return append([]byte{}, c.Value(e.row)...)
+		return append([]byte{}, c.Value(row)...)
 	case *array.Timestamp:
-		return c.Value(e.row).ToTime(c.DataType().(*arrow.TimestampType).Unit)
+		return c.Value(row).ToTime(c.DataType().(*arrow.TimestampType).Unit)
 	}
-	s, err := scalar.GetScalar(c, e.row)
+	if _, nested := c.DataType().(arrow.NestedType); nested {
+		return Nested{c, row}
+	}
+	s, err := scalar.GetScalar(c, row)
 	if err != nil {
 		panic(err)
 	}
@@ -141,18 +152,19 @@ func names[V any](columns map[string]V) string {
 // builder gathers emitted rows.
 type builder struct {
 	schema *arrow.Schema
+	fields []arrow.Field // those of the schema, which copies them each time
 	rows   *array.RecordBuilder
 }
 
 func builderOf(schema *arrow.Schema) *builder {
-	return &builder{schema, array.NewRecordBuilder(memory.DefaultAllocator, schema)}
+	return &builder{schema, schema.Fields(), array.NewRecordBuilder(memory.DefaultAllocator, schema)}
 }
 
 func (b *builder) append(row Row) {
-	if len(row) != b.schema.NumFields() {
+	if len(row) != len(b.fields) {
 		panic(SchemaError{fmt.Sprintf("expected an event with the columns %s; the operator answered %s", names(columnsOf(b.schema)), names(row))})
 	}
-	for i, f := range b.schema.Fields() {
+	for i, f := range b.fields {
 		value, ok := row[f.Name]
 		if !ok {
 			panic(SchemaError{fmt.Sprintf("the answer lacks the column %q; it has: %s", f.Name, names(row))})
@@ -163,6 +175,49 @@ func (b *builder) append(row Row) {
 	}
 }
 
+// appendNested copies one value of an array, with all that is below it.
+func appendNested(b array.Builder, from arrow.Array, row int) error {
+	if !arrow.TypeEqual(from.DataType(), b.Type()) {
+		return fmt.Errorf("it is %s", from.DataType())
+	}
+	if from.IsNull(row) {
+		b.AppendNull()
+		return nil
+	}
+	switch from := from.(type) {
+	case *array.Map:
+		b := b.(*array.MapBuilder)
+		b.Append(true)
+		first, last := from.ValueOffsets(row)
+		for i := int(first); i < int(last); i++ {
+			if err := errors.Join(appendNested(b.KeyBuilder(), from.Keys(), i), appendNested(b.ItemBuilder(), from.Items(), i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case array.ListLike:
+		b := b.(array.ListLikeBuilder)
+		b.Append(true)
+		first, last := from.ValueOffsets(row)
+		for i := int(first); i < int(last); i++ {
+			if err := appendNested(b.ValueBuilder(), from.ListValues(), i); err != nil {
+				return err
+			}
+		}
+		return nil
+	case *array.Struct:
+		b := b.(*array.StructBuilder)
+		b.Append(true)
+		for i := range from.NumField() {
+			if err := appendNested(b.FieldBuilder(i), from.Field(i), row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return appendValue(b, valueOf(from, row))
+}
+
 func appendValue(b array.Builder, value any) error {
 	switch v := value.(type) {
 	case nil:
@@ -170,6 +225,8 @@ func appendValue(b array.Builder, value any) error {
 		return nil
 	case scalar.Scalar:
 		return scalar.Append(b, v)
+	case Nested:
+		return appendNested(b, v.Array, v.Row)
 	case int:
 		return appendValue(b, int64(v))
 	case Decimal:

@@ -23,6 +23,11 @@ RAISES, EXITS, KILLED, HANGS, CRASHES_ONCE, LIES_ID, LIES_SCHEMA, LIES_BYTES, LI
 STATES = pa.schema([("key", pa.int32()), ("state", pa.binary()), ("expires_us", pa.int64())])
 
 
+def wide(state: dict[str, int]) -> bytes:
+    """A count in four bytes, though fewer would do."""
+    return b"\x81\xa1n\xd2" + state["n"].to_bytes(4, "big")
+
+
 def main() -> None:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(os.environ["UDO_OPERATOR_SOCKET"])
@@ -104,7 +109,8 @@ def main() -> None:
                 counts[key] += 1
                 rows.append(counts[key])
             numbers = [len(keys)] if LIES_KEY in values else list(range(len(keys)))
-            states = [msgpack.packb({"n": counts[n % len(keys)]}) for n in numbers]
+            pack = wide if "WIDE" in os.environ else msgpack.packb
+            states = [pack({"n": counts[n % len(keys)]}) for n in numbers]
             changed = pa.RecordBatch.from_pydict({"key": numbers, "state": states, "expires_us": [None] * len(numbers)}, schema=STATES)
             send(answer, (pb.Part.ROWS, pa.RecordBatch.from_pydict({"b": rows}, schema=outgoing)), (pb.Part.STATES, changed))
 

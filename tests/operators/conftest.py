@@ -21,11 +21,21 @@ _BUILD_S = 280
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the programs forward, fraud, count, sessionise and testop."""
+    """A folder with the programs forward, fraud, count, sessionise, testop and conformance."""
     if (go := shutil.which("go")) is None:
         require("go", "no Go toolchain on PATH")
     target = tmp_path_factory.mktemp("go")
-    command = [go, "build", "-trimpath", "-ldflags=-s -w", "-o", f"{target}/", "./samples/...", "./internal/testop"]
+    command = [
+        go,
+        "build",
+        "-trimpath",
+        "-ldflags=-s -w",
+        "-o",
+        f"{target}/",
+        "./samples/...",
+        "./internal/testop",
+        "./internal/conformance",
+    ]
     done = subprocess.run(command, cwd=GO, env={**os.environ, "CGO_ENABLED": "0"}, capture_output=True, text=True, timeout=_BUILD_S)
     assert done.returncode == 0, done.stderr
     yield target

@@ -171,6 +171,19 @@ def test_keyed_states_go_with_the_events_and_come_back(made: Make) -> None:
         keyed.complete(session, header)
 
 
+def test_a_state_is_stored_and_handed_out_as_its_writer_wrote_it(made: Make) -> None:
+    p = made(KEYED, WIDE="1")
+    p.open()
+    keyed, session = p.keyed(KeyedConfig(("a",))), Session("s")
+    for epoch, want in ((0, 1), (1, 2)):
+        header = Header(label=Label(run=1, epoch=epoch, attempt=1), groups=[0])
+        done = keyed.events(session, header, batch(7), pa.array([0], pa.int32()))
+        assert done is not None and done.answer.column("b").to_pylist() == [want]
+        assert session.groups[0].values[7] == bytes.fromhex(f"81a16ed2{want:08x}")  # not the shortest form, which Python would write
+        keyed.end(session, header)
+        keyed.complete(session, header)
+
+
 def test_states_of_a_frame_that_failed_are_as_before_in_the_next_attempt(made: Make) -> None:
     p = made(KEYED)
     p.open()

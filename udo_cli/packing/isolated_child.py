@@ -13,8 +13,12 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+# States that are migrated at a time.
+_MIGRATED = 10_000
 
 
 def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batches: Any) -> Iterator[Any]:
@@ -44,12 +48,12 @@ def _migrate(processor: Any, request: dict[str, Any]) -> None:
     from udo_runtime.state.versions import Versions
 
     keyed = request["keyed"]
-    versions = Versions(keyed["state_version"], keyed["migrates_from"], processor.per_event.migrate)
+    versions = Versions(keyed["state_version"], keyed["migrates_from"], processor.per_event.migrate, processor.migrate_all)
     with open(request["state"], "rb") as file:
         stream = msgpack.Unpacker(file, max_buffer_size=0)
-        for key, value in zip(stream, stream, strict=True):
-            if key != PACKED_TIMERS:
-                migrated(versions, unpack_key(key), value, request["state_version"])
+        pairs = zip(stream, stream, strict=True)
+        while some := list(islice(pairs, _MIGRATED)):
+            migrated(versions, {unpack_key(key): value for key, value in some if key != PACKED_TIMERS}, request["state_version"])
 
 
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,114 +1,117 @@
 """Keyed frames for an operator in a process of its own: the touched keys' states go with the events, and come back with the answer.
 
 Nothing of a session stays in that process. Labels, undo, timers, expirations and checkpoints are those of any keyed operator; what
-differs is that a frame is one call, not one for each event.
+differs is that a frame is one call, and that states stay bytes: as they are stored, so they go out, and what comes back is stored.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
-import msgpack
 import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.body import validated
 from udo_protocol.proto import operator_pb2 as pb
-from udo_runtime.child.host import Child, Failed
+from udo_runtime.child.host import Child, Failed, Lost
+from udo_runtime.child.keys import Changes, StoredKeys, changes, distinct
+from udo_runtime.child.packed import apart, together
 from udo_runtime.child.processor import name
-from udo_runtime.child.wire import INDEX, KEYS, STATES, TIMES, Received
-from udo_runtime.execution.bad_events import BadEvent, empty
+from udo_runtime.child.wire import INDEX, TIMES, Received
+from udo_runtime.execution.bad_events import BadEvent, again, bad_row, empty, joined
 from udo_runtime.execution.failure import ProcessingError, event_text, explained
-from udo_runtime.execution.keyed import KeyedProcessor
+from udo_runtime.execution.keyed import KeyedProcessor, bad_timer
 from udo_runtime.execution.keyed_bad_events import Policy
-from udo_runtime.execution.timers import EPOCH, KeyedContext, unpack_key
+from udo_runtime.execution.timers import Due, KeyedContext, unpack_key
 from udo_runtime.sdk.api import Operator
-from udo_runtime.state.codec import EXPIRES, EXPIRY, pack, unpack
+from udo_runtime.state.codec import EMPTY, EXPIRY, pack, unpack
+from udo_runtime.state.savepoint import Savepoint
 from udo_runtime.state.session import Session
 
-Rows = list[dict[str, Any]]
+# Of a request to migrate states: large enough that its way costs nothing, far below what a message may hold.
+_MIGRATED_BYTES = 8 << 20
+Outcome: TypeAlias = tuple[pa.RecordBatch, list[BadEvent]]  # the answer, and the bad events
 
 
-class Key(NamedTuple):
-    """A touched key: its value, its group, its state, which is changed in place."""
+class OneCall(NamedTuple):
+    """One event or one due timer: what gives its answer, and itself as a bad event."""
 
-    key: Any
-    group: int
-    state: dict[str, Any]
+    run: Callable[[], pa.RecordBatch]
+    bad: Callable[[ProcessingError], BadEvent]
 
 
 class ChildOperator(Operator):
-    """The operator in its process; `process`, `on_timer` and `migrate` are one call each, for one event, timer or state."""
+    """The operator in its process."""
 
-    def __init__(self, child: Child, schema: pa.Schema, output: pa.Schema) -> None:
-        self._child, self._input, self._output = child, schema, output
+    def __init__(self, child: Child, output: pa.Schema) -> None:
+        self._child, self._output = child, output
 
-    def events(self, ctx: KeyedContext, batch: pa.RecordBatch, index: list[int], touched: Sequence[Key]) -> pa.RecordBatch:
+    def events(self, ctx: KeyedContext, batch: pa.RecordBatch, index: pa.Array, keys: StoredKeys) -> pa.RecordBatch:
         """The answer to events, each of the key that `index` says; states and timers of these are changed."""
         request = pb.Message(data=pb.Data(watermark_us=ctx._watermark_us))
-        tables = [(pb.Part.EVENTS, batch), (pb.Part.INDEX, _batch(INDEX, index)), (pb.Part.KEYS, _keys(touched))]
+        rows = pa.RecordBatch.from_arrays([index], schema=INDEX)
         try:
-            reply = self._child.ask(request, tables)
+            reply = self._child.ask(request, [(pb.Part.EVENTS, batch), (pb.Part.INDEX, rows), (pb.Part.KEYS, keys.table())])
         except Failed as e:
             name(e, batch)
             raise
-        return self._take(ctx, reply, touched)
+        return self._take(ctx, reply, keys)
 
-    def timers(self, ctx: KeyedContext, due: list[tuple[int, int]], touched: Sequence[Key]) -> pa.RecordBatch:
-        """The answer to timers: (which key, µs since 1970), in this order."""
+    def timers(self, ctx: KeyedContext, due: Sequence[Due], index: list[int], keys: StoredKeys) -> pa.RecordBatch:
+        """The answer to timers, in this order, each of the key that `index` says."""
         assert ctx._watermark_us is not None, "timers fire by a watermark"
         request = pb.Message(timers=pb.Timers(watermark_us=ctx._watermark_us))
-        times = _batch(TIMES, [key for key, _ in due], [at for _, at in due])
+        times = pa.RecordBatch.from_arrays([pa.array(index, pa.int32()), pa.array([at for at, *_ in due], pa.int64())], schema=TIMES)
         try:
-            reply = self._child.ask(request, [(pb.Part.DUE, times), (pb.Part.KEYS, _keys(touched))])
+            reply = self._child.ask(request, [(pb.Part.DUE, times), (pb.Part.KEYS, keys.table())])
         except Failed as e:
             if e.row is not None and e.row < len(due):
-                key, at_us = due[e.row]
-                e.event = event_text({"key": touched[key].key, "at": _time(at_us)})
+                e.event = bad_timer(e.row, due[e.row], e).event
             raise
-        return self._take(ctx, reply, touched)
-
-    def process(self, event: dict[str, Any], ctx: Any) -> Rows:
-        """One event, as one of a frame that failed is tried."""
-        batch = pa.RecordBatch.from_pylist([event], self._input)
-        return self.events(ctx, batch, [0], [Key(ctx.key, ctx._number, ctx.state)]).to_pylist()  # type: ignore[no-any-return]
-
-    def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Rows:
-        """One timer."""
-        return self.timers(ctx, [(0, _us(at))], [Key(key, ctx._number, ctx.state)]).to_pylist()  # type: ignore[no-any-return]
+        return self._take(ctx, reply, keys)
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
         """One key's state."""
-        request = pb.Message(migrate=pb.Migrate(from_version=from_version))
-        reply = self._child.ask(request, [(pb.Part.KEYS, _keys([Key(None, 0, old)]))])
-        try:
-            ((_, state, _),) = _states(reply, 1)
-        except (ProtocolError, ValueError) as e:
-            raise self._child.blame(ProtocolError(f"migrate: expected one state: {e}")) from e
-        return state
+        return unpack(self.migrate_all([None], [pack(old)], from_version)[0])  # type: ignore[no-any-return]
 
-    def _take(self, ctx: KeyedContext, reply: Received, touched: Sequence[Key]) -> pa.RecordBatch:
+    def migrate_all(self, keys: Sequence[Any], stored: Sequence[bytes], from_version: int) -> list[bytes]:
+        """Stored states of another version as this one's, in requests of bounded size."""
+        made: list[bytes] = []
+        while len(made) < len(stored):
+            first, size, last = len(made), 0, len(made)
+            while last < len(stored) and (last == first or size + len(stored[last]) <= _MIGRATED_BYTES):
+                size, last = size + len(stored[last]), last + 1
+            made += self._migrated(list(keys[first:last]), list(stored[first:last]), from_version)
+        return made
+
+    def _migrated(self, keys: list[Any], stored: list[bytes], from_version: int) -> list[bytes]:
+        asked = StoredKeys(keys, [0] * len(keys), list(stored))
+        try:
+            reply = self._child.ask(pb.Message(migrate=pb.Migrate(from_version=from_version)), [(pb.Part.KEYS, asked.table())])
+        except Failed as e:
+            row = e.row if e.row is not None and e.row < len(keys) else None
+            event = "" if row is None else event_text({"key": keys[row], "state": unpack(stored[row])})
+            raise ProcessingError(f"migrate() from state version {from_version}: {e}", e.traceback, event) from e
+        try:
+            states = {row: state for row, state, _ in changes(reply, len(keys)).states}
+            if len(states) != len(keys):
+                raise ProtocolError(f"migrate: expected {len(keys)} states, got {len(states)}")
+        except ProtocolError as e:
+            raise self._child.blame(e) from e
+        return [together(states[row], apart(was)[1]) or EMPTY for row, was in enumerate(stored)]
+
+    def _take(self, ctx: KeyedContext, reply: Received, keys: StoredKeys) -> pa.RecordBatch:
         """Put what it says about states and timers in force, once all of it has been looked at; the answer."""
         try:
             if (kind := reply.message.WhichOneof("kind")) != "answer":
                 raise ProtocolError(f"expected an Answer, got {kind}")
             answer = reply.table(pb.Part.ROWS, self._output)
-            states = _states(reply, len(touched))
-            timers = _times(reply, len(touched))
+            found: Changes = changes(reply, len(keys.values))
         except ProtocolError as e:
             raise self._child.blame(e) from e
-        for number, state, expires in states:
-            key = touched[number]
-            if expires is not None and key.state.get(EXPIRES) == (at_us := _us(expires)):
-                state[EXPIRES] = at_us
-            key.state.clear()
-            key.state.update(state)
-            if expires is not None:
-                _at(ctx, key).expire(expires)
-        for number, at in timers:
-            _at(ctx, touched[number]).timer(at)
+        keys.change(ctx, found)
         return empty(self._output) if answer is None else answer
 
 
@@ -116,133 +119,97 @@ class ChildKeyedProcessor(KeyedProcessor):
     """See the module."""
 
     _operator: ChildOperator
-    _batch: pa.RecordBatch  # of the frame that is tried under a policy
 
-    def _plain(self, session: Session, batch: pa.RecordBatch, column: list[int]) -> pa.RecordBatch:
-        rows: dict[Any, int] = {}
+    def _plain(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
         try:
             self._check_keys(batch)
             validated(batch)  # also its text, which is not looked at before: no operator is to get such as is none
-            values = [batch.column(n).to_pylist() for n in self._keyed.columns]
-            keys = values[0] if len(values) == 1 else list(zip(*values, strict=True))
-            index = [rows.setdefault(key, len(rows)) for key in keys]
-            numbers = dict(zip(keys, column, strict=True))
-            session.open(list(rows), [numbers[key] for key in rows])
+            index, values, first = distinct([batch.column(n) for n in self._keyed.columns])
+            keys = StoredKeys.of(session.groups, values, numbers.take(first).to_pylist())
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
             raise ProcessingError(explained(e)) from e
-        states = session.states
-        return self._operator.events(self._ctx, batch, index, [Key(key, numbers[key], states[key]) for key in rows])
+        return self._operator.events(self._ctx, batch, index, keys)
 
-    def _tolerant(
-        self, session: Session, batch: pa.RecordBatch, column: list[int], policy: Policy
-    ) -> tuple[pa.RecordBatch, list[BadEvent]]:
-        self._batch = batch
-        return super()._tolerant(session, batch, column, policy)
+    def _tolerant(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array, policy: Policy) -> Outcome:
+        whole = partial(self._plain, session)
 
-    def _each(self, session: Session, column: list[int], asked: Callable[[], tuple[Rows, list[Any]]]) -> Rows:
-        return self._plain(session, self._batch, column).to_pylist()  # type: ignore[no-any-return]
+        def unit(row: int) -> OneCall:
+            run = partial(whole, batch.slice(row, 1), numbers.slice(row, 1))
+            return OneCall(run, lambda e: bad_row(batch, row, e, numbers[row].as_py()))
 
-    def _timers(self, due: list[tuple[int, str, int, bytes]]) -> Rows:
-        """As few calls as may be: an expiration waits for its key's earlier timers, and later timers of that key wait for it."""
-        ctx, answers = self._ctx, Rows()
-        touched: list[Key] = []
-        rows: dict[bytes, int] = {}
-        waiting: list[tuple[int, int]] = []
-        expiring: dict[bytes, tuple[int, int]] = {}
+        return self._by_policy(partial(whole, batch, numbers), map(unit, range(batch.num_rows)), policy)
 
-        def fire() -> None:
-            if waiting:
-                answers.extend(self._operator.timers(ctx, waiting, touched).to_pylist())
-            for packed, (at, n) in expiring.items():
-                self._on_timer(n, EXPIRY, at, packed)
-            touched.clear()
-            rows.clear()
-            waiting.clear()
-            expiring.clear()
+    def _fired(self, due: list[Due]) -> Outcome:
+        def unit(row: int) -> OneCall:
+            return OneCall(partial(self._all, [due[row]]), lambda e: bad_timer(row, due[row], e))
 
-        for at, kind, n, packed in due:
-            if packed in expiring:
-                fire()
-            if kind == EXPIRY and packed in rows:
-                expiring[packed] = (at, n)
-            elif kind == EXPIRY:
-                self._on_timer(n, kind, at, packed)
-            else:
-                if packed not in rows:
-                    key = unpack_key(packed)
-                    rows[packed] = len(touched)
-                    touched.append(Key(key, n, ctx._groups[n].open(key)))
-                waiting.append((rows[packed], at))
-        fire()
-        return answers
+        return self._by_policy(partial(self._all, due), map(unit, range(len(due))), self.policy)
 
+    def _by_policy(self, whole: Callable[[], pa.RecordBatch], units: Iterable[OneCall], policy: Policy) -> Outcome:
+        """The answer, and the bad events. What fails has changed nothing, since its changes come with its answer."""
+        try:
+            try:
+                return whole(), []
+            except ProcessingError as e:
+                if policy.plain or _final(e):
+                    raise
+                return again(whole, policy.retries, e, policy.note), []
+        except ProcessingError as e:
+            if not policy.dead_letter or _final(e):
+                raise
+        parts: list[pa.RecordBatch] = []
+        bad: list[BadEvent] = []
+        for unit in units:
+            try:
+                parts.append(unit.run())
+            except ProcessingError as e:
+                if _final(e):
+                    raise
+                bad.append(unit.bad(e))
+        return joined(parts, self._output), bad
 
-def _batch(schema: pa.Schema, *columns: Sequence[Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+    def _all(self, due: Sequence[Due]) -> pa.RecordBatch:
+        """The answer to timers and expirations in their order; if it fails, none of them has changed anything."""
+        ctx, groups = self._ctx, self._ctx._groups
+        before = {(n, packed): groups[n].values.get(unpack_key(packed)) for _, _, n, packed in due}
+        with self._journaled() as journal:
+            timers = Savepoint(groups, journal, [])
+            try:
+                return joined([part for some in _runs(due) for part in self._run(ctx, some)], self._output)
+            except ProcessingError:
+                timers.restore()
+                for (n, packed), state in before.items():
+                    groups[n].replace({unpack_key(packed): state})
+                raise
 
-
-def _keys(touched: Sequence[Key]) -> pa.RecordBatch:
-    expires = [key.state.get(EXPIRES) for key in touched]
-    states = [_packed(key.state) for key in touched]
-    return _batch(KEYS, [pack(key.key) for key in touched], states, expires)
-
-
-def _packed(state: dict[str, Any]) -> bytes | None:
-    if EXPIRES in state:
-        state = {k: v for k, v in state.items() if k != EXPIRES}
-    return pack(state) if state else None
-
-
-def _states(reply: Received, keys: int) -> list[tuple[int, dict[str, Any], dt.datetime | None]]:
-    """(which key, its new state, when it expires). ProtocolError if a table is not what it should be."""
-    table = reply.table(pb.Part.STATES, STATES)
-    if table is None:
-        return []
-    numbers, packed, expires = (column.to_pylist() for column in table.columns)
-    _require_rows(numbers, keys)
-    return [(n, _state(p), None if e is None else _time(e)) for n, p, e in zip(numbers, packed, expires, strict=True)]
+    def _run(self, ctx: KeyedContext, due: Sequence[Due]) -> Iterator[pa.RecordBatch]:
+        """Timers in one call, then expirations."""
+        timers = [d for d in due if d[1] != EXPIRY]
+        if timers:
+            places = {packed: (row, n) for row, (packed, n) in enumerate({packed: n for _, _, n, packed in timers}.items())}
+            values, numbers = [unpack_key(packed) for packed in places], [n for _, n in places.values()]
+            yield self._operator.timers(
+                ctx, timers, [places[packed][0] for *_, packed in timers], StoredKeys.of(ctx._groups, values, numbers)
+            )
+        for at_us, kind, n, packed in due:
+            if kind == EXPIRY:
+                StoredKeys.of(ctx._groups, [unpack_key(packed)], [n]).expire(ctx, at_us)
 
 
-def _state(packed: bytes | None) -> dict[str, Any]:
-    if packed is None:
-        return {}
-    try:
-        state = unpack(packed)
-        pack(state)  # what can be read may be nested too deep to be written
-    except (ValueError, TypeError, OverflowError, ArithmeticError, msgpack.UnpackException) as e:
-        raise ProtocolError(f"a state that is no MessagePack: {type(e).__name__}: {e}") from e
-    if not isinstance(state, dict) or not all(isinstance(k, str) for k in state) or EXPIRES in state:
-        raise ProtocolError("a state that is no map from text")
-    return state
+def _final(e: ProcessingError) -> bool:
+    """What hung, or broke the protocol, is not tried event by event."""
+    return isinstance(e, Lost) and e.final
 
 
-def _times(reply: Received, keys: int) -> list[tuple[int, dt.datetime]]:
-    table = reply.table(pb.Part.SET, TIMES)
-    if table is None:
-        return []
-    numbers, times = (column.to_pylist() for column in table.columns)
-    _require_rows(numbers, keys)
-    if None in times:
-        raise ProtocolError("a timer without a time")
-    return [(n, _time(at)) for n, at in zip(numbers, times, strict=True)]
-
-
-def _require_rows(numbers: list[int | None], keys: int) -> None:
-    if any(n is None or not 0 <= n < keys for n in numbers):
-        raise ProtocolError(f"a key that is none of the {keys} it was given")
-
-
-def _time(us: int) -> dt.datetime:
-    try:
-        return EPOCH + dt.timedelta(microseconds=us)
-    except OverflowError as e:
-        raise ProtocolError(f"a time of {us} µs since 1970, beyond the year 9999") from e
-
-
-def _us(at: dt.datetime) -> int:
-    return (at - EPOCH) // dt.timedelta(microseconds=1)
-
-
-def _at(ctx: KeyedContext, key: Key) -> KeyedContext:
-    ctx.key, ctx._number, ctx.state = key
-    return ctx
+def _runs(due: Sequence[Due]) -> Iterator[list[Due]]:
+    """As few parts as may be, of which the timers can go first: no key has a timer behind its expiration."""
+    run: list[Due] = []
+    expiring: set[bytes] = set()
+    for timer in due:
+        if timer[3] in expiring:
+            yield run
+            run, expiring = [], set()
+        if timer[1] == EXPIRY:
+            expiring.add(timer[3])
+        run.append(timer)
+    yield run

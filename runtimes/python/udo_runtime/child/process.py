@@ -135,6 +135,11 @@ class Process:
         return f"ended with exit status {status}"
 
     @property
+    def pid(self) -> int:
+        """Of the process that was started: the operator, or what confines it."""
+        return self._popen.pid
+
+    @property
     def last_lines(self) -> str:
         """What it wrote last, such as a stack trace."""
         return "\n".join(self._last)[-LOG_END_CHARS:]

@@ -18,6 +18,7 @@ from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
     from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+    from udo_runtime.state.versions import MigrateAll
 
 
 class ChildProcessor(Processor):
@@ -25,7 +26,7 @@ class ChildProcessor(Processor):
 
     def __init__(self, launch: Launch, schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None, ctx: Context) -> None:
         super().__init__(self._whole, schemas[1], ctx)
-        self._input, self._is_keyed = schemas[0], bool(keyed)
+        self._is_keyed = bool(keyed)
         self._child = Child(launch, start_message(schemas, keyed, ctx), needs(keyed), ctx)
 
     @property
@@ -35,13 +36,22 @@ class ChildProcessor(Processor):
             return super().per_event
         from udo_runtime.child.keyed import ChildOperator  # needs MessagePack, as keyed.py in execution
 
-        return ChildOperator(self._child, self._input, self._output)
+        return ChildOperator(self._child, self._output)
+
+    @property
+    def migrate_all(self) -> MigrateAll | None:
+        """A call for each state would be a request for each."""
+        if not self._is_keyed:
+            return None
+        from udo_runtime.child.keyed import ChildOperator
+
+        return ChildOperator(self._child, self._output).migrate_all
 
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
         """What runs keyed frames."""
         from udo_runtime.child.keyed import ChildKeyedProcessor, ChildOperator
 
-        return ChildKeyedProcessor(ChildOperator(self._child, self._input, self._output), keyed, self._output, self._ctx)
+        return ChildKeyedProcessor(ChildOperator(self._child, self._output), keyed, self._output, self._ctx)
 
     def check(self) -> None:
         """Whether it starts, speaks the protocol and has what the manifest asks for."""

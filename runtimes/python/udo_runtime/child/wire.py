@@ -66,7 +66,8 @@ def encode(message: pb.Message, tables: Iterable[tuple[int, pa.RecordBatch]] = (
 
 
 class Wire:
-    """One connection. Every call is bounded by a `deadline` of time.monotonic(); WaitTimeout beyond it, Gone if nobody is there."""
+    """One connection. Every call is bounded by a `deadline` of time.monotonic(), None: for ever; WaitTimeout beyond it, Gone if nobody
+    is there."""
 
     def __init__(self, sock: socket.socket, most_bytes: int) -> None:
         self._sock, self._most_bytes = sock, most_bytes
@@ -75,7 +76,7 @@ class Wire:
         """The other end sees it closed."""
         self._sock.close()
 
-    def send(self, pieces: Iterable[bytes | pa.Buffer], deadline: float) -> None:
+    def send(self, pieces: Iterable[bytes | pa.Buffer], deadline: float | None) -> None:
         """All of them."""
         try:
             for piece in pieces:
@@ -87,7 +88,7 @@ class Wire:
         except OSError as e:
             raise Gone from e
 
-    def receive(self, deadline: float) -> Received:
+    def receive(self, deadline: float | None) -> Received:
         """The next message; ProtocolError if it is none."""
         head_len, body_len = _PREFIX.unpack(self._read(_PREFIX.size, deadline))
         if head_len > HEADER_BYTES:
@@ -102,7 +103,7 @@ class Wire:
             raise ProtocolError(f"a header of {head_len} bytes that is no Message: {e}") from e
         return Received(message, self._tables(message, body_len, deadline))
 
-    def _tables(self, message: pb.Message, body_len: int, deadline: float) -> dict[int, pa.Buffer]:
+    def _tables(self, message: pb.Message, body_len: int, deadline: float | None) -> dict[int, pa.Buffer]:
         tables: dict[int, pa.Buffer] = {}
         data = pa.py_buffer(self._read(body_len, deadline)) if body_len else pa.py_buffer(b"")
         at = 0
@@ -120,7 +121,7 @@ class Wire:
                 return tables
         raise ProtocolError(f"its parts are not the {body_len} bytes of its body")
 
-    def _read(self, size: int, deadline: float) -> bytearray:
+    def _read(self, size: int, deadline: float | None) -> bytearray:
         data = bytearray(size)
         view, at = memoryview(data), 0
         try:
@@ -135,7 +136,8 @@ class Wire:
             raise Gone from e
         return data
 
-    def _bound(self, deadline: float) -> None:
-        if (left_s := deadline - time.monotonic()) <= 0:
+    def _bound(self, deadline: float | None) -> None:
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if left_s is not None and left_s <= 0:
             raise TimeoutError
         self._sock.settimeout(left_s)

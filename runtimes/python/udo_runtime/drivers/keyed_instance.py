@@ -39,7 +39,7 @@ class KeyedInstance:
         keyed = KeyedConfig.of(a["keyed"])
         run = processor.keyed(keyed)
         run.policy = Policy(a.get("policy") == DEAD_LETTER, link.limits.retries, link.counters.retried)
-        versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate)
+        versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate, processor.migrate_all)
         state = Connection(a["state_socket"], login=link.conn.login)
         comparing = a.get("comparing")
         self._durable = Durable(state, link.prefix, a["token"], link.conn.run_id, versions)

@@ -20,7 +20,7 @@ from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import BadEvent, bad_row, empty, joined, rows_of
 from udo_runtime.execution.failure import ProcessingError, event_text, explained, not_answers, own_traceback, rows_to_batch
 from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
-from udo_runtime.execution.timers import EPOCH, KeyedContext, take_due, to_us, unpack_key
+from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us, unpack_key
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMERS
 from udo_runtime.state.groups import Label
@@ -84,8 +84,7 @@ class KeyedProcessor:
         label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty):
             return None
-        column = numbers.to_pylist()
-        touched = set(column)
+        touched = set(numbers.unique().to_pylist())
         if self._keyed.time_column is not None:
             touched.add(time_group(partition))
         if not session.touch(touched, label, partition):
@@ -94,14 +93,14 @@ class KeyedProcessor:
         ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us)
         bad: list[BadEvent] = []
         if self.policy.plain:
-            answer = self._plain(session, batch, column)
+            answer = self._plain(session, batch, numbers)
         else:
-            answer, bad = self._tolerant(session, batch, column, self.policy)
+            answer, bad = self._tolerant(session, batch, numbers, self.policy)
         return Processed(answer, bad, self._saw(session, batch, bad, partition))
 
-    def _plain(self, session: Session, batch: pa.RecordBatch, column: list[int]) -> pa.RecordBatch:
+    def _plain(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
         """The answer to the events of a frame whose failure is nobody's but its own."""
-        answers = self._each(session, column, lambda: self._events_and_keys(batch))
+        answers = self._each(session, numbers.to_pylist(), lambda: self._events_and_keys(batch))
         return self._nothing if self.on_trial else rows_to_batch(answers, self._output)
 
     def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[BadEvent], partition: int) -> int | None:
@@ -152,9 +151,10 @@ class KeyedProcessor:
         return out
 
     def _tolerant(
-        self, session: Session, batch: pa.RecordBatch, column: list[int], policy: Policy
+        self, session: Session, batch: pa.RecordBatch, numbers: pa.Array, policy: Policy
     ) -> tuple[pa.RecordBatch, list[BadEvent]]:
         """The answer to the events of a frame by the policy, and the bad ones, of which nothing stays."""
+        column = numbers.to_pylist()
         wrong: dict[int, ProcessingError] = {}  # rows without a key that could have a state
         events: Sequence[dict[str, Any] | ProcessingError]
         try:
@@ -269,43 +269,41 @@ class KeyedProcessor:
 
     def _sent_again(self, session: Session, again: ResentLetters, partition: int) -> pa.RecordBatch:
         policy = replace(self.policy, dead_letter=True)
-        answer, bad = self._tolerant(session, again.events, again.groups, policy)
+        answer, bad = self._tolerant(session, again.events, pa.array(again.groups, pa.int32()), policy)
         self._saw(session, again.events, bad, partition)
         again.failed = {b.row: b for b in bad}
         return answer
 
     def _fire(self, session: Session, numbers: Iterable[int], watermark_us: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
-        due: list[tuple[int, str, int, bytes]] = []
+        due: list[Due] = []
         for n in numbers:
             group = session.groups[n]
             if TIMERS not in group.live and TIMERS not in group.values:
                 continue
             due += take_due(group.open(TIMERS), n, watermark_us)
-        due.sort()
+        return self._fired(sorted(due)) if due else (self._nothing, [])
+
+    def _fired(self, due: list[Due]) -> tuple[pa.RecordBatch, list[BadEvent]]:
+        """The answer to these timers by the policy, and the bad ones, of which nothing stays."""
         ctx = self._ctx
 
         def whole() -> list[dict[str, Any]]:
             return self._timers(due)
 
-        if self.policy.plain or not due:
+        if self.policy.plain:
             return rows_to_batch(whole(), self._output), []
 
         def unit(row: int) -> Unit:
             at, kind, n, packed = due[row]
-            key = unpack_key(packed)
-            event = {"key": key, "at": EPOCH + dt.timedelta(microseconds=at)}
-            return Unit(
-                ctx._groups[n].open(key),
-                lambda: self._on_timer(n, kind, at, packed),
-                lambda e: BadEvent(row, e, json.dumps(event, default=str, ensure_ascii=False), group=n, timer=True),
-            )
+            state = ctx._groups[n].open(unpack_key(packed))
+            return Unit(state, lambda: self._on_timer(n, kind, at, packed), lambda e: bad_timer(row, due[row], e))
 
         touched = {packed: ctx._groups[n].open(unpack_key(packed)) for _, _, n, packed in due}
         with self._journaled() as journal:
-            frame = bad_events.UserCalls(session.groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
+            frame = bad_events.UserCalls(ctx._groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
             return bad_events.run(frame, self.policy, self._output)
 
-    def _timers(self, due: list[tuple[int, str, int, bytes]]) -> list[dict[str, Any]]:
+    def _timers(self, due: list[Due]) -> list[dict[str, Any]]:
         """What the operator answers to these timers, in their order; expirations take effect among them."""
         return [answer for at, kind, n, packed in due for answer in self._on_timer(n, kind, at, packed)]
 
@@ -350,6 +348,13 @@ def _nan_key(columns: Sequence[str], event: dict[str, Any] | None = None) -> Pro
     names = ", ".join(map(repr, columns))
     message = f"key column {names} is NaN, which is not equal to itself: leave such events out, or cast the column"
     return ProcessingError(message, "", "" if event is None else event_text(event))
+
+
+def bad_timer(row: int, due: Due, error: ProcessingError) -> BadEvent:
+    """The timer in that row as a bad event."""
+    at_us, _, number, packed = due
+    event = {"key": unpack_key(packed), "at": EPOCH + dt.timedelta(microseconds=at_us)}
+    return BadEvent(row, error, json.dumps(event, default=str, ensure_ascii=False), group=number, timer=True)
 
 
 def label_of(header: Header) -> Label:

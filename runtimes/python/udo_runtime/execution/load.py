@@ -25,6 +25,7 @@ from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
     from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+    from udo_runtime.state.versions import MigrateAll
 
 Batchwise = Callable[[pa.RecordBatch], Any]
 
@@ -44,6 +45,11 @@ class Processor:
         if self._operator is None or not self._per_event:
             raise ProcessingError(f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx)")
         return self._operator
+
+    @property
+    def migrate_all(self) -> MigrateAll | None:
+        """What migrates many states in one call, if that is better than one by one."""
+        return None
 
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
         """What runs its keyed frames."""

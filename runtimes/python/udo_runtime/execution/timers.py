@@ -11,6 +11,8 @@ from udo_runtime.state.groups import Group
 from udo_runtime.state.savepoint import Timed
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# A timer or an expiration that is due: when (µs since the epoch), kind, group, packed key.
+Due = tuple[int, str, int, bytes]
 
 
 def to_us(when: dt.datetime) -> int:
@@ -38,31 +40,36 @@ class KeyedContext(Context):
 
     def timer(self, at: dt.datetime) -> None:
         """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
-        at_us, packed = to_us(at), pack(self.key)
-        due = self._timers(TIMER).setdefault(packed, [])
-        if at_us not in due:
-            due.append(at_us)
-            if self._journal is not None:
-                self._journal.append(Timed(self._number, TIMER, packed, at_us, None))
+        self._set_timer(self._number, pack(self.key), to_us(at))
 
     def expire(self, at: dt.datetime) -> None:
         """Drop this key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it."""
         at_us = to_us(at)
         if self.state.get(EXPIRES) != at_us:
             self.state[EXPIRES] = at_us
-            packed, expirations = pack(self.key), self._timers(EXPIRY)
-            if self._journal is not None:
-                self._journal.append(Timed(self._number, EXPIRY, packed, at_us, expirations.get(packed)))
-            expirations[packed] = at_us
+            self._set_expiration(self._number, pack(self.key), at_us)
 
-    def _timers(self, kind: str) -> dict[bytes, Any]:
-        of_kind: dict[bytes, Any] = self._groups[self._number].open(TIMERS).setdefault(kind, {})
+    def _set_timer(self, number: int, packed: bytes, at_us: int) -> None:
+        due = self._timers(number, TIMER).setdefault(packed, [])
+        if at_us not in due:
+            due.append(at_us)
+            if self._journal is not None:
+                self._journal.append(Timed(number, TIMER, packed, at_us, None))
+
+    def _set_expiration(self, number: int, packed: bytes, at_us: int) -> None:
+        expirations = self._timers(number, EXPIRY)
+        if self._journal is not None:
+            self._journal.append(Timed(number, EXPIRY, packed, at_us, expirations.get(packed)))
+        expirations[packed] = at_us
+
+    def _timers(self, number: int, kind: str) -> dict[bytes, Any]:
+        of_kind: dict[bytes, Any] = self._groups[number].open(TIMERS).setdefault(kind, {})
         return of_kind
 
 
-def take_due(timers: dict[str, Any], number: int, watermark_us: int) -> list[tuple[int, str, int, bytes]]:
-    """Take the timers and expirations of a group that are due: (when, kind, group, packed key). At one time timers fire first."""
-    found: list[tuple[int, str, int, bytes]] = []
+def take_due(timers: dict[str, Any], number: int, watermark_us: int) -> list[Due]:
+    """Take the timers and expirations of a group that are due. At one time timers fire first."""
+    found: list[Due] = []
     for key, at in list(timers.get(EXPIRY, {}).items()):
         if at <= watermark_us:
             found.append((at, EXPIRY, number, key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
@@ -72,6 +72,12 @@ def unpack_all(raws: Iterable[bytes], count: int) -> list[Any]:
     return unpack(b"".join((b"\xdd", count.to_bytes(4, "big"), *raws)))  # type: ignore[no-any-return]
 
 
+def unpack_each(raws: Sequence[bytes], mark: bytes) -> list[Any]:
+    """The same of values that nobody has looked at yet; behind each stands `mark`, which is packed as well."""
+    joined = mark.join(raws) + mark
+    return unpack(b"".join((b"\xdd", (2 * len(raws)).to_bytes(4, "big"), joined)))  # type: ignore[no-any-return]
+
+
 def timed_only(timers: Mapping[str, Collection[bytes]], values: Values) -> int:
     """How many keys have a timer and no value, of a group's timers and values."""
     packed = timers.get(TIMER, ())
@@ -88,8 +94,19 @@ def state_version(packed: bytes) -> int:
     return packed[1]
 
 
-def migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
-    """One key's packed state of another version as this one's; when it expires is the platform's and stays."""
+def migrated(versions: Versions | None, values: Delta, version: int) -> Delta:
+    """Packed states of a version as this one's; when they expire is the platform's and stays, as do timers."""
+    if versions is None or version == versions.version:
+        return values
+    former = {key: raw for key, raw in values.items() if raw is not None and key != TIMERS}
+    if not former:
+        return values
+    if in_one := versions.in_one(version):
+        return {**values, **dict(zip(former, in_one(list(former), list(former.values()), version), strict=True))}
+    return {**values, **{key: _migrated(versions, key, raw, version) for key, raw in former.items()}}
+
+
+def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
     state = unpack(raw)
     expires = state.pop(EXPIRES, None)
     new = versions.migrated(key, state, version)

@@ -7,7 +7,7 @@ touched an ENDed group, the ENDed values as a `candidate`. Each rule closes a ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from udo_protocol.errors import TwoProducers
@@ -49,25 +49,9 @@ class Group:
     """See the module. Values stay bytes until a key is opened; an open key's state is a plain dict in `live`."""
 
     __slots__ = (
-        "_durable",
-        "_keys",
-        "_opened",
-        "_undo",
-        "_values",
-        "candidate",
-        "dirty",
-        "ended",
-        "former",
-        "label",
-        "live",
-        "originals",
-        "partition",
-        "place",
-        "size",
-        "touched",
-        "versions",
-        "waiting",
-    )
+        "_durable", "_keys", "_opened", "_undo", "_values", "candidate", "dirty", "ended", "former", "label", "live", "originals",
+        "partition", "place", "size", "touched", "versions", "waiting"
+    )  # fmt: skip
 
     def __init__(self, versions: Versions | None = None) -> None:
         self.versions = versions  # None: values are left as they are
@@ -210,12 +194,36 @@ class Group:
         raws = list(map(self.values.get, keys))
         live.update(zip(keys, unpack_all([r or EMPTY for r in raws], len(raws)), strict=True))
         self._opened += raws
+        self._remember(keys, raws)
+
+    def replace(self, packed: Mapping[Any, bytes | None]) -> None:
+        """The packed states of keys that are not open; None: there is none."""
+        old = list(map(self.values.get, packed))
+        self._remember(packed.keys(), old)
+        self._replace(packed, list(packed.values()), old)
+
+    def _remember(self, keys: Collection[Any], raws: list[bytes | None]) -> None:
+        """What these keys had before the epoch, unless it is known from earlier in it."""
         undo = self.undo
         if undo.keys().isdisjoint(keys):
             undo.update(zip(keys, raws, strict=True))
-        else:  # opened and closed before in this epoch
+        else:
             for key, raw in zip(keys, raws, strict=True):
                 undo.setdefault(key, raw)
+
+    def _replace(self, keys: Iterable[Any], packed: Sequence[bytes | None], old: Sequence[bytes | None]) -> None:
+        """Put these in place of the `old` ones."""
+        if None in old or None in packed:
+            for key, value in zip(keys, packed, strict=True):
+                self._put(key, value)
+            return
+        changed = {key: new for key, new, was in zip(keys, packed, old, strict=True) if new != was}
+        if self.originals is not None:
+            for key in changed:
+                self.originals.setdefault(key, self.values[key])
+        self.values.update(changed)
+        self.dirty.update(changed)
+        self.size += sum(map(len, packed)) - sum(map(len, old))  # type: ignore[arg-type]
 
     def settle(self, *, close: bool = False) -> None:
         """Pack what is open; with `close` forget it too: the next epoch opens its keys anew."""
@@ -224,17 +232,8 @@ class Group:
             return
         packed = list(map(pack, live.values()))
         if packed != opened:
-            if None in opened or EMPTY in packed:
-                for key, value in zip(live, packed, strict=True):
-                    self._put(key, None if value == EMPTY else value)
-            else:  # no key comes or goes
-                changed = {k: new for k, new, old in zip(live, packed, opened, strict=True) if new != old}
-                if self.originals is not None:
-                    for key in changed:
-                        self.originals.setdefault(key, self.values[key])
-                self.values.update(changed)
-                self.dirty.update(changed)
-                self.size += sum(map(len, packed)) - sum(map(len, opened))  # type: ignore[arg-type]
+            states = packed if EMPTY not in packed else [None if value == EMPTY else value for value in packed]
+            self._replace(live, states, opened)
         if TIMERS in live:
             self.waiting = timed_only(live[TIMERS], self.values)
         if close:
@@ -269,12 +268,7 @@ class Group:
     def _read_columns(self, packed: bytes) -> Delta:
         version, keys, values = unpack_tuples(packed)
         delta: Delta = dict(zip(keys, values, strict=True))
-        versions = self.versions
-        if versions is not None and version != versions.version:
-            for key, raw in delta.items():
-                if raw is not None and key != TIMERS:
-                    delta[key] = migrated(versions, key, raw, version)
-        return delta
+        return migrated(self.versions, delta, version)
 
     def _lay(self, values: Values, packed: bytes) -> None:
         """Lay a stored piece over values."""
@@ -382,10 +376,7 @@ class Group:
 
     def fill(self, values: Mapping[bytes, bytes], version: int = 0) -> None:
         """A part of the stored values of this state version, by packed key; migrated if it is a former one."""
-        delta: Delta = dict(with_keys(values))
-        if (versions := self.versions) is not None and version != versions.version:
-            delta = {k: v if v is None or k == TIMERS else migrated(versions, k, v, version) for k, v in delta.items()}
-        self._apply(delta)
+        self._apply(migrated(self.versions, dict(with_keys(values)), version))
 
     def restored(self, epoch: int) -> None:
         """All is there: the values that `epoch` left; any run is newer, and what was before that epoch is not known."""

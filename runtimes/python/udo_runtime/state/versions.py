@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
@@ -10,13 +10,17 @@ from udo_runtime.execution.failure import ProcessingError, event_text, explained
 
 # What an operator's migrate() does to one key's state: (old state, its version) -> new state.
 Migrate = Callable[[dict[str, Any], int], dict[str, Any]]
+# The same for many: (keys, their packed states, these states' version) -> the new ones, packed.
+MigrateAll = Callable[[Sequence[Any], Sequence[bytes], int], list[bytes]]
 
 
 class Versions:
     """The state version this operator reads and writes, and those it migrates from."""
 
-    def __init__(self, version: int = 0, sources: Iterable[int] = (), migrate: Migrate | None = None) -> None:
-        self.version, self._sources, self._migrate = version, frozenset(sources), migrate
+    def __init__(
+        self, version: int = 0, sources: Iterable[int] = (), migrate: Migrate | None = None, migrate_all: MigrateAll | None = None
+    ) -> None:
+        self.version, self._sources, self._migrate, self._migrate_all = version, frozenset(sources), migrate, migrate_all
 
     @property
     def migrates(self) -> bool:
@@ -25,9 +29,8 @@ class Versions:
 
     def migrated(self, key: Any, state: dict[str, Any], version: int) -> dict[str, Any]:
         """One key's state of another version as this one's; ProcessingError with migrate()'s own traceback."""
-        if version not in self._sources or self._migrate is None:
-            reads = ", ".join(map(str, sorted({self.version, *self._sources})))
-            raise StateLost(f"state of version {version} is on the state server, and the operator reads {reads} (migrates_from)")
+        self._require(version)
+        assert self._migrate is not None
         try:
             new = self._migrate(state, version)
         except Exception as e:
@@ -37,3 +40,13 @@ class Versions:
             what = f"migrate() from state version {version} to {self.version}: expected the new state as a dict, got {type(new).__name__}"
             raise ProcessingError(what, "", event_text({"key": key, "state": state}))
         return new
+
+    def in_one(self, version: int) -> MigrateAll | None:
+        """What migrates many states in one call, where there is such; StateLost as above."""
+        self._require(version)
+        return self._migrate_all
+
+    def _require(self, version: int) -> None:
+        if version not in self._sources or self._migrate is None:
+            reads = ", ".join(map(str, sorted({self.version, *self._sources})))
+            raise StateLost(f"state of version {version} is on the state server, and the operator reads {reads} (migrates_from)")

@@ -1,0 +1,40 @@
+"""The operations of the languages benchmark as Python does them inside Spark: no log, no replay, and no state beyond the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from benchmarks.contenders import native
+from benchmarks.contenders.stateful import COUNTED
+from benchmarks.operators.keep.keep import THRESHOLD
+from udo_interface.key_groups import by_key_group
+
+_KEYED = pa.schema([("id", pa.int64()), ("card", pa.int64())])
+_COUNTED = pa.schema([*_KEYED, ("n", pa.int64())])
+
+
+def inside(df: DataFrame, operation: str) -> DataFrame:
+    """The operation in Spark's own Python worker."""
+    if operation in ("forward", "filter"):
+        return native.map_in_arrow(df, operation)
+    if operation == "per_event":
+        return df.mapInArrow(_each, df.schema)
+    return by_key_group(df, ["card"], _KEYED)[0].mapInArrow(_count, COUNTED)
+
+
+def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist([event for event in batch.to_pylist() if event["amount"] > THRESHOLD], schema=batch.schema)
+
+
+def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    counts: dict[int, int] = {}
+    for batch in batches:
+        rows = []
+        for event in batch.to_pylist():
+            n = counts[event["card"]] = counts.get(event["card"], 0) + 1
+            rows.append({"id": event["id"], "card": event["card"], "n": n})
+        yield pa.RecordBatch.from_pylist(rows, schema=_COUNTED)

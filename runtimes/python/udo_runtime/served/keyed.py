@@ -1,0 +1,71 @@
+"""The keys of one request, as a Python operator sees them: states as dicts, and a context that notes timers for the answer."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.proto import operator_pb2 as pb
+from udo_runtime.child.wire import INDEX, KEYS, STATES, TIMES, Received
+from udo_runtime.execution.timers import EPOCH, KeyedContext, unpack_key
+from udo_runtime.sdk.api import Context
+from udo_runtime.state.codec import EXPIRES, pack, unpack
+
+
+class _Context(KeyedContext):
+    """Timers are noted by the key's row; when a state expires stands in the state, as it does in the engine's process."""
+
+    _set: list[tuple[int, int]]
+
+    def _set_timer(self, number: int, packed: bytes, at_us: int) -> None:
+        self._set.append((number, at_us))
+
+    def _set_expiration(self, number: int, packed: bytes, at_us: int) -> None:
+        pass
+
+
+class TouchedKeys:
+    """See the module. `at(row)` makes a key the context's."""
+
+    def __init__(self, request: Received, ctx: Context, watermark_us: int | None) -> None:
+        table = pa.ipc.read_record_batch(request.tables[pb.Part.KEYS], KEYS)
+        self._keys, self._packed, self._expires = (column.to_pylist() for column in table.columns)
+        self.states: list[dict[str, Any]] = [unpack(p) if p else {} for p in self._packed]
+        for state, at_us in zip(self.states, self._expires, strict=True):
+            if at_us is not None:
+                state[EXPIRES] = at_us
+        self.ctx = _Context(ctx.operator, ctx.version, ctx.instance, ctx.directory)
+        self.ctx._watermark_us, self.ctx._set = watermark_us, []
+
+    def at(self, row: int) -> None:
+        """The context is that of this key."""
+        self.ctx.key, self.ctx._number, self.ctx.state = unpack_key(self._keys[row]), row, self.states[row]
+
+    def index(self, request: Received) -> list[int]:
+        """For each event the row of its key."""
+        return pa.ipc.read_record_batch(request.tables[pb.Part.INDEX], INDEX).column(0).to_pylist()  # type: ignore[no-any-return]
+
+    def due(self, request: Received) -> list[tuple[int, dt.datetime]]:
+        """(row of its key, time) of each timer that is due."""
+        keys, times = (column.to_pylist() for column in pa.ipc.read_record_batch(request.tables[pb.Part.DUE], TIMES).columns)
+        return [(key, EPOCH + dt.timedelta(microseconds=at)) for key, at in zip(keys, times, strict=True)]
+
+    def changes(self, *, everything: bool = False) -> list[tuple[int, pa.RecordBatch]]:
+        """STATES and SET."""
+        rows, states, expires = list[int](), list[bytes | None](), list[int | None]()
+        for row, state in enumerate(self.states):
+            at_us = state.pop(EXPIRES, None)
+            packed = pack(state) if state else None
+            if everything or packed != self._packed[row] or at_us != self._expires[row]:
+                rows.append(row)
+                states.append(packed)
+                expires.append(at_us)
+        tables: list[tuple[int, pa.RecordBatch]] = [
+            (pb.Part.STATES, pa.RecordBatch.from_pydict({"key": rows, "state": states, "expires_us": expires}, schema=STATES))
+        ]
+        if self.ctx._set:
+            keys, times = zip(*self.ctx._set, strict=True)
+            tables.append((pb.Part.SET, pa.RecordBatch.from_pydict({"key": keys, "at_us": times}, schema=TIMES)))
+        return tables

@@ -1,0 +1,174 @@
+"""Serves a Python operator over the operator protocol (docs/operator-protocol.md): one request at a time, each answered once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.errors import SchemaError
+from udo_protocol.formats.schema import from_ipc
+from udo_protocol.limits import DEFAULT
+from udo_protocol.proto import operator_pb2 as pb
+from udo_runtime.child.process import DIRECTORY, SOCKET
+from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
+from udo_runtime.execution.failure import ProcessingError, explained, own_traceback, rows_to_batch
+from udo_runtime.execution.load import Processor
+from udo_runtime.sdk.api import Context, Operator
+from udo_runtime.served.keyed import TouchedKeys
+
+SDK = "python 0.1.0"
+Table = tuple[int, pa.RecordBatch]
+_LEVELS = {10: pb.Log.DEBUG, 20: pb.Log.INFO, 30: pb.Log.WARNING, 40: pb.Log.ERROR, 50: pb.Log.ERROR}
+
+
+def serve(target: Operator | Callable[[pa.RecordBatch], Any]) -> None:
+    """Until the engine stops it or is gone."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the engine says when to stop
+        signal.signal(ignored, signal.SIG_IGN)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(os.environ[SOCKET])
+    wire = Wire(sock, DEFAULT.frame_bytes + DEFAULT.answer_bytes)
+    logging.basicConfig(level=logging.INFO, handlers=[_Logs(wire)])
+    hello = pb.Hello(oldest=VERSION, newest=VERSION, capabilities=_capabilities(target), sdk=SDK)
+    wire.send(encode(pb.Message(hello=hello)), None)
+    server = Server(target)
+    while True:
+        try:
+            request = wire.receive(None)
+            reply, tables = server.answer(request)
+            reply.id = request.message.id
+            wire.send(encode(reply, tables), None)
+        except Gone:
+            return
+        if reply.HasField("bye"):
+            return
+
+
+def _capabilities(target: Any) -> list[str]:
+    if not isinstance(target, Operator) or type(target).process is Operator.process:
+        return []
+    migrates = type(target).migrate is not Operator.migrate
+    return ["keyed", "timers", *(["migrate"] if migrates else [])]
+
+
+class Server:
+    """One operator and what Start said; `answer` never raises for what user code does."""
+
+    def __init__(self, target: Operator | Callable[[pa.RecordBatch], Any]) -> None:
+        self._target = target
+        self._row: int | None = None  # of what is being processed, where that is done one by one
+
+    def answer(self, request: Received) -> tuple[pb.Message, Sequence[Table]]:
+        """The reply to a request, without its id."""
+        kind = request.message.WhichOneof("kind")
+        self._row = None
+        try:
+            match kind:
+                case "start":
+                    return pb.Message(ready=self._start(request.message.start)), ()
+                case "data":
+                    return pb.Message(answer=pb.Answer()), self._data(request, request.message.data)
+                case "rehearse":
+                    return pb.Message(answer=pb.Answer()), self._data(request, request.message.rehearse)
+                case "timers":
+                    return pb.Message(answer=pb.Answer()), self._timers(request)
+                case "migrate":
+                    return pb.Message(answer=pb.Answer()), self._migrate(request)
+                case "ping":
+                    return pb.Message(ping=pb.Ping()), ()
+                case "stop":
+                    self._processor.close()
+                    return pb.Message(bye=pb.Bye()), ()
+            raise TypeError(f"this SDK ({SDK}) does not know the request {kind}")
+        except Exception as e:
+            return pb.Message(failure=self._failure(e)), ()
+
+    def _start(self, start: pb.Start) -> pb.Ready:
+        self._input, self._output = from_ipc(start.input), from_ipc(start.output)
+        directory = Path(os.environ.get(DIRECTORY, "."))
+        self._ctx = Context(start.operator, start.operator_version, start.instance, directory)
+        self._processor = Processor(self._target, self._output, self._ctx)
+        self._is_keyed = start.HasField("keyed")
+        begun = time.perf_counter()
+        if not start.check:
+            self._processor.open()
+        return pb.Ready(open_ms=(time.perf_counter() - begun) * 1000)
+
+    def _data(self, request: Received, data: pb.Data) -> list[Table]:
+        batch = pa.ipc.read_record_batch(request.tables[pb.Part.EVENTS], self._input)
+        if self._is_keyed:
+            return self._keyed(request, data, batch)
+        if not self._processor.by_event:
+            return [(pb.Part.ROWS, self._processor.once(batch))]
+        process = self._processor.per_event.process
+        return [(pb.Part.ROWS, self._each(batch.to_pylist(), lambda row, event: process(event, self._ctx)))]
+
+    def _keyed(self, request: Received, data: pb.Data, batch: pa.RecordBatch) -> list[Table]:
+        keys = TouchedKeys(request, self._ctx, data.watermark_us if data.HasField("watermark_us") else None)
+        index, operator = keys.index(request), self._processor.per_event
+
+        def process(row: int, event: dict[str, Any]) -> Any:
+            keys.at(index[row])
+            return operator.process(event, keys.ctx)
+
+        return [(pb.Part.ROWS, self._each(batch.to_pylist(), process)), *keys.changes()]
+
+    def _timers(self, request: Received) -> list[Table]:
+        keys = TouchedKeys(request, self._ctx, request.message.timers.watermark_us)
+        due, operator = keys.due(request), self._processor.per_event
+
+        def fire(row: int, _: Any) -> Any:
+            number, at = due[row]
+            keys.at(number)
+            return operator.on_timer(keys.ctx.key, at, keys.ctx)
+
+        rows = self._each([None] * len(due), fire)
+        return [(pb.Part.ROWS, rows), *keys.changes()]
+
+    def _migrate(self, request: Received) -> list[Table]:
+        keys, operator = TouchedKeys(request, self._ctx, None), self._processor.per_event
+        for self._row, state in enumerate(keys.states):
+            keys.states[self._row] = operator.migrate(state, request.message.migrate.from_version)
+        return keys.changes(everything=True)
+
+    def _each(self, items: Sequence[Any], process: Callable[[int, Any], Any]) -> pa.RecordBatch:
+        names, out = set(self._output.names), list[dict[str, Any]]()
+        for self._row, item in enumerate(items):
+            for answer in process(self._row, item) or ():
+                if not isinstance(answer, dict) or answer.keys() != names:
+                    got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__
+                    want = ", ".join(self._output.names)
+                    raise ProcessingError(f"expected an event with the columns {want}; the operator answered {got}", code=SchemaError.code)
+                out.append(answer)
+        self._row = None
+        return rows_to_batch(out, self._output)
+
+    def _failure(self, e: Exception) -> pb.Failure:
+        if isinstance(e, ProcessingError):
+            failure = pb.Failure(message=str(e), trace=e.traceback, code="schema" if e.wire_code == SchemaError.code else "")
+        else:
+            name = type(e).__name__
+            failure = pb.Failure(type=name, message=explained(e).removeprefix(f"{name}: "), trace=own_traceback(e))
+        if self._row is not None:
+            failure.row = self._row
+        return failure
+
+
+class _Logs(logging.Handler):
+    """What is logged goes to the engine."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = _LEVELS.get(record.levelno, pb.Log.INFO)
+        self._wire.send(encode(pb.Message(log=pb.Log(level=level, message=record.getMessage()))), None)

@@ -1,0 +1,63 @@
+"""`udo conformance`: play the engine for an SDK's conformance operator, case by case."""
+
+from __future__ import annotations
+
+import shutil
+
+import click
+
+from udo_cli import base
+from udo_cli.exits import ExitCode
+
+EXAMPLES = """
+udo conformance bin/conformance
+udo conformance java -jar build/conformance.jar
+udo conformance --only timers --json -- python operator.py
+"""
+
+
+@base.command("conformance", EXAMPLES)
+@click.option("--only", metavar="TEXT", default="", help="Only cases whose part or title contains this text; nothing is timed.")
+@click.option("--timeout-s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="For each reply.")
+@base.json_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def command(command: tuple[str, ...], only: str, timeout_s: float, as_json: bool) -> None:
+    """Check that COMMAND, an SDK's conformance operator, keeps the operator protocol (docs/operator-protocol.md).
+
+    Needs no platform. Prints a table of cases and the time of a frame; ends with 6 if a case failed.
+    """
+    from udo_cli import output
+    from udo_cli.conformance import suite
+    from udo_protocol.errors import UsageError
+
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"{command[0]} cannot be started: expected a program, by its path or on PATH")
+    results = []
+    for result in suite.run(command, timeout_s, only):
+        results.append(result)
+        if not as_json:
+            output.say(f"{'failed' if result.why else 'passed'}  {result.case.part}: {result.case.title}")
+    if not results:
+        raise UsageError(f"no case has {only!r} in its part or title")
+    failed = [r for r in results if r.why]
+    us = {} if only or failed else suite.frames(command, timeout_s)
+    if as_json:
+        cases = [
+            {"part": r.case.part, "case": r.case.title, "passed": not r.why, "why": r.why, "took_ms": round(r.took_ms, 1)} for r in results
+        ]
+        output.emit(
+            {"command": list(command), "passed": len(results) - len(failed), "failed": len(failed), "cases": cases, "us_per_frame": us}
+        )
+    else:
+        rows = [[r.case.part, r.case.title, "failed" if r.why else "passed", f"{r.took_ms:.0f} ms", r.why] for r in results]
+        output.table(["PART", "CASE", "", "TOOK", "WHY"], rows, "")
+        for r in failed:
+            if r.lines:
+                click.echo(f"\n{r.case.part}: {r.case.title}: its process wrote last\n{r.lines}")
+        output.table(["FRAME", "µs, MEDIAN"], [[name, f"{value:,.0f}"] for name, value in us.items()], "")
+        click.echo(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    if failed:
+        raise click.exceptions.Exit(ExitCode.OPERATOR)
+
+
+command.allow_interspersed_args = False  # what stands behind COMMAND is COMMAND's
