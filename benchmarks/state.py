@@ -155,7 +155,7 @@ def restore(p: Platform, session: str) -> dict[str, float]:
             for group in found.groups.values():
                 len(group.values)
             took.append(time.perf_counter() - started)
-            size, keys, durable = found.size, found.keys, sum(sum(g.stored) for g in found.groups.values())
+            size, keys, durable = found.size, found.keys, sum(g.place.bytes for g in found.groups.values())
     seconds, read_s = statistics.median(took[1:]), statistics.median(read[1:])
     rates = {"mb_per_s": durable / seconds / 1e6, "read_mb_per_s": durable / read_s / 1e6}
     return {"keys": keys, "bytes": size, "durable_bytes": durable, "seconds": seconds, **rates}

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import Any
 
+from node_manager import home_format
 from node_manager.deployments import adoption
 from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments, NodeDeployment
@@ -60,10 +61,11 @@ class Manager:
         self._lock_fd = -1
 
     def lock_home(self) -> None:
-        """Conflict if another node manager has this home."""
+        """Conflict if another node manager has this home; Unavailable if it is of a format that cannot be used."""
         self.settings.prepare()
         taken = "a node manager (pid {pid}) already runs with home " + f"{self.settings.home}; stop it or choose another --home"
         self._lock_fd = lock(self.settings.home / "lock", taken)
+        home_format.settle(self.settings.home)
 
     def start(self) -> None:
         """Adopt what a former manager left, then bring about what is wanted."""

@@ -21,6 +21,7 @@ from udo_runtime.state.versions import Versions
 
 from udo_protocol.errors import Conflict, ProtocolError, UsageError
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.state.pieces import StoredGroup
 
 FORMAT, FORMAT_VERSION = "udo-state", 1
 _PIECE_BYTES = 1 << 20
@@ -97,7 +98,7 @@ def _settled(number: int, values: dict[int, list[bytes]], version: int, former: 
     [meta], base = values[pb.StatePiece.META], values.get(pb.StatePiece.BASE)
     read = Versions(version, range(128), lambda state, of: {**state, STORED_VERSION: of}) if former else Versions(version)
     versions = read if number >= 0 else None
-    group = Group.restore(meta, base[0] if base else None, values.get(pb.StatePiece.DELTA, ()), versions)
+    group = Group.restore(StoredGroup(meta, base[0] if base else None, values.get(pb.StatePiece.DELTA, [])), versions)
     if group.former and not former:
         raise Conflict(
             f"key group {number} still holds state from before the update to state version {version}; it is written anew with "

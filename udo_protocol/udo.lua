@@ -356,39 +356,135 @@ local function status(keys, a)
   return 1
 end
 
--- State server, for a rollback to a version that cannot read what a newer one writes: keep the state as it is now. Only metas
--- and counters are copied: values are a base and changes behind it, and the base is put aside before it is replaced.
--- `kept`: info, ckpt, and a field per session; `kept:sessions`, `kept:m:{session}`; `kept:n:{session}`: group -> changes, `-` in
--- front once they lie in `kept:g:...` and `kept:d:...`. Dead letters are part of the state, and few: they are copied.
+-- State server: what is stored of groups (pieces.py). The values of a group are a piece: `g:{piece}`, its base, and `d:{piece}`, the
+-- changes since. The manifest `m:{session}` says for each group `piece changes base_bytes change_bytes meta`. A savepoint
+-- (savepoints.py) is a copy of all manifests: `savepoint:{name}` has info, ckpt and a field per session, `savepoint:{name}:sessions`
+-- and `savepoint:{name}:m:{session}` are copies, for a rollback also `savepoint:{name}:dead` and so on. `savepoints`: name ->
+-- `made until_ms held_bytes`, made below 0: it was given up. A piece that no manifest names is removed in the step that makes it so.
 local LETTERS = {'dead', 'pending', 'replay'}
+local GIVEN_UP, REWOUND = -1, -2
 
-local function forget_kept(keys)
-  local p = keys[1]
-  for _, kind in ipairs(LETTERS) do redis.call('UNLINK', p .. 'kept:' .. kind) end
-  for _, field in ipairs(try('HKEYS', p .. 'kept') or {}) do
-    local s = field:match('^session (.*)$')
-    if s then
-      for _, n in ipairs(redis.call('HKEYS', p .. 'kept:n:' .. s)) do
-        redis.call('UNLINK', p .. 'kept:g:' .. s .. ':' .. n, p .. 'kept:d:' .. s .. ':' .. n)
-      end
-      redis.call('UNLINK', p .. 'kept:m:' .. s, p .. 'kept:n:' .. s)
-    end
+local function piece_of(entry) return entry and entry:match('^(%S+) %d+ %d+ %d+ ') end
+
+local function of_savepoint(p, name) return p .. 'savepoint:' .. name end
+
+-- Whether a savepoint other than `but` names this piece for this group.
+local function pinned(p, s, n, piece, found, but)
+  for name in pairs(found) do
+    if name ~= but and piece_of(try('HGET', of_savepoint(p, name) .. ':m:' .. s, n)) == piece then return true end
   end
-  return redis.call('UNLINK', p .. 'kept', p .. 'kept:sessions')
+  return false
 end
 
--- ARGV: info (text that `kept` shows).
-local function keep(keys, a)
-  local p = keys[1]
-  forget_kept(keys)
-  redis.call('HSET', p .. 'kept', 'info', a[1], 'ckpt', redis.call('GET', p .. 'ckpt') or '')
-  redis.call('COPY', p .. 'sessions', p .. 'kept:sessions')
-  for _, kind in ipairs(LETTERS) do redis.call('COPY', p .. kind, p .. 'kept:' .. kind) end
+local function remove_piece(p, piece) redis.call('UNLINK', p .. 'g:' .. piece, p .. 'd:' .. piece) end
+
+-- Remove a savepoint, and the pieces that only it names. `found`: all there are.
+local function unpin(p, name, found)
+  local at = of_savepoint(p, name)
+  for _, field in ipairs(try('HKEYS', at) or {}) do
+    local s = field:match('^session (.*)$')
+    local flat = s and try('HGETALL', at .. ':m:' .. s) or {}
+    for i = 1, #flat, 2 do
+      local n, piece = flat[i], piece_of(flat[i + 1])
+      if piece and piece_of(try('HGET', p .. 'm:' .. s, n)) ~= piece and not pinned(p, s, n, piece, found, name) then
+        remove_piece(p, piece)
+      end
+    end
+    if s then redis.call('UNLINK', at .. ':m:' .. s) end
+  end
+  for _, kind in ipairs(LETTERS) do redis.call('UNLINK', at .. ':' .. kind) end
+  redis.call('UNLINK', at, at .. ':sessions')
+  try('HDEL', p .. 'savepoints', name)
+  found[name] = nil
+end
+
+-- Those there are, and those that were given up: name -> {made, until_ms, held}. The ones whose lease has ended are removed, except `but`.
+local function savepoints(p, but)
+  local found, ended, now, flat = {}, {}, now_ms(), try('HGETALL', p .. 'savepoints') or {}
+  for i = 1, #flat, 2 do
+    local made, till, held = flat[i + 1]:match('^(-?%d+) (%d+) (%d+)$')
+    found[flat[i]] = {tonumber(made), till, tonumber(held)}
+    if not till or (tonumber(till) < now and flat[i] ~= but) then ended[#ended + 1] = flat[i] end
+  end
+  for _, name in ipairs(ended) do unpin(p, name, found) end
+  return found
+end
+
+local function note(p, name, made, till, held)
+  local entry = string.format('%.0f %.0f %.0f', made, till, held)
+  if not try('HSET', p .. 'savepoints', name, entry) then
+    redis.call('DEL', p .. 'savepoints')
+    redis.call('HSET', p .. 'savepoints', name, entry)
+  end
+end
+
+local function give_up(p, name, why, found)
+  local till = found[name][2]
+  unpin(p, name, found)
+  note(p, name, why, tonumber(till), 0)
+end
+
+-- ARGV: name, lease_ms, info, whether dead letters belong to it.
+local function savepoint(keys, a)
+  local p, name, found = keys[1], a[1], savepoints(keys[1])
+  unpin(p, name, found)
+  local at, now = of_savepoint(p, name), now_ms()
+  redis.call('HSET', at, 'info', a[3], 'ckpt', redis.call('GET', p .. 'ckpt') or '')
+  redis.call('COPY', p .. 'sessions', at .. ':sessions')
   for _, s in ipairs(redis.call('HKEYS', p .. 'sessions')) do
-    redis.call('HSET', p .. 'kept', 'session ' .. s, 1)
-    redis.call('COPY', p .. 'm:' .. s, p .. 'kept:m:' .. s)
-    for _, n in ipairs(redis.call('HKEYS', p .. 'm:' .. s)) do
-      redis.call('HSET', p .. 'kept:n:' .. s, n, redis.call('LLEN', p .. 'd:' .. s .. ':' .. n))
+    redis.call('HSET', at, 'session ' .. s, 1)
+    redis.call('COPY', p .. 'm:' .. s, at .. ':m:' .. s)
+  end
+  for _, kind in ipairs(LETTERS) do
+    if a[4] == '1' then redis.call('COPY', p .. kind, at .. ':' .. kind) end
+  end
+  note(p, name, now, now + tonumber(a[2]), 0)
+  return 1
+end
+
+-- ARGV: name, lease_ms. Answers 1, or why it is none any more: 0, or what is in place of when it was made.
+local function hold_savepoint(keys, a)
+  local p, name = keys[1], a[1]
+  local it = savepoints(p)[name]
+  if not it then return 0 end
+  if it[1] < 0 then return it[1] end
+  note(p, name, it[1], now_ms() + tonumber(a[2]), it[3])
+  return 1
+end
+
+-- ARGV: name.
+local function drop_savepoint(keys, a)
+  unpin(keys[1], a[1], savepoints(keys[1]))
+  return 1
+end
+
+-- The owner is about to replace or drop these groups' pieces: they are removed, or stay for the savepoints that name them. Beyond the
+-- bound the oldest savepoint is given up. ARGV: session, bound, groups.
+local function replaced(keys, a)
+  local p, s, found = keys[1], a[1], savepoints(keys[1])
+  for i = 3, #a do
+    local n = a[i]
+    local entry = redis.call('HGET', p .. 'm:' .. s, n)
+    local piece = piece_of(entry)
+    if piece then
+      local base, changes = entry:match('^%S+ %d+ (%d+) (%d+) ')
+      local total = 0
+      for name, it in pairs(found) do
+        if piece_of(try('HGET', of_savepoint(p, name) .. ':m:' .. s, n)) == piece then
+          it[3] = it[3] + base + changes
+          note(p, name, it[1], tonumber(it[2]), it[3])
+        end
+        total = total + it[3]
+      end
+      while total > tonumber(a[2]) do
+        local oldest
+        for name, it in pairs(found) do
+          if it[1] >= 0 and it[3] > 0 and (not oldest or it[1] < found[oldest][1]) then oldest = name end
+        end
+        total = total - found[oldest][3]
+        give_up(p, oldest, GIVEN_UP, found)
+      end
+      if not pinned(p, s, n, piece, found) then remove_piece(p, piece) end
     end
   end
   return 1
@@ -398,55 +494,44 @@ local function move(from, to)
   if redis.call('EXISTS', from) == 1 then redis.call('RENAME', from, to) end
 end
 
--- The owner is about to replace a group's base. ARGV: session, group.
-local function preserve(keys, a)
-  local p, s, n = keys[1], a[1], a[2]
-  local count = redis.call('HGET', p .. 'kept:n:' .. s, n)
-  if not count or count:sub(1, 1) == '-' then return 0 end
-  move(p .. 'g:' .. s .. ':' .. n, p .. 'kept:g:' .. s .. ':' .. n)
-  move(p .. 'd:' .. s .. ':' .. n, p .. 'kept:d:' .. s .. ':' .. n)
-  redis.call('HSET', p .. 'kept:n:' .. s, n, '-' .. count)
-  return 1
-end
-
--- Back to what was kept, which is kept no more: in the step of the first checkpoint made from it. Who reads the changelog has to load again.
-local function rewind(keys)
-  local p = keys[1]
-  if redis.call('EXISTS', p .. 'kept') == 0 then return 0 end
+-- Back to the savepoint of that name, which ends: in the step of the first checkpoint made from it. The changes behind it are cut off, so
+-- other savepoints are given up, and who reads the changelog has to load again. ARGV: name.
+local function rewind(keys, a)
+  local p, found = keys[1], savepoints(keys[1], a[1])
+  local at = of_savepoint(p, a[1])
+  if redis.call('EXISTS', at) == 0 then return 0 end
+  for name, it in pairs(found) do
+    if name ~= a[1] and it[1] >= 0 then give_up(p, name, REWOUND, found) end
+  end
   for _, s in ipairs(redis.call('HKEYS', p .. 'sessions')) do
-    for _, n in ipairs(redis.call('HKEYS', p .. 'm:' .. s)) do
-      if redis.call('HEXISTS', p .. 'kept:n:' .. s, n) == 0 then redis.call('UNLINK', p .. 'g:' .. s .. ':' .. n, p .. 'd:' .. s .. ':' .. n) end
+    local flat = redis.call('HGETALL', p .. 'm:' .. s)
+    for i = 1, #flat, 2 do
+      local piece = piece_of(flat[i + 1])
+      if piece and piece_of(redis.call('HGET', at .. ':m:' .. s, flat[i])) ~= piece then remove_piece(p, piece) end
     end
     redis.call('DEL', p .. 'm:' .. s)
   end
-  for _, s in ipairs(redis.call('HKEYS', p .. 'kept:sessions')) do
-    move(p .. 'kept:m:' .. s, p .. 'm:' .. s)
-    local counts = redis.call('HGETALL', p .. 'kept:n:' .. s)
-    for i = 1, #counts, 2 do
-      local n, count = counts[i], tonumber(counts[i + 1])
-      local g, d = p .. 'g:' .. s .. ':' .. n, p .. 'd:' .. s .. ':' .. n
-      if counts[i + 1]:sub(1, 1) == '-' then
-        redis.call('UNLINK', g, d)
-        move(p .. 'kept:g:' .. s .. ':' .. n, g)
-        move(p .. 'kept:d:' .. s .. ':' .. n, d)
-        count = -count
-      end
-      if count == 0 then redis.call('DEL', d) else redis.call('LTRIM', d, 0, count - 1) end
+  for _, s in ipairs(redis.call('HKEYS', at .. ':sessions')) do
+    move(at .. ':m:' .. s, p .. 'm:' .. s)
+    local flat = redis.call('HGETALL', p .. 'm:' .. s)
+    for i = 1, #flat, 2 do
+      local piece, changes = flat[i + 1]:match('^(%S+) (%d+) ')
+      if changes == '0' then redis.call('DEL', p .. 'd:' .. piece) else redis.call('LTRIM', p .. 'd:' .. piece, 0, changes - 1) end
     end
   end
   redis.call('DEL', p .. 'sessions', p .. 'riding', p .. 'ckpt')
-  move(p .. 'kept:sessions', p .. 'sessions')
+  move(at .. ':sessions', p .. 'sessions')
   for _, kind in ipairs(LETTERS) do
     redis.call('UNLINK', p .. kind)
-    move(p .. 'kept:' .. kind, p .. kind)
+    move(at .. ':' .. kind, p .. kind)
   end
-  local ckpt = redis.call('HGET', p .. 'kept', 'ckpt')
+  local ckpt = redis.call('HGET', at, 'ckpt')
   if ckpt ~= '' then redis.call('SET', p .. 'ckpt', ckpt) end
   for _, name in ipairs(try('HKEYS', p .. 'readers') or {}) do
     local till = redis.call('HGET', p .. 'readers', name):match('%d+$')
     redis.call('HSET', p .. 'readers', name, '-2 ' .. (till or 0))
   end
-  forget_kept(keys)
+  unpin(p, a[1], {})
   return 1
 end
 
@@ -552,10 +637,11 @@ redis.register_function('udo_join', join)
 redis.register_function('udo_hold', hold)
 redis.register_function('udo_leave', leave)
 redis.register_function('udo_append', append)
-redis.register_function('udo_keep', keep)
-redis.register_function('udo_preserve', preserve)
+redis.register_function('udo_savepoint', savepoint)
+redis.register_function('udo_hold_savepoint', hold_savepoint)
+redis.register_function('udo_drop_savepoint', drop_savepoint)
+redis.register_function('udo_replaced', replaced)
 redis.register_function('udo_rewind', rewind)
-redis.register_function('udo_forget_kept', forget_kept)
 redis.register_function('udo_accept', accept)
 redis.register_function('udo_emit', emit)
 redis.register_function('udo_trim', trim_covered)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-from node_manager.admin.state import GroupPieces, Sessions, snapshot
+from node_manager.admin.state import records
 from node_manager.instances.instances import InstanceConfig
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
@@ -24,16 +24,15 @@ from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import decode
 from udo_protocol.queue.slot_reader import SlotReader
-from udo_protocol.state import checkpoints, untrusted
+from udo_protocol.state import checkpoints, pieces, savepoints, untrusted
 from udo_protocol.state.dead_letters import REPLAY
+from udo_protocol.state.pieces import StoredGroup
 
 # A recorder that does not come back for this long loses its pin: what a dead one may hold up at most.
 LEASE_MS = 2_000
 # How often the log is polled while there are no frames, and how often the receiver is told so.
 _LOOK_S = 0.02
 _TICK_S = 1.0
-# State is read in one step, which blocks the state server: about a second for this much.
-STATE_BYTES = 1 << 30
 # A token that never owns: the reader sees answered frames only.
 _NO_TOKEN = -1
 
@@ -64,7 +63,7 @@ class RecordedGroup:
     """A key group of that session."""
 
     number: int
-    group: GroupPieces
+    group: StoredGroup
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,7 @@ def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) 
         try:
             yield from recorder.run()
         finally:
-            with contextlib.suppress(ServerLost, OSError):
-                recorder.reader.pin(0, 0)
+            recorder.close()
 
 
 class _Recorder:
@@ -132,7 +130,8 @@ class _Recorder:
     def __init__(self, slot_: Slot, state: Connection, queue: Connection, for_s: float, frames: int, stop: Event) -> None:
         self._slot, self._state, self._queue = slot_, state, queue
         self._for_s, self._most, self._stop = for_s, frames, stop
-        self.reader = SlotReader(queue, slot_.prefix, f"record-{secrets.token_hex(4)}", _NO_TOKEN)
+        self._name = f"record-{secrets.token_hex(4)}"  # of its pin on the log and of its savepoint
+        self.reader = SlotReader(queue, slot_.prefix, self._name, _NO_TOKEN)
         assert slot_.wanted is not None
         self._wanted = slot_.wanted
         self._keyed = bool(self._wanted.image.manifest.key)
@@ -141,16 +140,12 @@ class _Recorder:
         self._answered: set[bytes] = set()
 
     def run(self) -> Iterator[Part]:
-        first, sessions = self._state_at_start() if self._keyed else (self._stateless_start(), {})
+        first = self._pin_state() if self._keyed else self._stateless_start()
         image = self._wanted.image
         failed = sorted(slot.failed_lanes(self._queue, self._slot.prefix))
         yield RecordingBegin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
-        while sessions:  # given away one by one: they may be large
-            name, (record, groups) = sessions.popitem()
-            yield RecordedSession(name, record)
-            while groups:
-                yield RecordedGroup(*groups.popitem())
-                self._pin(first)
+        if self._keyed:
+            yield from self._sessions(first)
         try:
             yield from self._frames(first)
         except ServerLost as e:
@@ -239,20 +234,40 @@ class _Recorder:
         seq = slot.last_emitted(self._queue, self._slot.prefix) + 1
         return max(seq, self._pin(seq))
 
-    def _state_at_start(self) -> tuple[int, Sessions]:
-        """The first frame that the newest checkpoint does not cover, and all sessions as that checkpoint left them."""
+    def _pin_state(self) -> int:
+        """Pin the newest checkpoint; the first frame that it does not cover."""
+        state, prefix = self._state, self._slot.prefix
         base, pinned = 1, 0
         while base != pinned:  # what a checkpoint read behind this does not cover is in the log
             pinned = base
             base = self._pin(pinned)
         while True:
             self._cuts, self._answered = self._cuts_now(), self._sent_again(waiting=False)
-            covers, sessions = snapshot(self._state, self._slot.prefix, STATE_BYTES)
+            savepoints.make(state, prefix, self._name)
             if self._cuts_now() == self._cuts:
                 break
+        covers = checkpoints.pinned_checkpoint(state, prefix, self._name)
         seq = covers.seq if covers.run_id == self._queue.run_id else 0  # of a lost queue server: the log has begun anew
         self._pin(seq + 1)
-        return seq + 1, sessions
+        return seq + 1
+
+    def _sessions(self, first: int) -> Iterator[Part]:
+        """All sessions as the savepoint has them, which is needed no more then."""
+        state, prefix, hold = self._state, self._slot.prefix, savepoints.holding(self._state, self._slot.prefix, self._name)
+        for name, record in records(state, prefix, self._name).items():
+            yield RecordedSession(name, record)
+            for number, group in pieces.read(state, prefix, name, self._name, between=hold):
+                yield RecordedGroup(number, group)
+                self._pin(first)
+        savepoints.drop(state, prefix, self._name)
+
+    def close(self) -> None:
+        """Nothing is kept for it any more."""
+        with contextlib.suppress(ServerLost, OSError):
+            self.reader.pin(0, 0)
+        if self._keyed:
+            with contextlib.suppress(ServerLost, OSError):
+                savepoints.drop(self._state, self._slot.prefix, self._name)
 
     def _pin(self, seq: int) -> int:
         return self.reader.pin(seq, LEASE_MS)

@@ -10,10 +10,11 @@ import contextlib
 import difflib
 import functools
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from node_manager.deployments.deployments import NodeDeployment
@@ -25,28 +26,14 @@ from udo_protocol.formats.manifest import Manifest
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.state import checkpoints, rewinding, untrusted
+from udo_protocol.state import checkpoints, pieces, rewinding, savepoints, untrusted
+from udo_protocol.state.pieces import PiecePlace, StoredGroup
 
 # Run numbers of a dropped session are kept for so long, so that a late task of an old run is not taken for a new one.
 _FORGET_RUNS_MS = 3_600_000
 # A fresh instance has to load the operator first; that has its own time-out below this.
 _CHANGE_TIMEOUT_S = 90.0
-# Groups come and go while they are read, but rarely: after so many looks it is no epoch that does it.
-_READ_TRIES = 100
 Writes = list[list[Arg]]
-
-
-@dataclass
-class GroupPieces:
-    """One key group as stored on the server."""
-
-    meta: bytes = b""
-    base: bytes | None = None
-    deltas: list[bytes] = field(default_factory=list)
-
-
-# Record and groups by session.
-Sessions = dict[str, tuple[Mapping[str, Any], dict[int, GroupPieces]]]
 
 
 @dataclass(frozen=True)
@@ -93,37 +80,48 @@ class States:
     def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, Mapping[str, Any]]]:
         """By name. What cannot be read is listed as such among those of other deployments: it hides none of them."""
         try:
-            return sorted(_records(state, slot.prefix).items())
+            return sorted(records(state, slot.prefix).items())
         except SlotBroken as e:
             if alone:
                 raise
             return [("", {"last_ended": None, "run": 0, "bytes": 0, "at": 0.0, "broken": str(e)})]
 
-    def header(self, name: str, session: str) -> tuple[Info, Manifest]:
-        """The session and the operator that serves it; NotFound lists near names."""
+    @contextlib.contextmanager
+    def pinned(self, name: str, session: str) -> Iterator[tuple[Info, Manifest, Iterator[tuple[int, StoredGroup]]]]:
+        """The session as each slot's newest checkpoint left it, however long it is read: what is known of it, who serves it, its groups.
+
+        All slots have the partitions' highest event times; the first one's are given. NotFound lists near names.
+        """
         deployment = self._manager.deployments.find(name)
         first, manifest = keyed(deployment)
-        with self._connected() as (state, queue):
-            self._record(state, first, session)
-            there = [(slot, _records(state, slot.prefix)) for slot in deployment.own]
-            infos = [self._info(queue, slot, session, records[session]) for slot, records in there if session in records]
-            return _together(infos), manifest
-
-    def groups(self, name: str, session: str) -> Iterator[tuple[int, GroupPieces]]:
-        """The session's groups, those of each slot as one checkpoint left them. All slots have the partitions' highest event times."""
-        deployment = self._manager.deployments.find(name)
-        first, _ = keyed(deployment)
-        with self._connected() as (state, _queue):
+        pin = f"export-{secrets.token_hex(4)}"
+        with self._connected() as (state, queue), contextlib.ExitStack() as pins:
             for slot in deployment.own:
-                yield from ((n, group) for n, group in _read(state, slot.prefix, session) if n >= 0 or slot is first)
+                pins.enter_context(savepoints.made(state, slot.prefix, pin))
+            info = self._whole(state, queue, deployment, session, pin)
+            leases = [savepoints.holding(state, slot.prefix, pin) for slot in deployment.own]
+
+            def hold() -> None:
+                for lease in leases:
+                    lease()
+
+            def groups() -> Iterator[tuple[int, StoredGroup]]:
+                for slot in deployment.own:
+                    read = pieces.read(state, slot.prefix, session, pin, between=hold)
+                    yield from ((n, group) for n, group in read if n >= 0 or slot is first)
+
+            yield info, manifest, groups()
 
     def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
         """Remove a session for good; its record. Conflict while it is in use, unless forced: then its query fails.
 
         It goes from the first slot last, which has its home: a drop that is interrupted can be repeated.
         """
-        found, _ = self.header(name, session)
-        first, *others = self._manager.deployments.find(name).own
+        deployment = self._manager.deployments.find(name)
+        keyed(deployment)
+        first, *others = deployment.own
+        with self._connected() as parts:
+            found = self._whole(*parts, deployment, session)
 
         def removal(slot: Slot, state: Connection, queue: Connection) -> Writes:
             if not force:
@@ -145,7 +143,7 @@ class States:
         self._change(first, session, drop, release)
         return found.record
 
-    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, GroupPieces], *, replace: bool) -> None:
+    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup], *, replace: bool) -> None:
         """Write a session. Conflict while one of that name is in use, or is there and is not to be replaced."""
         deployment = self._manager.deployments.find(name)
         slot, manifest = keyed(deployment)
@@ -153,6 +151,7 @@ class States:
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
         home: Writes = []
+        names = f"import-{secrets.token_hex(4)}"  # what names pieces of no owner
 
         def claim() -> None:
             if self._registered(name):
@@ -161,18 +160,15 @@ class States:
         def put(state: Connection, queue: Connection) -> Writes:
             p = slot.prefix
             self._require_unused(queue, slot, session, "stop it first")
-            if not replace and session in _records(state, p):
+            if not replace and session in records(state, p):
                 raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
             # A query that continues it is a newer run than all before.
             newest = checkpoints.newest_run(state, p, session)
             kept = {**record, "run": newest, "at": time.time()}
             writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
             for number, group in groups.items():
-                writes.append(["HSET", f"{p}m:{session}", number, group.meta])
-                if group.base:
-                    writes.append(["SET", f"{p}g:{session}:{number}", group.base])
-                if group.deltas:
-                    writes.append(["RPUSH", f"{p}d:{session}:{number}", *group.deltas])
+                place = PiecePlace(f"{names}.{number}", len(group.deltas), len(group.base or b""), sum(map(len, group.deltas)))
+                writes += pieces.writing(p, session, number, group.meta, place, group.base, group.deltas)
             return writes
 
         self._change(slot, session, put, claim)
@@ -187,8 +183,14 @@ class States:
         ):
             yield state, queue
 
-    def _record(self, state: Connection, slot: Slot, session: str) -> Mapping[str, Any]:
-        known = _records(state, slot.prefix)
+    def _whole(self, state: Connection, queue: Connection, deployment: NodeDeployment, session: str, savepoint: str = "") -> Info:
+        """A session over all slots; NotFound lists near names."""
+        self._record(state, deployment.slot, session, savepoint)
+        there = [(slot, records(state, slot.prefix, savepoint)) for slot in deployment.own]
+        return _together([self._info(queue, slot, session, known[session]) for slot, known in there if session in known])
+
+    def _record(self, state: Connection, slot: Slot, session: str, savepoint: str = "") -> Mapping[str, Any]:
+        known = records(state, slot.prefix, savepoint)
         if session not in known:
             near = difflib.get_close_matches(session, known) or [s for s in known if s.startswith(session)] or sorted(known)[:5]
             there = f"; there are: {', '.join(near)}" if near else "; it has none"
@@ -269,15 +271,11 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
         )
 
 
-def _records(state: Connection, prefix: str) -> dict[str, Mapping[str, Any]]:
-    (flat,) = untrusted.read(state, ("HGETALL", f"{prefix}sessions"))
-    return _parsed(flat, f"{prefix}sessions")
-
-
-def _parsed(flat: Sequence[bytes], key: str) -> dict[str, Mapping[str, Any]]:
+def records(state: Connection, prefix: str, savepoint: str = "") -> dict[str, Mapping[str, Any]]:
     """Session -> its record; what lists and decisions go by is of the right kind."""
     found: dict[str, Mapping[str, Any]] = {}
-    for name, data in zip(flat[::2], flat[1::2], strict=True):
+    key = f"{savepoints.at(prefix, savepoint)}sessions"
+    for name, data in pieces.records(state, prefix, savepoint).items():
         record = untrusted.document(data, key)
         with untrusted.reading(key, "records of sessions with last_ended, run, bytes and at"):
             last = record["last_ended"]
@@ -289,73 +287,12 @@ def _parsed(flat: Sequence[bytes], key: str) -> dict[str, Mapping[str, Any]]:
                 "bytes": untrusted.number(record["bytes"], key),
                 "at": untrusted.moment(record["at"], key),
             }
-            found[bytes(name).decode()] = {**record, **checked}
+            found[name] = {**record, **checked}
     return found
 
 
-def _numbers(state: Connection, prefix: str, session: str) -> list[int]:
-    key = f"{prefix}m:{session}"
-    (fields,) = untrusted.read(state, ("HKEYS", key))
-    with untrusted.reading(key, "fields named by key groups"):
-        return sorted(n for field in fields if abs(n := int(field)) < 1 << 31)
-
-
-def _metas(flat: Sequence[bytes], key: str) -> dict[int, bytes]:
-    with untrusted.reading(key, "fields named by key groups"):
-        return dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
-
-
-def _restless(key: str) -> SlotBroken:
-    return untrusted.broken(key, f"the same groups in one of {_READ_TRIES} looks", "others each time")
-
-
 def _removal(state: Connection, prefix: str, session: str) -> Writes:
-    keys = [f"{prefix}{kind}:{session}:{n}" for n in _numbers(state, prefix, session) for kind in "gd"]
-    return [["UNLINK", f"{prefix}m:{session}", *keys], ["HDEL", f"{prefix}sessions", session]]
-
-
-def _read(state: Connection, prefix: str, session: str) -> Iterator[tuple[int, GroupPieces]]:
-    """All groups of one moment: a transaction, since checkpoints may come in between."""
-    p = prefix
-    for _ in range(_READ_TRIES):
-        numbers = _numbers(state, p, session)
-        values = [c for n in numbers for c in (("GET", f"{p}g:{session}:{n}"), ("LRANGE", f"{p}d:{session}:{n}", 0, -1))]
-        flat, *found = untrusted.read(state, ("HGETALL", f"{p}m:{session}"), *values, most_bytes=untrusted.STATE_BYTES)
-        metas = _metas(flat, f"{p}m:{session}")
-        if sorted(metas) == numbers:
-            break
-    else:
-        raise _restless(f"{p}m:{session}")
-    for i, n in enumerate(numbers):
-        yield n, GroupPieces(metas[n], found[2 * i], found[2 * i + 1])
-
-
-def snapshot(state: Connection, prefix: str, most_bytes: int) -> tuple[checkpoints.Checkpoint, Sessions]:
-    """What the newest checkpoint covers, and every session as it left it: (record, groups). UsageError above `most_bytes`.
-
-    One transaction, which blocks the state server meanwhile.
-    """
-    for _ in range(_READ_TRIES):
-        there = _records(state, prefix)
-        wanted = {s: _numbers(state, prefix, s) for s in there}
-        if (size := sum(r["bytes"] for r in there.values())) > most_bytes:
-            raise UsageError(f"all sessions together take {size} bytes; at most {most_bytes} can be recorded (udo state ls)")
-        each = [(s, n) for s, numbers in wanted.items() for n in numbers]
-        commands: list[list[Arg]] = [["GET", f"{prefix}ckpt"], ["HGETALL", f"{prefix}sessions"]]
-        commands += [["HGETALL", f"{prefix}m:{s}"] for s in wanted]
-        for s, n in each:
-            commands += [["GET", f"{prefix}g:{s}:{n}"], ["LRANGE", f"{prefix}d:{s}:{n}", 0, -1]]
-        covers, records, *found = untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES)
-        metas = {s: _metas(flat, f"{prefix}m:{s}") for s, flat in zip(wanted, found, strict=False)}
-        known = _parsed(records, f"{prefix}sessions")
-        if known.keys() == wanted.keys() and all(sorted(metas[s]) == wanted[s] for s in wanted):
-            break
-    else:
-        raise _restless(f"{prefix}sessions")
-    values = iter(found[len(wanted) :])
-    groups: dict[str, dict[int, GroupPieces]] = {s: {} for s in wanted}
-    for s, n in each:
-        groups[s][n] = GroupPieces(metas[s][n], next(values), next(values))
-    with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
-        seq, run_id = bytes(covers or b"0 ").decode().split(" ")
-    return checkpoints.Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), run_id), {s: (known[s], groups[s]) for s in wanted}
+    (fields,) = untrusted.read(state, ("HKEYS", f"{prefix}m:{session}"))
+    with untrusted.reading(f"{prefix}m:{session}", "fields named by key groups"):
+        numbers = [int(n) for n in fields]
+    return [*pieces.removing(prefix, session, numbers), ["HDEL", f"{prefix}sessions", session]]

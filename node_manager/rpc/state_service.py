@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from node_manager.admin.state import GroupPieces, Info, States, keyed, require_fit
+from node_manager.admin.state import Info, States, keyed, require_fit
 from node_manager.manager import Manager
 from udo_protocol.errors import ProtocolError, UsageError
+from udo_protocol.formats.manifest import Manifest
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.state.pieces import StoredGroup
 
 # gRPC's own bound is 4 MiB a message.
 _PIECE_BYTES = 1 << 20
@@ -39,10 +41,20 @@ def _session(s: Info) -> pb.StateSession:
 
 def exported(states: States, deployment: str, session: str) -> Iterator[pb.StatePart]:
     """The parts of a session."""
-    info, manifest = states.header(deployment, session)
+    with states.pinned(deployment, session) as (info, manifest, groups):
+        yield _header(info, manifest)
+        for number, group in groups:
+            yield from pieces(number, pb.StatePiece.META, group.meta)
+            if group.base is not None:
+                yield from pieces(number, pb.StatePiece.BASE, group.base)
+            for delta in group.deltas:
+                yield from pieces(number, pb.StatePiece.DELTA, delta)
+
+
+def _header(info: Info, manifest: Manifest) -> pb.StatePart:
     header = pb.StateHeader(
-        deployment=deployment,
-        session=session,
+        deployment=info.deployment,
+        session=info.session,
         operator=manifest.name,
         version=manifest.version,
         state_version=manifest.state_version,
@@ -52,13 +64,7 @@ def exported(states: States, deployment: str, session: str) -> Iterator[pb.State
         keys=info.record.get("keys", 0),
         bytes=info.record["bytes"],
     )
-    yield pb.StatePart(header=header)
-    for number, group in states.groups(deployment, session):
-        yield from pieces(number, pb.StatePiece.META, group.meta)
-        if group.base is not None:
-            yield from pieces(number, pb.StatePiece.BASE, group.base)
-        for delta in group.deltas:
-            yield from pieces(number, pb.StatePiece.DELTA, delta)
+    return pb.StatePart(header=header)
 
 
 def pieces(group: int, kind: pb.StatePiece.Kind, data: bytes) -> Iterator[pb.StatePart]:
@@ -80,13 +86,13 @@ def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) ->
     key, wanted_groups = [(c.name, c.type) for c in header.key], slot.wanted.config.key_groups
     require_fit(manifest, key, header.state_version, header.key_groups, wanted_groups)
     bound = _OVERHEAD * (manifest.limits.state_mb << 20)
-    groups: dict[int, GroupPieces] = {}
+    groups: dict[int, StoredGroup] = {}
     total = 0
     for number, kind, data in _values(parts):
         total += len(data)
         if total > bound:
             raise UsageError(f"the state takes more than {bound} bytes; {manifest.reference} may keep {manifest.limits.state_mb} MiB")
-        group = groups.setdefault(number, GroupPieces())
+        group = groups.setdefault(number, StoredGroup())
         if kind == pb.StatePiece.META:
             group.meta = data
         elif kind == pb.StatePiece.BASE:

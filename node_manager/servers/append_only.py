@@ -20,7 +20,8 @@ from node_manager.files import read_json, write_json
 from udo_protocol.errors import Unavailable
 
 _COMMAND = re.compile(rb"\*[1-9]\d*\r\n\$\d+\r\n")
-_SESSION = re.compile(rb"udo:([^:\s]{1,60}):\d+:(?:m|g|d|runs):([^\r\n]{1,200}?)(?::\d{1,3})?\r\n")
+# Every write of a session's groups changes its manifest, too.
+_SESSION = re.compile(rb"udo:([^:\s]{1,60}):\d+:(?:m|runs):([^\r\n]{1,200})\r\n")
 # A longest line before a value: `*` or `$` and a number below 2^63.
 _LINE_BYTES = 24
 # Sessions told by name; the rest is counted.

@@ -24,7 +24,7 @@ import structlog
 
 from node_manager import proc
 from node_manager.files import read_json, write_json
-from node_manager.servers import append_only, watchdog
+from node_manager.servers import append_only, state_format, watchdog
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, ServerBinary, find_server, server_args
 from node_manager.servers.client import administered
@@ -203,6 +203,9 @@ class Servers:
     def _describe(self, role: Role) -> RunningServer:
         with self._administered(role, self._probe_s) as client:
             info = client.info("server")
+            if role == "state":  # before anything else uses it
+                with contextlib.closing(self.connect(role, _LOAD_TIMEOUT_S)) as state:
+                    state_format.bring_up(state)
             client.function_load(library(), replace=True)
         process = proc.identify(int(info["process_id"]))
         if process is None:

@@ -157,8 +157,14 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
     digest = load.wanted.image.digest
     if not load.follow:
         return "kept" if rewinding.pending(state, prefix, digest) else ""
-    reads = load.serving in (manifest.state_version, *manifest.migrates_from)
-    return "owner" if reads or not rewinding.possible(state, prefix, digest) else "kept"
+    if load.serving in (manifest.state_version, *manifest.migrates_from):
+        return "owner"
+    if rewinding.possible(state, prefix, digest):
+        return "kept"
+    if why := rewinding.gone(state, prefix):
+        there = f"the present state (version {load.serving})"
+        raise Conflict(f"{manifest.reference} cannot read {there}, and it is too late to roll back: {why}")
+    return "owner"
 
 
 def _load_error(reference: str, error: dict[str, Any]) -> UdoError:

@@ -17,7 +17,7 @@ _REWOUND_S, _LOOK_S = 20.0, 0.002
 def step(
     state: Connection, queue: Connection, prefix: str, instance: Instance, wanted: Wanted, former: Wanted | None, window_s: float
 ) -> Callable[[], None]:
-    """What is to be done between the two halves of the promotion of `instance`. Conflict if it is too late to go back."""
+    """What is to be done between the two halves of the promotion of `instance`. Conflict if it is too late to roll back."""
     new, old = wanted.image.manifest, former.image.manifest if former else None
     if old is None or former is None or not new.key or new.state_version == old.state_version:
         return _nothing

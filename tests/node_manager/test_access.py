@@ -148,7 +148,7 @@ def test_nobody_reaches_a_slot_of_a_neighbouring_name(node: Node, user: str, oth
     [
         ("i1", "queue", ["stats:i2", "ready:i2", "compared:i1", "differ:i1", "newest:x", "used:s", "lanes", "mirrors", "ckpt", "invented"]),
         ("c1", "queue", ["stats:i1", "bell:i1", "out:l1", "lane:l1", "compared:i1", "in", "emitted", "base", "parked", "invented"]),
-        ("c1", "state", ["cut", "ckpt", "m:s", "g:s:1", "d:s:1", "dead", "sessions", "kept", "invented"]),
+        ("c1", "state", ["cut", "ckpt", "m:s", "g:1.1", "d:1.1", "dead", "sessions", "savepoints", "savepoint:rollback", "invented"]),
         ("i1", "state", ["runs:s", "homes", "cut", "tokens", "owner", "invented"]),
         ("lane", "queue", ["owner", "emitted", "base", "pins", "mirrors", "stats:i1", "ready:i1", "used:s", "waiting", "invented"]),
     ],

@@ -34,19 +34,19 @@ def servers(home: Path, *, cut_state: bool = False) -> Iterator[Servers]:
 def values(running: Servers) -> list[bytes | None]:
     """What the state server knows of the three values of `written`."""
     with contextlib.closing(running.connect("state")) as state:
-        return list(state.call("MGET", *(f"udo:d:0:d:query{n}:7" for n in (1, 2, 3))))
+        return list(state.call("MGET", *(f"udo:d:0:m:query{n}" for n in (1, 2, 3))))
 
 
 @pytest.fixture
 def written(home: Path) -> Path:
     """The file of a state server that has stopped; one write alone, one in a MULTI, one alone."""
     with servers(home) as running, contextlib.closing(running.connect("state")) as state:
-        state.call("SET", "udo:d:0:d:query1:7", "one")
+        state.call("SET", "udo:d:0:m:query1", "one")
         state.call("MULTI")
-        state.call("SET", "udo:d:0:d:query2:7", "two")
-        state.call("SET", "udo:d:0:m:query2", "label of two")
+        state.call("SET", "udo:d:0:m:query2", "two")
+        state.call("SET", "udo:d:0:g:7.1", "label of two")
         state.call("EXEC")
-        state.call("SET", "udo:d:0:d:query3:7", "three")
+        state.call("SET", "udo:d:0:m:query3", "three")
     return home / "servers" / "state" / "appendonlydir" / "appendonly.aof.1.incr.aof"
 
 

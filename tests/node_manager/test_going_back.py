@@ -127,7 +127,7 @@ def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_
 def _kept_keys(home: Path) -> set[str]:
     """What is kept for a rollback on both servers."""
     found: set[str] = set()
-    for role, keys in (("state", ("kept*",)), ("queue", ("pins",))):
+    for role, keys in (("state", ("savepoint*",)), ("queue", ("pins",))):
         with contextlib.closing(access.connect(home, role)) as conn:  # type: ignore[arg-type]
             for key in keys:
                 found |= {bytes(k).decode() for k in conn.call("KEYS", f"{PREFIX}{key}")}

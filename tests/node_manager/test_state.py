@@ -17,6 +17,7 @@ from tests.support.attempt import GROUPS, Attempt
 from tests.support.keyed_node import COUNT, KEYED, imported
 from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, UsageError
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.state.pieces import StoredGroup
 
 
 @pytest.fixture
@@ -53,7 +54,9 @@ def counts(daemon: Daemon, session: str) -> dict[int, int]:
         if part.HasField("piece"):
             parts.setdefault(part.piece.group, {}).setdefault(part.piece.kind, []).append(part.piece.data)
     for kinds in parts.values():
-        group = Group.restore(kinds[pb.StatePiece.META][0], kinds.get(pb.StatePiece.BASE, [None])[0], kinds.get(pb.StatePiece.DELTA, []))
+        group = Group.restore(
+            StoredGroup(kinds[pb.StatePiece.META][0], kinds.get(pb.StatePiece.BASE, [None])[0], kinds.get(pb.StatePiece.DELTA, []))
+        )
         found |= {k: unpack(v)["n"] for k, v in group.values.items()}
     return found
 

@@ -23,6 +23,7 @@ from udo_runtime.state.versions import Versions
 from udo_cli.conformance.schemas import KEYED_BOTH, answers, keyed
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
+from udo_protocol.state.pieces import StoredGroup
 
 PYTHON = Path(__file__).parents[2] / "runtimes" / "conformance" / "python_operator.py"
 MANIFEST = {"columns": ["k"], "time_column": "at"}
@@ -105,7 +106,7 @@ def test_the_states_of_a_group_are_migrated_in_one_request_and_keep_their_expira
     values = {f"k{n}": pack({"n": n, "note": "ü", **({EXPIRES: 5} if n == 7 else {})}) for n in range(5_000)}
     versions = Versions(2, [1], processor.per_event.migrate, processor.migrate_all)
     before = processor._child._id
-    group = Group.restore(None, pack_large(columns(1, {**values, TIMERS: pack({"t": {}})})), [], versions)
+    group = Group.restore(StoredGroup(base=pack_large(columns(1, {**values, TIMERS: pack({"t": {}})}))), versions)
     assert unpack(group.values["k7"]) == {"n": 70, "note": "ü", "from": 1, EXPIRES: 5}
     assert all(unpack(group.values[f"k{n}"])["n"] == 10 * n for n in range(5_000)) and unpack(group.values[TIMERS]) == {"t": {}}
     assert processor._child._id == before + 1
@@ -113,7 +114,7 @@ def test_the_states_of_a_group_are_migrated_in_one_request_and_keep_their_expira
 
 def test_a_state_that_cannot_be_migrated_is_named(processor: ChildProcessor) -> None:
     versions = Versions(2, [1], processor.per_event.migrate, processor.migrate_all)
-    group = Group.restore(None, pack_large(columns(1, {"a": pack({"n": 1}), "b": pack({"m": 1})})), [], versions)
+    group = Group.restore(StoredGroup(base=pack_large(columns(1, {"a": pack({"n": 1}), "b": pack({"m": 1})}))), versions)
     with pytest.raises(ProcessingError, match=r"migrate\(\) from state version 1: KeyError") as e:
         _ = group.values
     assert e.value.event == '{"key": "b", "state": {"m": 1}}'

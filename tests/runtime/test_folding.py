@@ -6,6 +6,9 @@ from tests.conftest import Servers
 from tests.runtime.conftest import P
 from tests.support.attempt import GROUPS
 from tests.support.counters import Start, an_attempt, counter
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import pieces
+from udo_protocol.state.pieces import PiecePlace
 
 MB = 1 << 20
 # Keys of one group each: a large one that stays, a smaller one that changes.
@@ -20,16 +23,20 @@ class Hoard(Operator):
 """
 
 
+def places(state: Connection) -> list[PiecePlace]:
+    return [group.place for n, group in pieces.read(state, P, "q") if n in GROUPS]
+
+
 def test_groups_whose_changes_outgrow_their_bases_at_once_are_folded_by_and_by(start: Start, servers: Servers) -> None:
     state = servers.state()
     owner = counter(start, HOARD, "op:Hoard")
     an_attempt(servers, 0, 0).run(LARGE)
-    assert [state.call("STRLEN", f"{P}g:q:{n}") > 3 * MB for n in GROUPS] == [True] * len(GROUPS)
+    assert [place.base_bytes > 3 * MB for place in places(state)] == [True] * len(GROUPS)
     folds: list[int] = []
     for epoch in range(1, 20):
-        before = [state.call("LLEN", f"{P}d:q:{n}") for n in GROUPS]
+        before = [place.changes for place in places(state)]
         assert an_attempt(servers, epoch, epoch).run(SMALL) == [(k, epoch) for k in SMALL]
-        after = [state.call("LLEN", f"{P}d:q:{n}") for n in GROUPS]
+        after = [place.changes for place in places(state)]
         folds.append(sum(now < then for now, then in zip(after, before, strict=True)))
     assert sum(folds) >= len(GROUPS)
     assert max(folds) < len(GROUPS)

@@ -213,8 +213,8 @@ def test_who_loses_the_lease_while_it_loads_does_not_take_what_it_has_read_for_o
     """Checkpoints made meanwhile were not kept for it: a part of what was read may be newer than the rest."""
 
     class Late(StandbyState):
-        def _load(self, name: str, text: bytes) -> None:
-            super()._load(name, text)
+        def _load_all(self) -> None:
+            super()._load_all()
             self._state.call(*changelog.leaving(P, "late"))
 
     counter(start)

@@ -101,7 +101,7 @@ def test_who_follows_the_newer_version_is_told_that_what_comes_does_not_go_on_fr
     rollback(start, servers)
     an_attempt(servers, 2, 2).run(["a"])
     state.read()
-    assert "went back to an older state" in state.gone
+    assert "rolled back to an older state" in state.gone
 
 
 def test_a_crash_right_after_the_rollback_loses_nothing(start: Start, servers: Servers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ from udo_runtime.state.groups import Group, Label
 from udo_runtime.state.session import Session, time_group
 
 from udo_protocol.errors import StateLost, TwoProducers
+from udo_protocol.state.pieces import StoredGroup
 
 
 def count(group: Group, label: Label, times: int = 1, partition: int = 0) -> int:
@@ -162,7 +164,7 @@ def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_s
             save(step == "fold")
         elif step == "crash":
             save(False)
-            stored = Group.restore(meta, base, deltas)
+            stored = Group.restore(StoredGroup(meta, base, list(deltas)))
     mirror.settle()
     stored.settle()
     assert stored.values == mirror.values
@@ -171,7 +173,7 @@ def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_s
     stored.touch(final, 0)
     assert stored.values == mirror.values
     assert stored.size == mirror.size == sum(len(pack(k)) + len(v) for k, v in mirror.values.items())
-    assert Group.restore(None, mirror.snapshot(), []).values == mirror.values
+    assert Group.restore(StoredGroup(base=mirror.snapshot())).values == mirror.values
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ def test_a_key_with_a_timer_and_no_state_counts_wherever_the_group_comes_from() 
     g.settle(close=True)
     g.end()
     assert g.keys == 3
-    again = Group.restore(g.meta(), g.snapshot(), [])
+    again = Group.restore(StoredGroup(g.meta(), g.snapshot()))
     assert again.keys == 3
     again.open(TIMERS)  # as at each END
     again.settle(close=True)
@@ -286,7 +288,7 @@ def test_a_checkpoint_of_few_touched_groups_does_not_look_at_the_others(monkeypa
     session, key_groups = Session("s"), 1 << 15
     session.touch(range(key_groups), Label(1, 0, 0), 0)
     session.end(range(key_groups), Label(1, 0, 0))
-    pieces, _ = changed([session])
+    pieces, _ = changed([session], map(str, itertools.count()))
     assert len(pieces) == key_groups
     are_stored([session], pieces)
 
@@ -296,7 +298,7 @@ def test_a_checkpoint_of_few_touched_groups_does_not_look_at_the_others(monkeypa
     looked: list[Group] = []
     settle = Group.settle
     monkeypatch.setattr(Group, "settle", lambda self, **more: (looked.append(self), settle(self, **more)))
-    pieces, _ = changed([session])
+    pieces, _ = changed([session], map(str, itertools.count()))
 
     assert [p.number for p in pieces] == [3, 7] and pieces[1].delta is not None
     assert len(looked) == 2

@@ -14,4 +14,4 @@ def update(servers: Servers, follower: Process, window_ms: int = 60_000) -> None
 
 
 def kept_keys(servers: Servers) -> list[bytes]:
-    return servers.state().call("KEYS", f"{P}kept*") + servers.queue().call("HKEYS", f"{P}pins")
+    return servers.state().call("KEYS", f"{P}savepoint*") + servers.queue().call("HKEYS", f"{P}pins")

@@ -31,13 +31,14 @@ from udo_runtime.engine.replies import Replies
 from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.sdk.api import Context, Operator
-from udo_runtime.state.durable import restored
+from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
 
 from udo_protocol.limits import DEFAULT
 from udo_protocol.queue.frame import Bytes, Frame, decode
 from udo_protocol.queue.lane_end import Push, PushReply
 from udo_protocol.state.dead_letters import DEAD, PENDING
+from udo_protocol.state.pieces import StoredGroup
 
 
 class Died(BaseException):
@@ -82,7 +83,7 @@ class Durable:
     def session(self, name: str) -> Session:
         if name not in self.records:
             return Session(name)
-        return restored(name, self.records[name], {n: g for (s, n), g in self.groups.items() if s == name})
+        return restored(name, self.records[name], ((n, StoredGroup(*g)) for (s, n), g in self.groups.items() if s == name))
 
 
 @dataclass

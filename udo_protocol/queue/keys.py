@@ -39,19 +39,21 @@
 | `runs:{session}` | state        | hash   | run id -> `order planned_ms call`                               |
 | `homes`          | state        | hash   | session -> `version home|stored|former`: what it is to this node |
 | `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
-| `m:{session}`    | state        | hash   | key group -> label, END flag, undo, candidate, keys, bytes      |
-| `g:{session}:{n}`| state        | string | values of key group n at its last compaction: [keys, values]    |
-| `d:{session}:{n}`| state        | list   | changes of key group n since then, in the same form             |
+| `m:{session}`    | state        | hash   | manifest: key group -> where its values lie, label, END flag, undo ... (pieces.py) |
+| `g:{piece}`      | state        | string | base: values of a key group at its last compaction: [keys, values] |
+| `d:{piece}`      | state        | list   | changes of that key group since then, in the same form          |
 | `changelog`      | state        | stream | an entry for each checkpoint, while there are readers (changelog.py) |
 | `logged`         | state        | int    | bytes of the changelog so far: the id of its last entry         |
 | `readers`        | state        | hash   | reader -> `position until_ms`; below 0: it has to load again    |
 | `reading`        | state        | string | there while there may be readers: the owner watches it          |
-| `kept`, `kept:*` | state        | hashes | state from before an update, for a rollback (rewinding.py)      |
+| `savepoints`     | state        | hash   | savepoint -> `made until_ms held_bytes` (savepoints.py)         |
+| `savepoint:*`    | state        | hashes | `{name}`: info, ckpt; `{name}:...`: sessions, manifests and dead letters as they were then |
 | `dead`           | state        | hash   | name -> dead letter (udo_protocol.state.dead_letters)                 |
 | `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
 | `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |
 
-Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost). Node-wide on the queue
+Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost), `udo:format` (the format of its
+keys; absent = 1) and, while an older format is brought into this one, `udo:migrated` (set: keys that are done). Node-wide on the queue
 server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
 `udo:warm:{inst}` (list: hands a warm instance its assignment).
 """
@@ -60,6 +62,8 @@ from __future__ import annotations
 
 HEARTBEAT = "udo:heartbeat"
 INCARNATION = "udo:incarnation"
+FORMAT = "udo:format"
+MIGRATED = "udo:migrated"
 
 
 def prefix(deployment: str, slot: int) -> str:

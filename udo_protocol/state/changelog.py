@@ -21,7 +21,7 @@ CHANGELOG_BYTES = 64 << 20
 _GIVEN_UP, _REWOUND = -1, -2
 _WHY = {
     _GIVEN_UP: f"it was more than {CHANGELOG_BYTES >> 20} MiB behind",
-    _REWOUND: "the owner went back to an older state",
+    _REWOUND: "the owner rolled back to an older state",
 }
 
 

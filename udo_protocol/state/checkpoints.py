@@ -99,11 +99,22 @@ def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
     covers, riding = untrusted.read(state, *reads, most_bytes=untrusted.STATE_BYTES)
     if covers is None:
         return Checkpoint()
-    with untrusted.reading(f"{prefix}ckpt", "`seq run_id`"):
-        seq, run_id = bytes(covers).decode().split(" ")
     with untrusted.reading(f"{prefix}riding", "lanes and answers"):
         answers = [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)]
-    return Checkpoint(untrusted.number(seq, f"{prefix}ckpt"), run_id, answers)
+    return Checkpoint(*_covers(covers, f"{prefix}ckpt"), answers)
+
+
+def pinned_checkpoint(state: Connection, prefix: str, savepoint: str) -> Checkpoint:
+    """What a savepoint covers."""
+    key = f"{prefix}savepoint:{savepoint}"
+    (covers,) = untrusted.read(state, ("HGET", key, "ckpt"))
+    return Checkpoint(*_covers(covers, key)) if covers else Checkpoint()
+
+
+def _covers(text: bytes, key: str) -> tuple[int, str]:
+    with untrusted.reading(key, "`seq run_id`"):
+        seq, run_id = bytes(text).decode().split(" ")
+    return untrusted.number(seq, key), run_id
 
 
 def run_order(state: Connection, prefix: str, session: str, run: str, call: str = "", planned_ms: int = 0) -> int:

@@ -20,7 +20,7 @@ from udo_protocol.state import untrusted
 FAIL, DEAD_LETTER = "fail", "dead-letter"
 POLICIES = (FAIL, DEAD_LETTER)
 DEAD, PENDING = "dead", "pending"  # the two hashes
-KEPT = "kept:"  # in front of all three: as they were before an update that can still be rolled back (rewinding.py)
+KEPT = "savepoint:rollback:"  # in front of all three: as they were before an update that can still be rolled back (rewinding.py)
 # Keyed letters that are to be sent again: name -> '' or, once an attempt that did it has ENDed, its epoch. They go with the END
 # of a later epoch: until then another attempt at the same one has to see them again.
 REPLAY = "replay"

@@ -1,7 +1,8 @@
-"""State kept from before an update, so that a version which cannot read what the new one writes can come back.
+"""Rollback to a version that cannot read what a newer one writes: a savepoint from before the update, and the input since.
 
-The input since then is held in the log by a pin; a version that goes back starts from what was kept and processes it again
-without answering. Both are bounded: in time by who keeps them, in bytes by the log (a pin holds at most half of its bound).
+The input is held in the log by a pin; a version that is rolled back to starts from the savepoint and processes the input again without
+answering. Both are bounded: in time by who made them, in bytes by the log (a pin holds at most half of its bound) and by what
+savepoints may hold.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any
 
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.state import untrusted
+from udo_protocol.state import savepoints, untrusted
 from udo_protocol.state.checkpoints import load_checkpoint
 
-_PIN = "rollback"
+SAVEPOINT = "rollback"
+# Who made it gives it up in time. Were that one gone for ever, the lease would end: so much later, in which one that is under way ends.
+_LEASE_MORE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,14 @@ def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, A
     """Keep the state as it is durable now, and the frames behind it; nobody may own the slot meanwhile."""
     covers = load_checkpoint(state, prefix)
     seq = covers.seq if covers.run_id == queue.run_id else 0
-    queue.call("FCALL", "udo_pin", 1, prefix, _PIN, seq + 1, window_ms)
-    state.call("FCALL", "udo_keep", 1, prefix, json.dumps({**info, "seq": seq, "log": queue.run_id}))
+    queue.call("FCALL", "udo_pin", 1, prefix, SAVEPOINT, seq + 1, window_ms)
+    about = json.dumps({**info, "seq": seq, "log": queue.run_id})
+    savepoints.make(state, prefix, SAVEPOINT, window_ms + _LEASE_MORE_MS, about, letters=True)
 
 
 def kept(state: Connection, prefix: str) -> KeptState | None:
     """What is kept, if anything that can be used."""
-    key = f"{prefix}kept"
+    key = f"{prefix}savepoint:{SAVEPOINT}"
     with suppress(SlotBroken):
         (text,) = untrusted.read(state, ("HGET", key, "info"))
         if text is None:
@@ -49,6 +53,13 @@ def kept(state: Connection, prefix: str) -> KeptState | None:
             known = {"digest": str(info["digest"]), "until": untrusted.measure(info.get("until", 0), key)}
             return KeptState({**info, **known}, untrusted.number(info["seq"], key), str(info["log"]))
     return None
+
+
+def gone(state: Connection, prefix: str) -> str:
+    """Why it was given up before its time; '' if it was not."""
+    with suppress(SlotBroken):
+        return savepoints.gone(state, prefix, SAVEPOINT)
+    return ""
 
 
 def possible(state: Connection, prefix: str, digest: str) -> bool:
@@ -62,22 +73,27 @@ def pending(state: Connection, prefix: str, digest: str) -> bool:
     newer version's, which has made a checkpoint since."""
     if not possible(state, prefix, digest):
         return False
-    then, now = untrusted.read(state, ("HGET", f"{prefix}kept", "ckpt"), ("GET", f"{prefix}ckpt"))
+    then, now = untrusted.read(state, ("HGET", f"{prefix}savepoint:{SAVEPOINT}", "ckpt"), ("GET", f"{prefix}ckpt"))
     return then is not None and bytes(then) != bytes(now or b"")
 
 
 def rewind(prefix: str) -> Sequence[Arg]:
     """The command that makes the durable state what was kept. Only within the checkpoint that covers the input since: alone, it
     would leave epochs that have been answered to the log, which goes with the queue server."""
-    return ("FCALL", "udo_rewind", 1, prefix)
+    return ("FCALL", "udo_rewind", 1, prefix, SAVEPOINT)
+
+
+def forgetting(prefix: str, session: str) -> Sequence[Arg]:
+    """The command after which a rollback does not bring that session back: it is over."""
+    return ("HDEL", savepoints.at(prefix, SAVEPOINT) + "sessions", session)
 
 
 def release(queue: Connection, prefix: str) -> None:
     """The input since is not needed any more."""
-    queue.call("FCALL", "udo_pin", 1, prefix, _PIN, 0, 0)
+    queue.call("FCALL", "udo_pin", 1, prefix, SAVEPOINT, 0, 0)
 
 
 def forget(state: Connection, queue: Connection, prefix: str) -> None:
     """No rollback is possible any more: what was kept for one is removed."""
-    state.call("FCALL", "udo_forget_kept", 1, prefix)
+    savepoints.drop(state, prefix, SAVEPOINT)
     release(queue, prefix)

@@ -47,7 +47,7 @@ class KeyedInstance:
         self._perform = Performer(link, schemas[0])
         letters = KeyedLetters(link.prefix.split(":")[1], link.limits, mirror=bool(comparing))
         groups = comparing.get("groups") if comparing else None
-        engine = Engine(run, schemas, self._replies, letters, link.limits, link.counters, time.time, groups)
+        engine = Engine(run, schemas, self._replies, letters, link.limits, link.counters, time.time, groups, a["token"])
         self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix))
 
     def serve(self) -> None:

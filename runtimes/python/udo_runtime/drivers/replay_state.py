@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from udo_protocol.formats.recording_file import Recording
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
+from udo_protocol.state.pieces import StoredGroup
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import LoadSession, Trim, WriteCheckpoint
 from udo_runtime.engine.keyed import Engine, Start
@@ -18,7 +19,7 @@ from udo_runtime.engine.replies import Replies
 from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.durable import restored
+from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions
 
@@ -57,7 +58,8 @@ def effects(recording: Recording, processor: Processor, keyed: dict[str, Any]) -
         if effect.name not in sessions:
             return Session(effect.name, versions=versions)
         record, folder = sessions[effect.name]
-        return restored(effect.name, record, recording.groups(folder), versions)
+        groups = ((n, StoredGroup(*found)) for n, found in recording.groups(folder).items())
+        return restored(effect.name, record, groups, versions)
 
     def store(effect: WriteCheckpoint) -> None:
         for name in effect.content.dropped:

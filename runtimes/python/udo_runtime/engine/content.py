@@ -5,11 +5,12 @@ A group's values are stored as a base and the changes since; the changes are fol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from udo_protocol.state.dead_letters import KeyedName
+from udo_protocol.state.pieces import PiecePlace
 from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 
@@ -22,14 +23,14 @@ _WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is written of one group. `delta`: the changed values. `base`: all values, which replaces base and changes."""
+    """What is written of one group. `delta`: the changed values. `base`: all values, in a new piece."""
 
     session: str
     number: int
     meta: bytes
     delta: bytes | None
     base: bytes | None
-    stored: Sequence[int]  # bytes of the base and of the changes behind it, with this written
+    place: PiecePlace  # with this written
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ class CheckpointContent:
     letters: LetterChanges
 
 
-def changed(sessions: Iterable[Session]) -> tuple[list[Piece], dict[str, dict[str, Any]]]:
-    """The pieces of all groups that changed since the last checkpoint, and the records of the sessions that did."""
+def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Piece], dict[str, dict[str, Any]]]:
+    """What is to be written of all groups that changed since the last checkpoint, and the records of the sessions that did.
+
+    `names` of new pieces: such as no piece of the slot ever had.
+    """
     pieces: list[Piece] = []
     records: dict[str, dict[str, Any]] = {}
     whole, changes = 0, 0  # bytes
@@ -66,7 +70,7 @@ def changed(sessions: Iterable[Session]) -> tuple[list[Piece], dict[str, dict[st
             if renew:
                 group.migrate_all()
             if group.dirty or group.touched or renew:
-                piece = _piece(session.name, number, group, fold=room, renew=renew)
+                piece = _piece(session.name, number, group, names, fold=room, renew=renew)
                 changes += len(piece.delta or b"")
                 whole += len(piece.base or b"")
                 pieces.append(piece)
@@ -75,17 +79,19 @@ def changed(sessions: Iterable[Session]) -> tuple[list[Piece], dict[str, dict[st
     return pieces, records
 
 
-def _piece(session: str, number: int, group: Group, *, fold: bool, renew: bool) -> Piece:
-    meta, delta, base = group.meta(), None, None
+def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fold: bool, renew: bool) -> Piece:
+    meta, delta, base, place = group.meta(), None, None, group.place
+    if not place.piece:
+        place = PiecePlace(next(names))
     if group.dirty or renew:
         delta = group.delta()
-        base_bytes, delta_bytes = group.stored
-        if renew or (fold and delta_bytes + len(delta) > max(base_bytes, FOLD_BYTES)):
+        if renew or (fold and place.change_bytes + len(delta) > max(place.base_bytes, FOLD_BYTES)):
             base = group.snapshot()
-            group.stored, group.former = [len(base), 0], False
+            place, group.former = PiecePlace(next(names), base_bytes=len(base)), False
         else:
-            group.stored = [base_bytes, delta_bytes + len(delta)]
-    return Piece(session, number, meta, delta, base, group.stored)
+            place = PiecePlace(place.piece, place.changes + 1, place.base_bytes, place.change_bytes + len(delta))
+    group.place = place
+    return Piece(session, number, meta, delta, base, place)
 
 
 def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,7 +53,8 @@ class Start:
 class Engine:
     """One slot's keyed state. `frame` processes one frame; `serve` and `flush` also answer, as the owner.
 
-    `groups`: the key groups that are tried, None for all; the events of others are left out (a mirror of some groups).
+    `groups`: the key groups that are tried, None for all; the events of others are left out (a mirror of some groups). `token`: of the
+    owner.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Engine:
         counters: Counters,
         clock: Callable[[], float],
         groups: Collection[int] | None = None,
+        token: int = 0,
     ) -> None:
         self.processor, self.letters, self.counters, self.groups = processor, letters, counters, groups
         self._input, self._output = schemas
@@ -72,6 +75,7 @@ class Engine:
         self.emitted = 0  # the last frame that is answered, by this or an earlier owner
         self.missed: Missed | None = None  # of a version that goes back
         self.counting = True  # off while what is processed is on trial, or was counted before
+        self._names = (f"{token}.{n}" for n in count())  # of new pieces
         self._waiting: list[Answer] = []  # answers that may leave together, to the frames up to the last one served
         self.restart(Start())
 
@@ -144,7 +148,7 @@ class Engine:
         if self._unseen:
             yield from self._see_one()
         sessions = list(self.sessions.values())
-        pieces, records = changed(sessions)
+        pieces, records = changed(sessions, self._names)
         content = CheckpointContent(pieces, records, self._dropped, self.letters.changes())
         frames = [(lane, b"".join(map(bytes, answer))) for lane, answer in riding]
         yield WriteCheckpoint(seq, self.emitted, content, frames, ends)

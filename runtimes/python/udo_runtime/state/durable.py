@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
+from udo_protocol.state import untrusted
 from udo_protocol.state.checkpoints import Checkpoint, cut, load_checkpoint
 from udo_protocol.state.checkpoints import checkpoint as store
-from udo_runtime.engine.content import Piece
+from udo_protocol.state.pieces import read, removing, writing
+from udo_protocol.state.rewinding import forgetting
 from udo_runtime.engine.effects import WriteCheckpoint
-from udo_runtime.state.groups import Group
+from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
 from udo_runtime.state.standby import RewoundState, StandbyState, changelog_entry
 from udo_runtime.state.versions import Versions
@@ -68,8 +69,9 @@ class Durable:
         writes: list[Sequence[Arg]] = list(beside)
         for name, numbers in content.dropped.items():
             writes += self._removal(name, numbers)
-        for piece in content.pieces:
-            writes += self._piece(piece)
+        for p in content.pieces:
+            changes = [p.delta] if p.delta is not None and p.base is None else []
+            writes += writing(self._prefix, p.session, p.number, p.meta, p.place, p.base, changes)
         writes += [("HSET", f"{self._prefix}sessions", name, text) for name, text in records.items()]
         covers = Checkpoint(checkpoint.seq, self._run_id, checkpoint.riding)
 
@@ -81,48 +83,14 @@ class Durable:
                 f"a checkpoint of {self._prefix} at {checkpoint.seq} is ahead of the answers emitted ({checkpoint.emitted})"
             )
 
-    def _piece(self, piece: Piece) -> list[Sequence[Arg]]:
-        p, at = self._prefix, f"{piece.session}:{piece.number}"
-        writes: list[Sequence[Arg]] = [("HSET", f"{p}m:{piece.session}", piece.number, piece.meta)]
-        if piece.base is not None:
-            writes.append(("FCALL", "udo_preserve", 1, p, piece.session, piece.number))  # for a rollback, if that is still possible
-            writes += [("SET", f"{p}g:{at}", piece.base), ("DEL", f"{p}d:{at}")]
-        elif piece.delta is not None:
-            writes.append(("RPUSH", f"{p}d:{at}", piece.delta))
-        return writes
-
     def _removal(self, name: str, numbers: set[int]) -> list[Sequence[Arg]]:
         p = self._prefix
-        keys = [f"{p}{kind}:{name}:{n}" for n in sorted(numbers) for kind in "gd"]
-        if not keys:
-            return []
-        forget = [("HDEL", f"{p}sessions", name), ("HDEL", f"{p}kept:sessions", name)]
-        return [("UNLINK", *keys), ("HDEL", f"{p}m:{name}", *sorted(numbers)), *forget]
+        return [*removing(p, name, numbers), ("HDEL", f"{p}sessions", name), forgetting(p, name)] if numbers else []
 
 
 def load_session(state: Connection, prefix: str, name: str, versions: Versions | None = None) -> Session:
-    """Read a session; its values are decoded when their group's first key is opened."""
-    found, flat = state.transaction([("HGET", f"{prefix}sessions", name), ("HGETALL", f"{prefix}m:{name}")])
-    metas = dict(zip(map(int, flat[::2]), flat[1::2], strict=True))
-    if found is None:
+    """The session as the last checkpoint left it; a new one if it has none."""
+    (record,) = untrusted.read(state, ("HGET", f"{prefix}sessions", name))
+    if record is None:
         return Session(name, versions=versions)
-    stored: dict[int, tuple[bytes, bytes | None, list[bytes]]] = {}
-    # Asked for all at once: a hundred small commands, whose replies wait on the server's side.
-    state.send(c for n in metas for c in (("GET", f"{prefix}g:{name}:{n}"), ("LRANGE", f"{prefix}d:{name}:{n}", 0, -1)))
-    for number, meta in metas.items():
-        base, deltas = state.receive(), state.receive()
-        for r in (base, deltas):
-            if isinstance(r, Exception):
-                raise r
-        stored[number] = meta, base, deltas
-    return restored(name, json.loads(bytes(found)), stored, versions)
-
-
-def restored(
-    name: str, known: Mapping[str, Any], stored: Mapping[int, tuple[bytes, bytes | None, Sequence[bytes]]], versions: Versions | None = None
-) -> Session:
-    """A session from its record and, by group, what the state server holds: meta, base, deltas."""
-    groups = {number: Group.restore(*values, versions if number >= 0 else None) for number, values in stored.items()}
-    session = Session(name, groups, versions)
-    session.renew(**known)
-    return session
+    return restored(name, json.loads(bytes(record)), read(state, prefix, name), versions)

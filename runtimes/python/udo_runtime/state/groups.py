@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from udo_protocol.errors import TwoProducers
+from udo_protocol.state.pieces import PiecePlace, StoredGroup
 from udo_runtime.state.codec import (
     EMPTY,
     TIMERS,
@@ -49,7 +50,7 @@ class Group:
 
     __slots__ = (
         "_durable", "_keys", "_opened", "_undo", "_values", "candidate", "dirty", "ended", "former", "label", "live", "originals",
-        "partition", "size", "stored", "touched", "versions", "waiting"
+        "partition", "place", "size", "touched", "versions", "waiting"
     )  # fmt: skip
 
     def __init__(self, versions: Versions | None = None) -> None:
@@ -69,7 +70,7 @@ class Group:
         self.dirty: Delta = {}  # what changed since the last checkpoint; None: gone
         self.touched = False  # label, flag or undo changed since the last checkpoint
         self.size = 0  # bytes of keys and values
-        self.stored = [0, 0]  # bytes of the durable base and of the deltas behind it
+        self.place = PiecePlace()  # of what is durable
         self.originals: Delta | None = None  # a standby's: the values before what it did on trial
 
     # -- rules -------------------------------------------------------------------------------------------------------
@@ -289,15 +290,14 @@ class Group:
         _ = self.values, self.undo
 
     @classmethod
-    def restore(cls, meta: bytes | None, base: bytes | None, deltas: Iterable[bytes], versions: Versions | None = None) -> Group:
+    def restore(cls, stored: StoredGroup, versions: Versions | None = None) -> Group:
         """From the durable form; values are decoded, and migrated, when the first key is opened."""
         group = cls(versions)
-        group._values, group._durable = None, (base, list(deltas))
-        group.stored = [len(base or b""), sum(map(len, group._durable[1]))]
+        group._values, group._durable, group.place = None, (stored.base, stored.deltas), stored.place
         if versions is not None:
-            group.former = any(state_version(p) != versions.version for p in (base, *group._durable[1]) if p)
-        if meta is not None:
-            group._read(meta)
+            group.former = any(state_version(p) != versions.version for p in (stored.base, *stored.deltas) if p)
+        if stored.meta:
+            group._read(stored.meta)
         return group
 
     def _read(self, meta: bytes) -> None:
@@ -325,13 +325,13 @@ class Group:
         self.dirty.clear()
         self._read(meta)
 
-    def adopt(self, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
+    def adopt(self, meta: bytes, delta: bytes | None, place: PiecePlace) -> None:
         """What the owner's checkpoint made of the group."""
         if delta is not None:
             self._lay(self.values, delta)
             self.former |= self.versions is not None and state_version(delta) != self.versions.version
         self._read(meta)
-        self.stored = stored
+        self.place = place
         if self.former:
             self._measure()
 

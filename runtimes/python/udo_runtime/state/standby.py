@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from udo_protocol.errors import Fenced, StateLost
+from udo_protocol.errors import Conflict, Fenced, StateLost
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.state import changelog, turns
+from udo_protocol.state import changelog, pieces, turns
 from udo_protocol.state.checkpoints import load_checkpoint
-from udo_protocol.state.rewinding import kept, rewind
+from udo_protocol.state.pieces import StoredGroup
+from udo_protocol.state.rewinding import SAVEPOINT, gone, kept, rewind
 from udo_runtime.engine.content import Piece
 from udo_runtime.state.codec import pack_large, unpack
-from udo_runtime.state.groups import Group
+from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions
 
-# A standby reads so much state at once.
-_READ_BYTES = 1 << 20
 # What was read is kept for so much longer at most: saying where one is costs a write on the state server.
 _ADVANCE_S = 0.25
 # A promotion takes about as long to come.
@@ -34,22 +33,23 @@ class ChangelogEntry(NamedTuple):
     """A checkpoint in the changelog: what it covers, its groups, and the sessions that changed or went."""
 
     seq: int
-    pieces: list[tuple[str, int, bytes, bytes | None, list[int]]]  # session, group, meta, changed values, bytes stored
+    pieces: list[tuple[str, int, bytes, bytes | None]]  # session, group, entry of the manifest, changed values
     records: dict[str, str]
     dropped: dict[str, list[int]]
 
 
-def changelog_entry(seq: int, pieces: Iterable[Piece], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> bytes:
+def changelog_entry(seq: int, written: Iterable[Piece], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> bytes:
     """An entry as it is stored."""
-    groups = [(p.session, p.number, p.meta, p.delta, list(p.stored)) for p in pieces]
+    groups = [(p.session, p.number, pieces.entry(p.place, p.meta), p.delta) for p in written]
     return pack_large([seq, groups, records, {name: sorted(numbers) for name, numbers in dropped.items()}])
 
 
 class StandbyState:
     """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
 
-    rewinds = False  # whether the first checkpoint goes back to an older state
-    covered = 0  # what a state that is gone back to covers
+    rewinds = False  # whether the first checkpoint rolls back to an older state
+    covered = 0  # what a state that is rolled back to covers
+    _savepoint = ""  # which state is loaded: the newest checkpoint's
 
     def __init__(self, state: Connection, prefix: str, name: str, run_id: str, versions: Versions | None = None) -> None:
         self._state, self._prefix, self._name = state, prefix, name
@@ -66,33 +66,21 @@ class StandbyState:
         self._renew_at = 0.0
         covers = load_checkpoint(self._state, self._prefix)
         covered = covers.seq if covers.run_id == self._run_id else 0
-        flat = self._state.call("HGETALL", f"{self._prefix}sessions")
-        for name, text in zip(flat[::2], flat[1::2], strict=True):
-            self._load(bytes(name).decode(), bytes(text))
+        self._load_all()
         found = self.sync()
         if self.gone:  # what was read is of one time and of another
             raise Fenced(f"{self.gone}; it was loading the state")
         return covered if found is None else found
 
-    def _load(self, name: str, text: bytes) -> None:
-        p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
-        numbers = [int(n) for n in self._state.call("HKEYS", f"{p}m:{name}")]
-        # A part at a time: the owner writes meanwhile, and is not to wait.
-        some = max(_READ_BYTES * len(numbers) // max(json.loads(text)["bytes"], 1), 1)
-        for part in (numbers[i : i + some] for i in range(0, len(numbers), some)):
-            self.keep_lease()
-            found = iter(self._state.transaction([c for n in part for c in _pieces(p, name, n)]))
-            for n, meta, base, deltas in zip(part, found, found, found, strict=True):
-                if meta is not None:  # else it was dropped meanwhile; the changelog says so
-                    metas[n] = bytes(meta)
-                    groups[n] = Group.restore(meta, base, deltas, self._versions if n >= 0 else None)
-                    groups[n].follow()
-        self._know(name, text, groups)
+    def _load_all(self) -> None:
+        for name, text in pieces.records(self._state, self._prefix, self._savepoint).items():
+            self._records[name], self._metas[name] = json.loads(text), {}
+            self.sessions[name] = restored(name, self._records[name], self._groups(name), self._versions, follow=True)
 
-    def _know(self, name: str, text: bytes, groups: dict[int, Group]) -> None:
-        self._records[name] = json.loads(text)
-        self.sessions[name] = Session(name, groups, self._versions)
-        self.sessions[name].renew(**self._records[name])
+    def _groups(self, name: str) -> Iterator[tuple[int, StoredGroup]]:
+        for n, group in pieces.read(self._state, self._prefix, name, self._savepoint, between=self.keep_lease):
+            self._metas[name][n] = group.meta
+            yield n, group
 
     def sync(self) -> int | None:
         """Adopt the checkpoints made since, and drop what was on trial: the sequence number covered. None if there are none."""
@@ -117,7 +105,7 @@ class StandbyState:
             self._adopt(*piece)
         self._close(entry.records, entry.dropped)
 
-    def _adopt(self, name: str, number: int, meta: bytes, delta: bytes | None, stored: list[int]) -> None:
+    def _adopt(self, name: str, number: int, entry: bytes, delta: bytes | None) -> None:
         session = self.sessions.get(name)
         if session is None:
             session = self.sessions[name] = Session(name, {}, self._versions)
@@ -125,7 +113,8 @@ class StandbyState:
         if group is None:
             group = session.groups[number] = session.group(number)
             group.follow()
-        group.adopt(meta, delta, stored)
+        place, meta = pieces.parsed(entry, f"{self._prefix}changelog")
+        group.adopt(meta, delta, place)
         session.former |= group.former
         self._metas.setdefault(name, {})[number] = meta
 
@@ -205,47 +194,29 @@ class Readiness:
             self._told = True
 
 
-def _pieces(prefix: str, name: str, number: int) -> list[tuple[Arg, ...]]:
-    """What reads a group: meta, base, deltas."""
-    at = f"{name}:{number}"
-    return [("HGET", f"{prefix}m:{name}", number), ("GET", f"{prefix}g:{at}"), ("LRANGE", f"{prefix}d:{at}", 0, -1)]
-
-
 class RewoundState(StandbyState):
-    """The sessions as they were kept before an update.
+    """The sessions as the savepoint from before an update has them.
 
     All that came since is on trial until the first checkpoint, which rewinds the durable state in its own step.
     """
 
     rewinds = True
+    _savepoint = SAVEPOINT
 
     def load(self) -> int:
         p = self._prefix
         found = kept(self._state, p)
         if found is None:
-            raise StateLost("the state from before the update is no longer kept: it is too late to roll back")
+            why = gone(self._state, p) or "the state from before the update is no longer kept"
+            raise StateLost(f"{why}: it is too late to roll back")
         if found.run_id != self._run_id:
             raise StateLost("the queue server was lost since the update, and the input with it: it is too late to roll back")
-        flat = self._state.call("HGETALL", f"{p}kept:sessions")
-        for name, text in zip(flat[::2], flat[1::2], strict=True):
-            self._load(bytes(name).decode(), bytes(text))
+        try:
+            self._load_all()
+        except Conflict as e:
+            raise StateLost(f"{e}: it is too late to roll back") from None
         self.covered = found.seq
         return found.seq
-
-    def _load(self, name: str, text: bytes) -> None:
-        p, metas, groups = self._prefix, self._metas.setdefault(name, {}), {}
-        flat = self._state.call("HGETALL", f"{p}kept:m:{name}")
-        for n, meta in zip(map(int, flat[::2]), map(bytes, flat[1::2]), strict=True):
-            at = f"{name}:{n}"
-            pieces = [("HGET", f"{p}kept:n:{name}", n), ("GET", f"{p}kept:g:{at}"), ("GET", f"{p}g:{at}")]
-            pieces += [("LRANGE", f"{p}kept:d:{at}", 0, -1), ("LRANGE", f"{p}d:{at}", 0, -1)]
-            count, *found = self._state.transaction(pieces)
-            aside = bytes(count).startswith(b"-")
-            base, deltas = (found[0], found[2]) if aside else (found[1], found[3])
-            metas[n] = meta
-            groups[n] = Group.restore(meta, base, deltas[: abs(int(count))], self._versions if n >= 0 else None)
-            groups[n].follow()
-        self._know(name, text, groups)
 
     def sync(self) -> int | None:
         return None

@@ -1,0 +1,84 @@
+"""The format of the state server's keys: a number in a key of its own; what an earlier release wrote is brought into this one's.
+
+It is done before any instance reaches the server, in steps of which each is one transaction on the server. What is done is noted in the
+same transaction, so after a crash at any point the next start goes on from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import structlog
+
+from udo_protocol.errors import Unavailable
+from udo_protocol.queue import keys
+from udo_protocol.queue.connection import Arg, Connection, ReplyError
+from udo_protocol.state.pieces import PiecePlace, entry
+
+_log = structlog.get_logger()
+# 1: no number is stored. 2: manifests name pieces. To raise it: docs/contributing.md.
+FORMAT = 2
+_KEY = re.compile(rb"(udo:[^:]+:\d+:)(.+)", re.DOTALL)
+# Of format 1: what only running instances of that release can use. A rollback needs the input since, which was lost with its queue server.
+_OBSOLETE = re.compile(rb"(?:kept|changelog|logged|readers|reading|follower)$|(?:kept|journal):", re.DOTALL)
+
+
+def bring_up(state: Connection) -> int:
+    """Bring what the server holds into this release's format; the format it had. Unavailable if that is a later release's."""
+    stored = bytes(state.call("GET", keys.FORMAT) or b"1").decode("utf-8", "replace")
+    if not stored.isdecimal() or int(stored) > FORMAT:
+        raise Unavailable(
+            f"the state server's file is of format {stored}, written by a later release; expected at most {FORMAT}. Start that release, "
+            "or restore the file of this one from a backup"
+        )
+    if int(stored) < FORMAT:
+        for done in from_1(state):
+            _log.info("stored state brought into the present format", key=done, format=FORMAT)
+    return int(stored)
+
+
+def from_1(state: Connection) -> Iterator[str]:
+    """The steps from format 1 to 2, one transaction each, and the key that each has changed."""
+    slots = [m.groups() for key in sorted(state.call("KEYS", "udo:*")) if (m := _KEY.fullmatch(bytes(key)))]
+    if obsolete := [prefix + name for prefix, name in slots if _OBSOLETE.match(name)]:
+        state.call("UNLINK", *obsolete)
+    for prefix, name in slots:
+        kind, _, session = name.partition(b":")
+        change = {b"m": _manifest, b"runs": _runs}.get(kind)
+        if change is None or state.call("SISMEMBER", keys.MIGRATED, prefix + name):
+            continue
+        key = (prefix + name).decode("utf-8", "replace")
+        try:
+            commands = change(state, prefix, session)
+        except (ReplyError, ValueError) as e:  # an operator may have written anything there; its slot says that the key is broken
+            _log.warning("stored state is not of the expected form", key=key, error=str(e))
+            continue
+        state.transaction([*commands, ["SADD", keys.MIGRATED, prefix + name]])
+        yield key
+    state.transaction([["SET", keys.FORMAT, 2], ["DEL", keys.MIGRATED]])
+
+
+def _manifest(state: Connection, prefix: bytes, session: bytes) -> list[list[Arg]]:
+    """`meta` becomes `piece changes base_bytes change_bytes meta`. Values keep their keys: a piece is called `session:group`."""
+    commands: list[list[Arg]] = []
+    flat = state.call("HGETALL", prefix + b"m:" + session)
+    for number, meta in zip(map(int, flat[::2]), flat[1::2], strict=True):
+        piece = f"{quote(session, safe='')}:{number}"
+        was, now = session + b":%d" % number, piece.encode()
+        base_bytes, changes = state.call("STRLEN", prefix + b"g:" + was), state.call("LRANGE", prefix + b"d:" + was, 0, -1)
+        place = PiecePlace(piece, len(changes), base_bytes, sum(map(len, changes)))
+        for kind, there in ((b"g:", base_bytes), (b"d:", changes)):
+            if there and was != now:  # a piece's name has no spaces
+                commands.append(["RENAME", prefix + kind + was, prefix + kind + now])
+        commands.append(["HSET", prefix + b"m:" + session, number, entry(place, bytes(meta))])
+    return commands
+
+
+def _runs(state: Connection, prefix: bytes, session: bytes) -> list[list[Arg]]:
+    """Of the first releases: `order call` becomes `order planned_ms call`, planned before every run that is still to come."""
+    key = prefix + b"runs:" + session
+    flat = state.call("HGETALL", key)
+    found = [(run, bytes(value).split(b" ")) for run, value in zip(flat[::2], flat[1::2], strict=True)]
+    return [["HSET", key, run, b" 0 ".join(parts)] for run, parts in found if len(parts) == 2]

@@ -1,0 +1,191 @@
+"""A home that an earlier release wrote is brought into this one's format at the first start, or refused with the remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from node_manager import home_format, proc
+from node_manager.servers import access, state_format
+from node_manager.servers.binaries import find_server, server_args
+from node_manager.servers.embedded import ROLES, Servers
+from node_manager.settings import NodeSettings
+from tests.conftest import wait_until
+from tests.node_manager.conftest import Daemon, Lane
+from tests.support.attempt import Attempt
+from tests.support.keyed_node import COUNT, KEYED
+from udo_protocol.errors import ServerLost, Unavailable
+from udo_protocol.queue import keys
+from udo_protocol.queue.connection import Connection
+
+HOMES = sorted(p.name for p in (Path(__file__).parent / "homes").glob("*.tar.xz"))
+ALONE = ("--session-idle-s", "0")
+
+
+def unpacked(archive: str, home: Path) -> Path:
+    with tarfile.open(Path(__file__).parent / "homes" / archive) as t:
+        t.extractall(home.parent, filter="data")
+    return (home.parent / "home").rename(home)
+
+
+@pytest.mark.parametrize("archive", HOMES)
+def test_a_home_of_an_earlier_release_goes_on_where_it_stopped(home_daemon: Daemon, archive: str) -> None:
+    unpacked(archive, home_daemon.home)
+    numbers = itertools.count(100)
+
+    def run(session: str, epoch: int, events: list[int], run: str = "r1") -> list[int]:
+        return Attempt.at_node(home_daemon.api, "d", session, epoch, next(numbers), run).run(events)
+
+    home_daemon.start(*ALONE)
+    assert {s.session: s.last_ended for s in home_daemon.api.sessions("d").sessions} == {"q1": 5, "moved": 7, "two words": 7}
+    (letter,) = home_daemon.api.dead_letters("d", whole=True)
+    assert json.loads(letter.event) == {"a": 13}
+    assert run("q1", 6, [1, 1, 2], "r2") == [7, 8, 4]  # its first attempt had not ended
+    assert run("moved", 8, [1, 2, 3, 4]) == [102, 202, 2, 1]
+    assert run("two words", 8, [4]) == [42]
+    lane = Lane(home_daemon.api, "s")
+    assert lane.ask(21) == 42
+    lane.conn.close()
+
+    home_daemon.stop()
+    home_daemon.start(*ALONE)
+    assert run("q1", 7, [1, 5], "r3") == [9, 2]  # by a query that was started since
+    assert run("two words", 9, [4, 4]) == [43, 44]
+    with contextlib.closing(access.connect(home_daemon.home, "state")) as state:
+        assert state.call("GET", keys.FORMAT) == b"2"
+        assert state.call("KEYS", "udo:d:0:kept*") == []
+
+
+@contextlib.contextmanager
+def serving(home: Path) -> Iterator[Connection]:
+    """A state server on the files of this home; it is killed in the end."""
+    socket = home / "s"
+    process = subprocess.Popen(server_args(find_server()[0], "state", home / "servers" / "state", socket))
+    try:
+
+        def answers() -> bool:
+            with contextlib.suppress(ServerLost), contextlib.closing(Connection(str(socket))) as state:
+                return bool(state.call("PING"))
+            return False
+
+        wait_until(answers, 10, "state server")
+        with contextlib.closing(Connection(str(socket))) as state:
+            yield state
+    finally:
+        process.kill()
+        process.wait()
+        socket.unlink(missing_ok=True)
+
+
+def content(state: Connection) -> dict[bytes, object]:
+    """All there is, by key."""
+    read = {b"string": "GET", b"hash": "HGETALL", b"list": "LRANGE", b"set": "SMEMBERS"}
+    found: dict[bytes, object] = {}
+    for key in state.call("KEYS", "*"):
+        kind = read[bytes(state.call("TYPE", key))]
+        value = state.call(kind, key, *((0, -1) if kind == "LRANGE" else ()))
+        found[bytes(key)] = sorted(map(bytes, value)) if isinstance(value, list) else bytes(value)
+    return found
+
+
+@pytest.mark.parametrize("archive", HOMES)
+def test_a_start_that_was_killed_at_any_step_is_finished_by_the_next(home: Path, archive: str) -> None:
+    homes = (unpacked(archive, home.parent / f"h{n}") for n in itertools.count())
+    with serving(next(homes)) as state:
+        before = content(state)
+        steps = list(state_format.from_1(state))
+        wanted = content(state)
+    assert {s for s in steps if ":m:" in s} == {"udo:d:0:m:moved", "udo:d:0:m:q1", "udo:d:0:m:two words"}
+    assert wanted[b"udo:format"] == b"2" and wanted[b"udo:d:0:m:q1"] != before[b"udo:d:0:m:q1"]
+    assert not [k for k in wanted if b"kept" in k or b"two words:" in k or k == b"udo:migrated"]
+    for killed_after in range(len(steps) + 1):
+        interrupted = next(homes)
+        with serving(interrupted) as state:
+            assert list(itertools.islice(state_format.from_1(state), killed_after)) == steps[:killed_after]
+            half = content(state)
+        with serving(interrupted) as state:
+            assert content(state) == half
+            assert state_format.bring_up(state) == 1
+            assert content(state) == wanted
+            assert state_format.bring_up(state) == 2
+            assert content(state) == wanted
+
+
+def test_a_step_that_was_cut_short_on_the_disk_is_done_again(home: Path) -> None:
+    unpacked(HOMES[-1], home)
+    with serving(home) as state:
+        list(itertools.islice(state_format.from_1(state), 2))
+    file = home / "servers" / "state" / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    file.write_bytes(file.read_bytes()[:-10])  # in the EXEC of the second
+    wanted = NodeSettings(home, "n1")
+    wanted.prepare()
+    running = Servers(wanted, lambda _: None)
+    try:
+        running.start()
+        with contextlib.closing(running.connect("state")) as state:
+            found = state.call("HVALS", "udo:d:0:m:q1")
+            assert found and all(re.match(rb"q1:\d \d+ \d+ \d+ ", bytes(entry)) for entry in found)
+            assert state.call("GET", keys.FORMAT) == b"2"
+    finally:
+        running.stop()
+
+
+def test_a_session_whose_keys_its_operator_broke_stays_as_it_is_and_the_others_are_brought_up(home: Path) -> None:
+    with serving(unpacked(HOMES[-1], home)) as state:
+        state.transaction([["SET", "udo:broken:0:m:q1", "no hash"], ["HSET", "udo:broken:0:m:q2", "no number", "x"]])
+        assert state_format.bring_up(state) == 1
+        assert state.call("GET", "udo:broken:0:m:q1") == b"no hash"
+        assert state.call("HGETALL", "udo:broken:0:m:q2") == [b"no number", b"x"]
+        assert state.call("HGET", "udo:d:0:m:q1", 1).startswith(b"q1:1 ")
+
+
+def test_a_format_of_a_later_release_is_refused_and_nothing_is_touched(home: Path) -> None:
+    unpacked(HOMES[-1], home)
+    (home / "format.json").write_text('{"format": 7}')
+    with pytest.raises(Unavailable, match=r"is of format 7, written by a later release; expected at most 2. Start it with that release"):
+        home_format.settle(home)
+    (home / "format.json").write_text("{")
+    with pytest.raises(Unavailable, match=r"format.json is damaged: expected .*restore it from a backup"):
+        home_format.settle(home)
+    with serving(home) as state:
+        state.call("SET", keys.FORMAT, 7)
+        before = content(state)
+        with pytest.raises(Unavailable, match="the state server's file is of format 7"):
+            state_format.bring_up(state)
+        assert content(state) == before
+
+
+def test_what_still_runs_of_an_earlier_release_is_left_alone_until_it_is_stopped(home_daemon: Daemon) -> None:
+    home_daemon.start(*ALONE)
+    home_daemon.deploy(COUNT, **KEYED)
+    assert Attempt.at_node(home_daemon.api, "d", "q1", 0, 1).run([1]) == [1]
+    home_daemon.kill()
+    (home_daemon.home / "format.json").unlink()  # as an earlier release leaves it
+    left = {p.pid for p in home_daemon.processes()}
+    instances = {r["handle"]["data"]["pid"] for r in home_daemon.records()}
+    again = Daemon(home_daemon.home).start(*ALONE, wait=False)
+    assert again.process is not None and again.process.wait(30) == 1
+    log = again.log()
+    assert "servers of an earlier release still run" in log and "Stop them with udo down" in log
+    assert left <= {p.pid for p in home_daemon.processes()} and not (home_daemon.home / "format.json").exists()
+
+    for pid in instances:
+        os.killpg(pid, signal.SIGSTOP)  # it does not notice that its servers go
+    for role in ROLES:
+        record = json.loads((home_daemon.home / "servers" / f"{role}.json").read_text())
+        psutil.Process(record["process"]["pid"]).send_signal(signal.SIGTERM)
+        wait_until(lambda r=record: not proc.alive(proc.ProcessId(**r["process"])), 10, "end of a server")  # type: ignore[misc]
+    home_daemon.start(*ALONE)
+    assert not instances & {r["handle"]["data"]["pid"] for r in home_daemon.records()}  # it would write in its release's form
+    assert Attempt.at_node(home_daemon.api, "d", "q1", 1, 2).run([1]) == [2]
