@@ -13,7 +13,6 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +50,16 @@ def _migrate(processor: Any, request: dict[str, Any]) -> None:
     versions = Versions(keyed["state_version"], keyed["migrates_from"], processor.per_event.migrate, processor.migrate_all)
     with open(request["state"], "rb") as file:
         stream = msgpack.Unpacker(file, max_buffer_size=0)
-        pairs = zip(stream, stream, strict=True)
-        while some := list(islice(pairs, _MIGRATED)):
-            migrated(versions, {unpack_key(key): value for key, value in some if key != PACKED_TIMERS}, request["state_version"])
+        some: dict[Any, bytes | None] = {}
+        for packed, value in zip(stream, stream, strict=True):
+            if packed == PACKED_TIMERS:
+                continue
+            key = unpack_key(packed)
+            if key in some or len(some) == _MIGRATED:  # a key comes again with its value before the last epoch
+                migrated(versions, some, request["state_version"])
+                some = {}
+            some[key] = value
+        migrated(versions, some, request["state_version"])
 
 
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
