@@ -14,7 +14,7 @@ from node_manager.images.images import Images, OperatorImage, Source
 from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
-from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError
+from udo_protocol.errors import Conflict, NotFound, SlotBroken, UdoError, Unavailable, UsageError
 from udo_protocol.formats.schema import from_ipc, require_fit
 from udo_protocol.queue import keys, route
 from udo_protocol.queue import slot as log
@@ -22,6 +22,8 @@ from udo_protocol.state import checkpoints
 
 # Bindings of epochs to versions that are remembered for a deployment without a registry.
 _EPOCHS = 1000
+# A repair takes an instance's end and a few round trips.
+_REPAIR_POLL_S = 0.05
 
 
 class Catalogue(Source, GroupMaps, Protocol):
@@ -75,7 +77,10 @@ class Lanes:
     def open(
         self, name: str, *, session: str = "", epoch: int = 0, pin_epoch: bool = False, schema: bytes = b"", wait_s: float = 0.0
     ) -> Lane:
-        """The slot a producer is to push to; SchemaError if its events do not fit, OperatorError if it cannot load."""
+        """The slot a producer is to push to; SchemaError if its events do not fit, OperatorError if it cannot load.
+
+        A log that its operator has corrupted is repaired first; SlotBroken if it is not within `wait_s`.
+        """
         deadline = time.monotonic() + wait_s
         base, _, pin = name.partition("@")
         where = f"node {self._node.settings.node}"
@@ -101,7 +106,21 @@ class Lanes:
         slots = tuple(deployment.own) if wanted.image.manifest.key else (slot,)
         for other in slots:
             other.wait_serving(max(0.0, deadline - time.monotonic()))
+            self._await_repair(other, deadline)
         return Lane(wanted.image, slots, self._node.servers.run_id("queue"))
+
+    def _await_repair(self, slot: Slot, deadline: float) -> None:
+        """Until its log is whole: a task that failed because of it is retried sooner than the next look would find it."""
+        with contextlib.closing(self._node.servers.connect("queue")) as queue:
+            while True:
+                try:
+                    log.slot_stats(queue, slot.prefix)
+                    return
+                except SlotBroken:
+                    if time.monotonic() > deadline:
+                        raise
+                slot.look()
+                time.sleep(_REPAIR_POLL_S)
 
     def begun(self, lane: Lane, session: str, name: str) -> list[int]:
         """A producer is about to open the lane `name` in each slot: the versions of the routes that it is to go by."""

@@ -123,6 +123,10 @@ class Slot(SlotThread):
         finally:
             self.used_at = time.monotonic()
 
+    def look(self) -> None:
+        """Check the owner and the log now, not only when the next look is due."""
+        self.post(self._look)
+
     def view(self) -> SlotView:
         """What it is doing now."""
         own, restarts = self._ownership, self._restarts

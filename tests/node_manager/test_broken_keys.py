@@ -221,6 +221,14 @@ def test_a_broken_log_is_named_and_begins_anew_and_its_lanes_learn_it(daemon: Da
     wait_until(lambda: daemon.slot("mine").state == "owner", 10, "that it is as it was")
 
 
+def test_a_lane_that_is_opened_on_a_broken_log_waits_for_its_repair(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(WAITS, name="mine")
+    assert lane("mine").ask(0) == 0
+    with servers(daemon) as conns:
+        put(conns["queue"], MINE + "emitted", "text")
+    assert lane("mine").ask(0) == 0
+
+
 @pytest.mark.parametrize(
     "text",
     ["x", "[]", '{"seen": "5"}', '{"frames": 1e400}', '{"looks": -1}', '{"first_error": "x"}', '{"first_error": {}}', '{"events": true}'],
