@@ -15,6 +15,7 @@ from udo_runtime.state.durable import load_session
 from benchmarks.chaos.kinds import Kind
 from node_manager.servers import access
 from udo_protocol.errors import ServerLost
+from udo_protocol.limits import MOST_SLOTS
 from udo_protocol.queue.keys import prefix
 
 # The state server may just be stopped, for 90 s at most (stops.py), and killed at the end of that.
@@ -30,8 +31,8 @@ def durable_state(
     while True:
         try:
             with contextlib.closing(access.connect(home, "state")) as conn:
-                known = conn.call("KEYS", f"{prefix(deployment, 0).removesuffix('0:')}*:sessions")  # of each slot
-                sessions = [load_session(conn, bytes(key).decode().removesuffix("sessions"), name) for key in known]
+                prefixes = [p for n in range(MOST_SLOTS) if conn.call("EXISTS", (p := prefix(deployment, n)) + "sessions")]
+                sessions = [load_session(conn, p, name) for p in prefixes]
                 break
         except ServerLost:  # killed just now; it comes back
             if time.monotonic() > deadline:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from udo_protocol.formats import body
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.wire import INDEX, KEYS, STATES, TIMES, Received
 from udo_runtime.execution.timers import EPOCH, KeyedContext, unpack_key
@@ -30,7 +31,7 @@ class TouchedKeys:
     """See the module. `at(row)` makes a key the context's."""
 
     def __init__(self, request: Received, ctx: Context, watermark_us: int | None) -> None:
-        table = pa.ipc.read_record_batch(request.tables[pb.Part.KEYS], KEYS)
+        table = body.read(request.tables[pb.Part.KEYS], KEYS, None)
         self._keys, self._packed, self._expires = (column.to_pylist() for column in table.columns)
         self.states: list[dict[str, Any]] = [unpack(p) if p else {} for p in self._packed]
         for state, at_us in zip(self.states, self._expires, strict=True):
@@ -45,11 +46,11 @@ class TouchedKeys:
 
     def index(self, request: Received) -> list[int]:
         """For each event the row of its key."""
-        return pa.ipc.read_record_batch(request.tables[pb.Part.INDEX], INDEX).column(0).to_pylist()  # type: ignore[no-any-return]
+        return body.read(request.tables[pb.Part.INDEX], INDEX, None).column(0).to_pylist()  # type: ignore[no-any-return]
 
     def due(self, request: Received) -> list[tuple[int, dt.datetime]]:
         """(row of its key, time) of each timer that is due."""
-        keys, times = (column.to_pylist() for column in pa.ipc.read_record_batch(request.tables[pb.Part.DUE], TIMES).columns)
+        keys, times = (column.to_pylist() for column in body.read(request.tables[pb.Part.DUE], TIMES, None).columns)
         return [(key, EPOCH + dt.timedelta(microseconds=at)) for key, at in zip(keys, times, strict=True)]
 
     def changes(self, *, everything: bool = False) -> list[tuple[int, pa.RecordBatch]]:

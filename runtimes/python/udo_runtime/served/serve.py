@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.errors import SchemaError
+from udo_protocol.formats import body
 from udo_protocol.formats.schema import from_ipc
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
@@ -103,7 +104,7 @@ class Server:
         return pb.Ready(open_ms=(time.perf_counter() - begun) * 1000)
 
     def _data(self, request: Received, data: pb.Data) -> list[Table]:
-        batch = pa.ipc.read_record_batch(request.tables[pb.Part.EVENTS], self._input)
+        batch = body.read(request.tables[pb.Part.EVENTS], self._input, None)
         if self._is_keyed:
             return self._keyed(request, data, batch)
         if not self._processor.by_event:
