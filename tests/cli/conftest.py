@@ -16,8 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.conftest import patience
 from udo_protocol.node.api import NodeClient
 
+# Longer on a busy machine.
 TIMEOUT_S = 120
 OPERATOR = """
 import os
@@ -76,7 +78,7 @@ class Shell:
     def __call__(self, *args: str | Path, code: int | None = 0, stdin: str = "", **env: str) -> Done:
         """Run to the end and check the exit code."""
         done = subprocess.run(
-            self.command(*args), input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, env=self.environment(**env)
+            self.command(*args), input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S * patience(), env=self.environment(**env)
         )
         assert code is None or done.returncode == code, f"udo {args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         assert "Traceback (most recent call last)" not in done.stderr or "--debug" in args or "op.py" in done.stderr
