@@ -211,11 +211,11 @@ import time
 from pathlib import Path
 from node_manager.servers.embedded import Servers
 from node_manager.rpc.service import asked
-from node_manager.settings import Settings
+from node_manager.settings import NodeSettings
 from node_manager.drivers.process import ProcessDriver
 from node_manager.drivers.base import Spec
 from node_manager.files import write_json
-settings = Settings(Path({str(home)!r}), "n", heartbeat_grace_ms=1500)
+settings = NodeSettings(Path({str(home)!r}), "n", heartbeat_grace_ms=1500)
 Servers(settings, print).start()
 (settings.instances / "x").mkdir()
 spec = Spec("x", ("sleep", "600", "{home}"), {{"PATH": "/usr/bin:/bin"}}, settings.instances / "x")

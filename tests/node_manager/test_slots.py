@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,11 +156,19 @@ def test_a_diff_the_log_and_dead_letters_are_of_all_slots(idle_soon: Cluster) ->
     assert all(f"process {pid} has" in said for pid in processes)
     following = c.node.api.logs("d", follow=True, tail_lines=1)
     next(following)
-    for lane in lanes:
-        lane.ask(9)
-    heard = ""
+    heard, over = "", threading.Event()
+
+    def ask_on() -> None:  # a line that is written just before a slot's log is followed is not sent
+        while not over.wait(0.1):
+            for lane in lanes:
+                lane.ask(9)
+
+    asking = threading.Thread(target=ask_on)
+    asking.start()
     while not all(f"process {pid} has [9]" in heard for pid in processes):
         heard += next(following).text
+    over.set()
+    asking.join()
     following.close()  # type: ignore[attr-defined]
 
     lanes[1].send([-1])
