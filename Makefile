@@ -8,13 +8,15 @@ BIN := $(VENV)/bin
 ARGS ?=
 UV_VERSION := 0.13.8
 ARCHIVE := $(CURDIR)/build/spark.jsa
+# Each process would compile all that it imports: two seconds at each start of a registry.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint journeys nodes spark others interpreters lock proto bench clean
+.PHONY: help setup demo test lint journeys nodes spark guides languages others interpreters lock proto bench site release clean
 
 help:
-	@echo "make demo [DRIVER=docker] | test | lint | lock | proto | bench NAME=throughput | clean"
+	@echo "make demo [DRIVER=docker] | test | lint | lock | proto | bench NAME=throughput | site | release | clean"
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready $(VENV)/.jvm
 
 # The environment: exact versions with hashes from requirements.lock, the project itself editable.
 $(VENV)/.ready: requirements.lock pyproject.toml
@@ -29,12 +31,18 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(BIN)/python -m compileall -q runtimes udo_protocol  # a sandboxed instance cannot write what it compiles
 	@touch $@
 
+# The jar of the JVM path (docs/spark.md), with the compiler among Spark's jars: again when its sources or the environment changed.
+$(VENV)/.jvm: $(VENV)/.ready $(wildcard udo_interface/jvm/*.scala)
+	@$(BIN)/python -m udo_interface.jar
+	@touch $@
+
 demo: setup
 	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
-# Two parts of the suite run at once; the short ones begin and end it. Other interpreters and the oldest Spark only where all parts are required.
+# Three parts of the suite run at once, the long ones first: tests often wait. Other interpreters and the oldest Spark only
+# where all parts are required.
 test: setup
-	$(MAKE) -j2 -k lint others journeys nodes spark $(if $(filter all,$(UDO_REQUIRE)),interpreters)
+	$(MAKE) -j3 -k lint nodes others languages journeys spark guides $(if $(filter all,$(UDO_REQUIRE)),interpreters)
 
 lint: setup
 	$(BIN)/ruff check
@@ -42,20 +50,23 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The command line from end to end and attacks, the node manager, Spark, everything else. (A single file: python -m pytest FILE)
-journeys nodes spark others: setup | $(ARCHIVE)
+# The command line from end to end and attacks, the node manager, Spark, the documents, operators in each language, everything else.
+# (A single file: python -m pytest FILE)
+journeys nodes spark guides languages others: setup | $(ARCHIVE)
 	$(BIN)/python -m pytest $(ARGS) $(TESTS)
 
 # Its sessions are short: a JVM that compiles less, and maps Spark's classes instead of reading them, is done in a third of the time.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-journeys nodes spark others: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
+journeys nodes spark guides languages others: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
 $(ARCHIVE): | setup
 	-$(if $(word 2,$(CURDIR)),,SPARK_SUBMIT_OPTS="$(JVM)" $(BIN)/python -m tests.spark_archive $@)
 
 journeys: TESTS := tests/attacks tests/cli
 nodes: TESTS := tests/node_manager
 spark: TESTS := tests/udo_interface
-others: TESTS := $(foreach d,attacks cli node_manager udo_interface,--ignore=tests/$(d)) tests
+guides: TESTS := tests/docs
+languages: TESTS := tests/operators
+others: TESTS := $(foreach d,attacks cli node_manager udo_interface docs operators,--ignore=tests/$(d)) tests
 
 # What differs between interpreters, on every other one present, and calls of each kind on the oldest Spark; the rest by resolution
 # (tests/packaging).
@@ -69,12 +80,28 @@ lock: setup
 proto: setup
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. udo_protocol/proto/frame.proto udo_protocol/proto/node_manager.proto udo_protocol/proto/operator.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --grpc_python_out=. udo_protocol/proto/node_manager.proto
+	$(BIN)/python -m grpc_tools.protoc -Iruntimes/spark_worker --python_out=runtimes/spark_worker --pyi_out=runtimes/spark_worker udo_spark_worker/udf_worker.proto
 	cp udo_protocol/proto/operator.proto runtimes/node/sdk/src/
 	@# For Go, where protoc-gen-go is on PATH: go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
 	if command -v protoc-gen-go >/dev/null; then $(BIN)/python -m grpc_tools.protoc -I. --go_out=runtimes/go --go_opt=module=udo.dev/operator udo_protocol/proto/operator.proto; fi
+	@# For Rust, where protoc-gen-prost is on PATH: cargo install protoc-gen-prost@0.5.0
+	if command -v protoc-gen-prost >/dev/null; then $(BIN)/python -m grpc_tools.protoc -I. --prost_out=runtimes/rust/sdk/src --prost_opt=flat_output_dir=true udo_protocol/proto/operator.proto; fi
 
 bench: setup
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
+
+# The documentation as pages, in build/site.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# In dist/: source archive, the wheel built from it, and of what the wheel brings along the licences and a bill of materials (CycloneDX).
+release: setup
+	rm -rf dist build/release
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
+	$(BIN)/uv venv --quiet --python $(BIN)/python build/release
+	$(BIN)/uv pip install --quiet --python build/release --constraints requirements.lock dist/*.whl
+	$(BIN)/cyclonedx-py environment build/release/bin/python --output-format JSON --output-file dist/udo-spark.cdx.json
+	$(BIN)/pip-licenses --python build/release/bin/python --from=mixed --with-urls --format=markdown --output-file dist/LICENCES.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

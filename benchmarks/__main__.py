@@ -18,11 +18,16 @@ from benchmarks.bringup import fresh, say
 from benchmarks.rules import InvalidRun
 
 SUITES = {
+    "demo": "The README's main job as it is: events per second, and where a micro-batch's time goes.",
     "throughput": "Events per second of one function called from Spark in six ways.",
     "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
     "codec": "The event path's commands through the own RESP codec and through redis-py with hiredis, in turn.",
+    "remote": "A slot through TLS, as from another host, against its Unix socket: throughput and round trip.",
     "backoff": "Linear back-off before sleeping: latency against processor time, at four ceilings.",
     "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
+    "redeploy": "A new version in a running Spark query: a live update against redeploying the query.",
+    "migration": "Key groups that move under load: pause and duration by state and replay; a rebalance in rounds.",
+    "scale_out": "Scaling out a stateful operator under load: active backup, checkpoint, stop-and-restart.",
     "diff": "What a diff costs the serving version's throughput.",
     "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
     "state": "A running count per key: against Spark's stateful operators, and without state; restoring it.",
@@ -31,16 +36,17 @@ SUITES = {
     "registry_layers": "Push and pull of a 500 MB layer against copying it; udo push of changed code.",
     "attacks": "A hostile operator against its node: what is blocked, what the driver does not isolate.",
     "checkpoint_allocation": "Simulated: how often load moves to where a checkpoint lies, for four ways to allocate checkpoints.",
-    "balance": "Balancing keys between engines: each policy against static grouping and what whole keys allow (simulated).",
-    "bottleneck": "Injected bottlenecks: found, missed, false alarms, delay (simulated).",
-    "elasticity": "Scaling policies on a day of the top-10 routes; balancing in a large cluster (simulated).",
+    "balance": "Balancing keys between engines: each policy against static grouping and what whole keys allow.",
+    "bottleneck": "Bottlenecks injected into real deployments, or simulated: found, missed, false alarms, delay.",
+    "elasticity": "Scaling policies on a day of the top-10 routes: real deployments, or simulated with a large cluster.",
     "fuzz_layers": "50,000 mutated layers: each is refused, or unpacked exactly, within bounds of time and memory.",
     "fuzz_frames": "Mutated frames: each a typed error or a right answer, never a crash, never foreign bytes.",
     "validation": "What validating every body costs: events per second with it, against without.",
+    "node_loss": "From the loss of a node, killed or cut off, to the next answer of slots that have replicas.",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, in OPTIONS of their module.
-WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "update")
+WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "migration", "update")
 # These try other inputs each time; what fails is repeated by the seed that they print.
 FRESH = ("fuzz_layers", "fuzz_frames")
 EXIT_INVALID = 1
@@ -94,10 +100,11 @@ for _name, _text in SUITES.items():
 
 @main.command("figures")
 def figures() -> None:
-    """Copy the latest figures of every suite into docs/performance.md, what came of the attacks into docs/sandbox.md."""
+    """Copy the latest figures of every suite into docs/performance.md and docs/papers.md, what came of the attacks into docs/sandbox.md."""
+    from benchmarks import papers
     from benchmarks.figures import copy_all, copy_attacks
 
-    for line in (*copy_all(name for name in SUITES if name != "attacks"), copy_attacks()):
+    for line in (*copy_all(name for name in SUITES if name != "attacks"), *papers.copy_all(), copy_attacks()):
         print(line)
 
 

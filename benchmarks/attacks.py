@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from benchmarks.tables import Section
 from node_manager.servers import access
 from udo_interface import connect
 from udo_protocol.errors import OperatorError, PeerError, UdoError
+from udo_protocol.formats.manifest import OperatorLimits
 from udo_protocol.queue.keys import prefix
 
 OPERATOR, VICTIM = "attack", "forward"
@@ -92,12 +93,24 @@ ALWAYS = "always"
 NAMES = (*ATTACKS, *pushed.WORDS)
 # Beyond its limits (benchmarks/operators/attack), bounded all the same.
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
+# In a process of its own: its engine's memory counts too, and is not to be what ends a lie before it is told.
+OWN_LIMITS = OperatorLimits(memory_mb=512, pids=200, answer_timeout_s=40)
 # What an instance may use of a disk: its log, twice as long as one file may be while it is cut, is all there is.
 _LOG_BYTES = 160 * (1 << 20)
 _ANSWER_S, _DEATH_S = 200.0, 2.0
 # What a caller may need for an error of any size, and how long the text may be that it gets.
 _CALLER_S, _ERROR_CHARS = 90.0, 100_000
-OPTIONS = [click.option("--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Of the process driver.")]
+OPTIONS = [
+    click.option(
+        "--isolation",
+        type=click.Choice(["shared", "process"]),
+        default="shared",
+        show_default=True,
+        help="The hostile operator runs in its engine's process, or in one of its own.",
+    ),
+    click.option("--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Of the process driver."),
+    click.option("--only", multiple=True, type=click.Choice(NAMES), metavar="ATTACK", help="This one; may be repeated.  [default: all]"),
+]
 
 
 @dataclass
@@ -150,6 +163,7 @@ class Scene:
             "udp_port": self.udp.getsockname()[1],
             "key": f"{prefix(VICTIM, 0)}schema:{self.token}",
             "passwords": list(map(str, passwords)),
+            "queue": str(node / "run" / "queue.sock"),
             **places.get(attack, {}),
         }
 
@@ -159,7 +173,7 @@ def _own_addresses() -> list[str]:
 
 
 @contextlib.contextmanager
-def scene(driver: str, sandbox: str) -> Iterator[Scene]:
+def scene(driver: str, sandbox: str, isolation: str) -> Iterator[Scene]:
     """All of it, removed at the end."""
     with (
         platform(driver, sandbox) as p,
@@ -173,8 +187,9 @@ def scene(driver: str, sandbox: str) -> Iterator[Scene]:
         unix.bind(str(Path(name) / "s"))
         unix.listen()
         (Path(name) / "secret").write_text("secret")
-        for operator in (VICTIM, OPERATOR):
-            p.push(operator, "1")
+        own: dict[str, Any] = {"isolation": "process", "limits": OWN_LIMITS} if isolation == "process" else {}
+        for operator, otherwise in ((VICTIM, {}), (OPERATOR, own)):
+            p.push(operator, "1", **otherwise)
             p.deploy(operator, operator)
         s = Scene(p, Path(name), tcp, udp)
         with s.queue() as queue:
@@ -286,24 +301,36 @@ def _alive(pid: int) -> bool:
     return False
 
 
-def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto") -> dict[str, Any]:
-    """Every attack once; `--quick` is the same. InvalidRun if one succeeds that the driver claims to prevent."""
-    with scene(driver, sandbox) as s:
+def run(
+    *, quick: bool, driver: str, seed: int, sandbox: str = "auto", isolation: str = "shared", only: Collection[str] = ()
+) -> dict[str, Any]:
+    """Every attack, or each of `only`, once; `--quick` is the same. InvalidRun if one succeeds that the driver claims to prevent."""
+    tried = [a for a in NAMES if a in (only or NAMES)]
+    with scene(driver, sandbox, isolation) as s:
         with s.platform.registry() as registry:
             wait_until(lambda: any(n["live"] for n in registry.nodes()), 20, "the node's capabilities")
             capabilities = next(n["capabilities"] for n in registry.nodes() if n["live"])
-        say("hostile versions")
-        outcomes = pushed.carry_out(s.platform, VICTIM)
-        for attack in ATTACKS:
+        outcomes: dict[str, str] = {}
+        if any(a in pushed.WORDS for a in tried):
+            say("hostile versions")
+            outcomes = pushed.carry_out(s.platform, VICTIM)
+        for attack in (a for a in tried if a in ATTACKS):
             say(attack)
             outcomes[attack] = carry_out(s, attack)
     outside = (*pushed.WORDS, *(a for a, by in ATTACKS.items() if by == CALLER))  # no driver is asked
     states = {a: _state(achieved, a in outside or capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
-    found: dict[str, Any] = {state: [a for a in NAMES if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
+    found: dict[str, Any] = {state: [a for a in tried if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
     if found["succeeded"]:
         lies = "; ".join(f"{a} ({ATTACKS.get(a, ALWAYS)}): {outcomes[a]}" for a in found["succeeded"])
         raise InvalidRun(f"the {driver} driver claims to prevent what succeeded: {lies}")
-    return {"driver": driver, **found, "achieved": {a: w for a, w in outcomes.items() if w}, "capabilities": capabilities}
+    return {
+        "driver": driver,
+        "isolation": isolation,
+        "only": list(only),
+        **found,
+        "achieved": {a: w for a, w in outcomes.items() if w},
+        "capabilities": capabilities,
+    }
 
 
 def _state(achieved: str, claimed: bool) -> str:
@@ -321,7 +348,8 @@ def refusals(runs: Iterable[dict[str, Any]]) -> Section:
 
 def comparison(runs: Iterable[dict[str, Any]]) -> Section:
     """The newest run of each way to run operators, side by side."""
-    columns = {"docker": "docker", "bubblewrap": "process, bubblewrap", "Landlock": "process, Landlock", "none": "process, none"}
+    drivers = {"docker": "docker", "bubblewrap": "process, bubblewrap", "Landlock": "process, Landlock", "none": "process, none"}
+    columns = drivers | {f"{way}, own": f"{title}, own process" for way, title in drivers.items()}
     newest = {_way(r): {a: s for s in ("blocked", "not_isolated") for a in r[s]} for r in runs}
     ways = [w for w in columns if w in newest]
     rows = [
@@ -336,15 +364,14 @@ def comparison(runs: Iterable[dict[str, Any]]) -> Section:
 
 
 def _way(record: dict[str, Any]) -> str:
-    if record["driver"] == "docker":
-        return "docker"
     remark = record["capabilities"]["remark"]
-    return next((name for name in ("bubblewrap", "Landlock") if remark.startswith(f"sandbox: {name}")), "none")
+    way = next((name for name in ("bubblewrap", "Landlock") if remark.startswith(f"sandbox: {name}")), "none")
+    return ("docker" if record["driver"] == "docker" else way) + (", own" if record.get("isolation") == "process" else "")
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
     """The table of attacks."""
     names = {a: state for state in ("blocked", "not_isolated", "succeeded") for a in record[state]}
-    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS.get(a, ALWAYS), record["achieved"].get(a, "")) for a in NAMES]
+    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS.get(a, ALWAYS), record["achieved"].get(a, "")) for a in names]
     title = f"Attacks on the {record['driver']} driver"
     return [Section(title, ("attack", "result", "capability", "achieved"), rows, record["capabilities"].get("remark", ""))]

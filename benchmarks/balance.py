@@ -1,6 +1,7 @@
-"""Balancing keys between engines (paper 2): each policy against static key grouping and against what whole keys allow. Simulated.
+"""Balancing keys between engines (paper 2): each policy against static key grouping and against what whole keys allow.
 
-Engines are a model (benchmarks/simulated/engines.py); the policies, the tweets and the detected stories are real.
+On real engines (benchmarks/engines.py), or with --simulated on a model of them (benchmarks/simulated/engines.py): there for the paper's
+40 minutes, with the policies that split keys, which no deployment does, and with the first stories that each policy detects.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks import engines, record
+from benchmarks.bringup import platform, say
 from benchmarks.rules import InvalidRun
 from benchmarks.simulated import stories
 from benchmarks.simulated.engines import Outcome, Phase, Setup, zipf_phases
@@ -59,23 +62,29 @@ CONTENDERS = {
 MOST_MOVED = 0.05
 MINUTES = (5, 10, 5, 10, 5, 5)  # of even and of skewed keys in turn, the paper's 40
 EVEN, SKEWS = 0.2, (1.5, 1.2)
+# On real engines: seconds of even and of skewed keys in turn, and the events a second that are drawn for them.
+SECONDS, QUICK_SECONDS, DRAWN_PER_S = (6, 14, 6, 14), (2, 6), 20_000
+ROUNDS, QUICK_ROUNDS = 3, 1
+LIVE = ("KG", "KG6", "LPTF", "DLB-L", "DLB-H", "DLB-S")
+QUICK_LIVE = ("KG", "DLB-H")
 QUICK_DIVISOR, FULL_DIVISOR = 4, 1
 QUICK_TWEETS, FULL_TWEETS = 12_000, 100_000
 REVIEW_TWEETS = 1_000
 SCALE_KEYS, SCALE_ENGINES, SCALE_ROUNDS = 1_000_000, 1_000, 7
 
 OPTIONS = [
-    click.option("--simulated", is_flag=True, help="On a simulated clock; the only form so far, and the figures are labelled so."),
-    click.option("--tweets", type=click.Path(exists=True, dir_okay=False), help="Parquet with a column `text`; else generated."),
+    click.option("--simulated", is_flag=True, help="On a simulated clock, the paper's 40 minutes; the figures are labelled so."),
+    click.option("--tweets", type=click.Path(exists=True, dir_okay=False), help="Simulated: Parquet with a column `text`; else generated."),
     click.option("--policy", "own", multiple=True, metavar="MODULE:FUNCTION", help="A policy of your own as one more contender."),
 ]
 
 
 def run(quick: bool, driver: str, seed: int, simulated: bool, tweets: str | None, own: Sequence[str]) -> dict[str, Any]:
-    """The record's figures: `policies` at ε = 1.5, `policies_1.2`, and `policies_own_order` on the tweets' keys."""
-    if not simulated:
-        raise click.UsageError("expected --simulated: engines are not balanced live yet")
+    """The record's figures: `policies` at ε = 1.5, `policies_1.2`; simulated, also `policies_own_order` on the tweets' keys."""
     contenders = CONTENDERS | {name: Contender(name) for name in own}
+    if not simulated:
+        chosen = {name: contenders[name] for name in (*(QUICK_LIVE if quick else LIVE), *own)}
+        return _live(chosen, driver, seed, quick)
     setup = Setup(events_divisor=QUICK_DIVISOR if quick else FULL_DIVISOR)
     texts = (
         stories.from_parquet(tweets, QUICK_TWEETS if quick else None)
@@ -95,17 +104,71 @@ def run(quick: bool, driver: str, seed: int, simulated: bool, tweets: str | None
     return {**figures, "decision_ms_at_scale": max(by_policy.values()), "decision_ms_by_policy": by_policy}
 
 
+def _live(contenders: dict[str, Contender], driver: str, seed: int, quick: bool) -> dict[str, Any]:
+    """Rounds of all contenders in turn, one stream for all; each figure is the median of its rounds."""
+    figures: dict[str, Any] = {"simulated": False}
+    with platform(driver) as p:
+        p.push(engines.OPERATOR, "1")
+        for skew in SKEWS:
+            rounds, timelines = [], {}
+            for number in range(QUICK_ROUNDS if quick else ROUNDS):
+                stream = engines.phases(skew, EVEN, QUICK_SECONDS if quick else SECONDS, DRAWN_PER_S, seed + number)
+                played = {}
+                for name, c in contenders.items():
+                    limits = _limits(c, engines.KEYS)
+                    policy = None if c.policy == "KG" else policies.find("balance", c.policy)
+                    played[name] = engines.play(
+                        p, f"round{number}-{name.lower()}-{skew:g}".replace(".", "-"), stream, c.engines, policy, limits
+                    )
+                    say(f"ε = {skew:g}, round {number + 1}: {name} {played[name].rate(True):,.0f} events/s in the skewed parts")
+                timelines = timelines or {name: o.timeline for name, o in played.items()}
+                rounds.append({name: _live_figures(o, played["KG"], contenders[name].engines) for name, o in played.items()})
+            median = {name: {k: float(np.median([r[name][k] for r in rounds])) for k in rounds[0][name]} for name in contenders}
+            figures["policies" if skew == SKEWS[0] else f"policies_{skew}"] = median
+            figures.setdefault("timeline", timelines)
+    return figures
+
+
+def _live_figures(o: engines.Outcome, kg: engines.Outcome, count_of: int) -> dict[str, float]:
+    ratio = o.rate(True) / kg.rate(True)
+    bound = _bound(kg.engine_load, kg.key_load, count_of)
+    return {
+        "events_per_s_skewed": round(o.rate(True)),
+        "throughput_vs_kg": round(
+            sum(o.events.values()) / sum(o.seconds.values()) / (sum(kg.events.values()) / sum(kg.seconds.values())), 3
+        ),
+        "throughput_vs_kg_skewed": round(ratio, 3),
+        "throughput_vs_bound": round(ratio / bound, 3),
+        "bound": round(bound, 3),
+        "rebalances": len(o.moved),
+        "events_moved": o.events_moved,
+        "imbalance_mean": round(float(np.mean(o.imbalance[True] + o.imbalance[False])), 1),
+        "imbalance_mean_skewed": round(float(np.mean(o.imbalance[True])), 1),
+        "keys_moved_percent": round(100 * float(np.mean(o.moved)) / engines.KEYS, 2) if o.moved else 0.0,
+        "keys_moved_percent_max": round(100 * max(o.moved) / engines.KEYS, 2) if o.moved else 0.0,
+        "rebalance_ms": round(1000 * float(np.median(o.moves_s)), 1) if o.moves_s else 0.0,
+    }
+
+
+def _limits(c: Contender, keys: int) -> BalanceLimits:
+    return BalanceLimits(slack=None, max_moves=keys) if c.literal else BalanceLimits(max_moves=int(MOST_MOVED * keys))
+
+
+def _bound(engine_load: np.ndarray, key_load: np.ndarray, count_of: int) -> float:
+    """What no policy that keeps keys whole can pass, × KG, from the stream as it was sent: the hottest key's engine, or an equal share."""
+    total = key_load.sum()
+    return float(engine_load.max() / total / max(key_load.max() / total, 1 / count_of))
+
+
 def _stream(setup: Setup, phases: Sequence[Phase], contenders: dict[str, Contender], seed: int) -> dict[str, dict[str, Any]]:
     outcomes = {}
     for name, c in contenders.items():
         found = policies.find(c.kind, c.policy)
         assign, route = (found, None) if c.kind == "balance" else (None, found(c.engines, seed).route)
-        limits = BalanceLimits(slack=None, max_moves=setup.keys) if c.literal else BalanceLimits(max_moves=int(MOST_MOVED * setup.keys))
+        limits = _limits(c, setup.keys)
         outcomes[name] = simulate(replace(setup, retrieve_s=0) if c.live else setup, phases, c.engines, assign, route, limits)
     kg = outcomes["KG"]
-    # What no policy that keeps keys whole can pass, from the stream as it was sent: the hottest key's engine, or an equal share.
-    hottest_key = kg.skewed_per_key.max() / kg.skewed_events
-    possible = {n: kg.skewed_per_engine.max() / kg.skewed_events / max(hottest_key, 1 / n) for n in (ENGINES, ENGINES + 1)}
+    possible = {n: _bound(kg.skewed_per_engine, kg.skewed_per_key, n) for n in (ENGINES, ENGINES + 1)}
     return {name: _figures(o, kg, possible[contenders[name].engines], setup.keys) for name, o in outcomes.items()}
 
 
@@ -176,8 +239,15 @@ def _decision_ms(name: str, seed: int) -> float:
     return round(float(np.median(took[1:])), 1)
 
 
+def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The newest run on real engines, `model` beside it: the newest simulated one. Full runs go before quick ones."""
+    return record.beside_its_model(records)
+
+
 def sections(made: dict[str, Any]) -> list[Section]:
-    """One table per stream, one for the stories."""
+    """One table per stream; simulated, one for the stories."""
+    if not made["simulated"]:
+        return _live_sections(made) + (sections(made["model"]) if "model" in made else [])
     titles = {
         "policies": "Zipf 0.2 / 1.5 alternating",
         "policies_1.2": "Zipf 0.2 / 1.2 alternating",
@@ -215,3 +285,38 @@ def sections(made: dict[str, Any]) -> list[Section]:
     remark = f"One process detects {next(iter(made['policies'].values()))['events_expected']} in {made['tweets']['rows']} tweets. "
     remark += f"A decision over 1 M keys and 1,000 engines takes {made['decision_ms_at_scale']:g} ms of processor time."
     return [*found, Section("First stories detected", ("policy", "reported", "false", "missed"), rows, remark)]
+
+
+def _live_sections(made: dict[str, Any]) -> list[Section]:
+    header = (
+        "policy",
+        "events/s, skewed",
+        "× KG, skewed",
+        "of the bound",
+        "× KG, all",
+        "imbalance %",
+        "skewed",
+        "rebalances",
+        "keys moved %",
+        "ms",
+    )
+    found = []
+    for skew in SKEWS:
+        rows = [
+            (
+                name,
+                count(p["events_per_s_skewed"]),
+                f"{p['throughput_vs_kg_skewed']:.3f}",
+                f"{p['throughput_vs_bound']:.3f}",
+                f"{p['throughput_vs_kg']:.3f}",
+                f"{p['imbalance_mean']:.1f}",
+                f"{p['imbalance_mean_skewed']:.1f}",
+                f"{p['rebalances']:g}",
+                f"{p['keys_moved_percent']:.1f} ({p['keys_moved_percent_max']:.1f})",
+                f"{p['rebalance_ms']:,.0f}",
+            )
+            for name, p in made["policies" if skew == SKEWS[0] else f"policies_{skew}"].items()
+        ]
+        remark = "ms: from the decision of a rebalance until its keys are in their new slots; the stream goes on meanwhile."
+        found.append(Section(f"Real engines: Zipf {EVEN} / {skew} alternating", header, rows, remark))
+    return found

@@ -1,4 +1,4 @@
-"""Injected bottlenecks in a chain of operators (paper 3): found, missed, reported where there is none, and after how long. Simulated.
+"""Injected bottlenecks (paper 3): found, missed, reported where there is none, and after how long; on real deployments, or simulated.
 
 The fuzzy detection beside a threshold on mean CPU use, as Kubernetes' autoscaler has it, with the same confirmation by two intervals.
 """
@@ -10,6 +10,8 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks import injected, record
+from benchmarks.bringup import platform, say
 from benchmarks.simulated.bottlenecks import INTERVAL_S, KINDS, OPERATORS, Episode, play
 from benchmarks.tables import Section
 from elasticity.bottleneck import fuzzy
@@ -21,22 +23,29 @@ CPU_THRESHOLD = 0.8
 CONFIRM = 2
 # Found later than this is not found: by then the queues are full.
 DEADLINE_S = 120.0
+ROUNDS, QUICK_ROUNDS = 10, 1  # of benchmarks.injected.PAIRS
 
-OPTIONS = [click.option("--simulated", is_flag=True, help="On a simulated clock; the only form so far, and the figures are labelled so.")]
+OPTIONS = [
+    click.option("--simulated", is_flag=True, help="On a simulated clock, many episodes; the figures are labelled so."),
+    click.option("--rounds", type=click.IntRange(1), help="On real deployments: how often each kind is injected."),
+]
 
 
 class _Watched:
     """The intervals in which each detector reported each operator, in one episode."""
 
-    def __init__(self) -> None:
+    def __init__(self, operators: int = OPERATORS) -> None:
         self.model, self.patience = fuzzy.shipped(), Hysteresis(confirm=CONFIRM, settle=0)
-        self.watches, self.above = [OperatorHistory()] * OPERATORS, [0] * OPERATORS
-        self.fuzzy: list[list[int]] = [[] for _ in range(OPERATORS)]
-        self.threshold: list[list[int]] = [[] for _ in range(OPERATORS)]
+        self.watches, self.above = [OperatorHistory()] * operators, [0] * operators
+        self.fuzzy: list[list[int]] = [[] for _ in range(operators)]
+        self.threshold: list[list[int]] = [[] for _ in range(operators)]
 
     def see(self, t: int, operators: list[list[SlotSample]]) -> None:
         """One interval."""
         for o, slots in enumerate(operators):
+            if not slots:  # nothing was measured
+                self.watches[o], self.above[o] = step(self.watches[o], None, self.model.thresholds, self.patience)[0], 0
+                continue
             load = fuzzy.evaluate(self.model, inputs(slots) or {}).load
             self.watches[o], what = step(self.watches[o], load, self.model.thresholds, self.patience)
             if what == "take_over":
@@ -46,22 +55,48 @@ class _Watched:
                 self.threshold[o].append(t)
 
 
-def run(quick: bool, driver: str, seed: int, simulated: bool) -> dict[str, Any]:
+def run(quick: bool, driver: str, seed: int, simulated: bool, rounds: int | None) -> dict[str, Any]:
     """The record's figures."""
-    if not simulated:
-        raise click.UsageError("expected --simulated: bottlenecks are not injected live yet")
     rng = np.random.default_rng(seed)
+    if not simulated:
+        return _live(quick, driver, rng, rounds or (QUICK_ROUNDS if quick else ROUNDS))
     found: list[tuple[Episode, _Watched]] = []
     for _ in range(QUICK_EPISODES if quick else EPISODES):
         for kind in KINDS:
             watched = _Watched()
             found.append((play(kind, rng, watched.see), watched))
-    detectors = {name: _judge([(e, getattr(w, name)) for e, w in found]) for name in ("fuzzy", "threshold")}
-    return {"simulated": True, "episodes": len(found), **detectors["fuzzy"], "threshold_baseline": detectors["threshold"]}
+    return {"simulated": True, "episodes": len(found), **_detectors(found, INTERVAL_S, DEADLINE_S)}
 
 
-def _judge(reports: list[tuple[Episode, list[list[int]]]]) -> dict[str, Any]:
-    """Hit: the slow operator was reported within DEADLINE_S. False alarm: one was reported that was not slow, at that time."""
+def _live(quick: bool, driver: str, rng: np.random.Generator, rounds: int) -> dict[str, Any]:
+    """Episodes on real deployments; two at the same time, so that none waits for the other's end."""
+    bad, found = injected.QUICK_BAD if quick else injected.BAD, list[tuple[Episode, _Watched]]()
+    with platform(driver, decide_s=injected.DECIDE_S) as p:
+        injected.deploy(p)
+        for turn in range(rounds):
+            for kinds in injected.PAIRS:
+                say(f"round {turn + 1}: {' and '.join(kinds)}")
+                watched = {name: _Watched(1) for name in injected.SLOTS}
+                episodes = injected.play(p, kinds, rng, bad, lambda name, t, slots: watched[name].see(t, [slots]))  # noqa: B023
+                found += zip(episodes, watched.values(), strict=True)
+    figures = _detectors(found, injected.INTERVAL_S, bad * injected.INTERVAL_S)
+    return {"simulated": False, "episodes": len(found), "interval_s": injected.INTERVAL_S, **figures}
+
+
+def _detectors(found: list[tuple[Episode, _Watched]], interval_s: float, deadline_s: float) -> dict[str, Any]:
+    judged = {name: _judge([(e, getattr(w, name)) for e, w in found], interval_s, deadline_s) for name in ("fuzzy", "threshold")}
+    return {**judged["fuzzy"], "threshold_baseline": judged["threshold"]}
+
+
+def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The newest run on real deployments, `model` beside it: the newest simulated one. Full runs go before quick ones."""
+    return record.beside_its_model(records)
+
+
+def _judge(
+    reports: list[tuple[Episode, list[list[int]]]], interval_s: float = INTERVAL_S, deadline_s: float = DEADLINE_S
+) -> dict[str, Any]:
+    """Hit: the slow operator was reported within deadline_s. False alarm: one was reported that was not slow, at that time."""
     delays: dict[str, list[float]] = {kind: [] for kind in KINDS}
     of = dict.fromkeys(KINDS, 0)
     false = judged = 0
@@ -73,7 +108,7 @@ def _judge(reports: list[tuple[Episode, list[list[int]]]]) -> dict[str, Any]:
             false += any(not slow or t < (episode.since or 0) for t in times)
             if slow and episode.since is not None:
                 first = next((t for t in times if t >= episode.since), None)
-                if first is not None and (delay := (first - episode.since + 1) * INTERVAL_S) <= DEADLINE_S:
+                if first is not None and (delay := (first - episode.since + 1) * interval_s) <= deadline_s:
                     delays[episode.kind].append(delay)
     hits = [d for ds in delays.values() for d in ds]
     injected = sum(n for kind, n in of.items() if kind != "none")
@@ -94,11 +129,14 @@ def sections(made: dict[str, Any]) -> list[Section]:
             name,
             f"{100 * d['hit_rate']:.1f}",
             f"{100 * d['false_alarm_rate']:.1f}",
-            "" if d["delay_s"] is None else f"{d['delay_s']:.0f}",
+            "" if d["delay_s"] is None else f"{d['delay_s']:.3g}",
             *(f"{100 * d['hit_rate_by_kind'][k]:.0f}" for k in kinds),
         )
         for name, d in detectors.items()
     ]
     header = ("detector", "found %", "false alarms %", "delay s", *(k.replace("_", " ") + " %" for k in kinds))
-    remark = f"{made['episodes']} chains of {OPERATORS} operators for 10 minutes each; delays in steps of {INTERVAL_S:g} s."
-    return [Section("Simulated: injected bottlenecks", header, rows, remark)]
+    if made["simulated"]:
+        remark = f"{made['episodes']} chains of {OPERATORS} operators for 10 minutes each; delays in steps of {INTERVAL_S:g} s."
+        return [Section("Simulated: injected bottlenecks", header, rows, remark)]
+    remark = f"{made['episodes']} episodes, two at a time on one machine; delays in steps of {made['interval_s']:g} s."
+    return [Section("Real deployments: injected bottlenecks", header, rows, remark), *(sections(made["model"]) if "model" in made else [])]

@@ -20,10 +20,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.rules import InvalidRun
 from udo_cli import local
+from udo_cli.authority import Authority
 from udo_cli.home import Home
 from udo_cli.packing import bases
 from udo_cli.packing.build import Target, build, load_manifest
 from udo_cli.packing.upload import upload
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import UdoError
 from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
@@ -75,10 +77,11 @@ class Platform:
     home: Home
     registry_url: str
     node_socket: str
+    tls: Tls | None = None
 
     def registry(self) -> Registry:
         """A client that may write."""
-        return Registry(self.registry_url, token=self.home.token_file.read_text("utf-8").strip(), user="benchmarks")
+        return Registry(self.registry_url, token=self.home.token_file.read_text("utf-8").strip(), user="benchmarks", tls=self.tls)
 
     def node(self) -> NodeClient:
         """The node manager."""
@@ -150,14 +153,19 @@ class Platform:
 
 
 @contextmanager
-def platform(driver: str, sandbox: str = "auto") -> Iterator[Platform]:
-    """The whole platform, started as `udo up` starts it, stopped at the end whatever happened."""
+def platform(driver: str, sandbox: str = "auto", *, tls: bool = False, decide_s: float = 0.0) -> Iterator[Platform]:
+    """The whole platform, started as `udo up` starts it, with `tls` for other hosts, too; stopped at the end whatever happened.
+
+    decide_s: between two decisions of its controllers, and of the rates they go by; 0 for the default.
+    """
     # Unix socket paths are short: 107 bytes.
     path = Path(tempfile.mkdtemp(prefix="udo-bench-"))
     home = Home(path)
     try:
-        started = local.start(home, local.UpOptions(driver=driver, sandbox=sandbox), say)
-        yield Platform(home, started.registry, started.node)
+        files = Authority.of(path / "certs").sign_host(["127.0.0.1"]) if tls else None
+        options = local.UpOptions(driver=driver, sandbox=sandbox, tls=files.ca.parent if files else None, decide_s=decide_s)
+        started = local.start(home, options, say)
+        yield Platform(home, started.registry, started.node, files)
     except UdoError as e:
         raise InvalidRun(f"{type(e).__name__}: {e}") from e
     finally:

@@ -213,12 +213,12 @@ def sections(record: dict[str, Any]) -> list[Section]:
             f"{k.replace('_', ' ')} {v:.2f}" for k, v in of.items() if "_vs_" in k and isinstance(v, float) and "two" not in k
         )
         made.append(Section(f"Checkpoint allocation; moves {title}", ["", "groups", *columns.values()], rows, ratio))
-    peaks = [[peak, *(f"{v:.2f}" for n in PLANNERS for v in found[n].values())] for peak, found in record["by_peak"].items()]
+    names = {"assisted_vs_even": "assisted", "usable_vs_even": "usable", "usable_vs_even_at_best": "usable at best"}
+    # Below some peak nothing is overloaded, so nothing moves.
+    peaks = [[peak, *(_times(found[n].get(x)) for n in PLANNERS for x in names)] for peak, found in record["by_peak"].items()]
     if peaks:
-        names = ("assisted", "usable", "usable at best")
-        made.append(
-            Section("Times as much as even distribution, by peak load", ["peak", *(f"{n}: {x}" for n in PLANNERS for x in names)], peaks)
-        )
+        header = ["peak", *(f"{n}: {x}" for n in PLANNERS for x in names.values())]
+        made.append(Section("Times as much as even distribution, by peak load", header, peaks))
     rest = [
         ["two operators: usable checkpoints against even", f"{record['two_operators_vs_even']:.2f}"],
         ["gap to the optimum, refined: worst %", f"{record['gap_to_optimum_percent']:.2f}"],
@@ -229,3 +229,7 @@ def sections(record: dict[str, Any]) -> list[Section]:
         ["memory MB", f"{record['memory_at_scale_mb']:.0f}"],
     ]
     return [*made, Section("Checkpoint allocation as such", ["", "value"], rest)]
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None or math.isnan(ratio) else f"{ratio:.2f}"

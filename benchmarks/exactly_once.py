@@ -7,16 +7,19 @@ former one stopped, `--for-s` bounds it.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from benchmarks.bringup import fresh, say
-from benchmarks.chaos.inside import LACKS
+from benchmarks.chaos.inside import LACKS, OF_MOVES
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
+from udo_protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from benchmarks.chaos import lanes
@@ -26,6 +29,10 @@ SEEDS, SPARK_SEEDS, TWO_NODES_SEEDS = 400, 100, 200
 QUICK_SEEDS, QUICK_SPARK_SEEDS, QUICK_TWO_NODES_SEEDS = 6, 1, 3
 # A broken build that has come through so many seeds is not going to be caught.
 BROKEN_SEEDS = 200
+# What versions run in (benchmarks/chaos/runtimes.py): all in their engines' processes, or some in their own, or some in Rust.
+PYTHON, PROCESS, RUST = RUNTIMES = ("python", "process", "rust")
+# Weight of the end of an operator's own process among the faults: as of an instance's at some point.
+KILL_OPERATOR = 8.0
 # Weight of stops of up to 90 s among the faults: some dozens in a long run. Quick runs have no time for them.
 STOPS = 0.3
 
@@ -46,7 +53,26 @@ OPTIONS = [
     click.option(
         "--stops", type=click.FloatRange(0), help=f"Weight of stops (SIGSTOP for 5 to 90 s) among the faults (default: {STOPS}, quick: 0)."
     ),
-    click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="Slots of each deployment of the part on Spark."),
+    click.option(
+        "--runtime",
+        type=click.Choice(RUNTIMES),
+        default=PYTHON,
+        show_default=True,
+        help="What some versions run in, so that updates lead from one to another: a process of their own, or Rust. Without Spark only.",
+    ),
+    click.option(
+        "--slots",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Slots of each deployment, but over two nodes. With several, key groups move and the number of slots changes.",
+    ),
+    click.option(
+        "--auto",
+        is_flag=True,
+        help="Also let the controllers move key groups and change the number of slots, at thresholds so low that they act all the time; "
+        "takes --slots 2 or more, without Spark only.",
+    ),
     click.option("--broken", type=click.Choice(sorted(LACKS)), help="Lack this rule: the run must catch it (status 0 says that it did)."),
 ]
 
@@ -62,21 +88,36 @@ def run(
     first: int = 0,
     for_s: float | None = None,
     stops: float | None = None,
+    runtime: str = PYTHON,
     slots: int = 1,
+    auto: bool = False,
     broken: str | None = None,
 ) -> dict[str, Any]:
-    """All parts; with `broken` only the first one, until it is caught. InvalidRun with every trace if anything differs."""
-    from benchmarks.chaos import faults, lanes
+    """All parts, but for a `runtime` other than Python, and `auto`, only the first one; with `broken` only that one, until it is caught.
+
+    InvalidRun with every trace if anything differs.
+    """
+    from benchmarks.chaos import faults, lanes, runtimes
     from benchmarks.chaos.stops import STOPPED
 
     started, for_s = time.monotonic(), float("inf") if for_s is None else for_s
     stopped = {STOPPED: stops if stops is not None else 0.0 if quick else STOPS}
     say(f"the same seeds once more: --from {first}")
     if broken:
-        return _catch(broken, first, seeds or BROKEN_SEEDS, for_s)
+        return _catch(broken, first, seeds or BROKEN_SEEDS, for_s, max(slots, 2) if broken in OF_MOVES else slots)
     wanted = range(first, first + (seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS))
     say(f"{len(wanted)} seeds without Spark")
-    outcome = lanes.run(wanted, weights=faults.WEIGHTS | stopped, deadline_s=for_s, done=_progress(wanted))
+    weights = faults.weights_of(slots, faults.WEIGHTS) | stopped
+    if runtime != PYTHON:
+        weights |= {faults.KILL_OPERATOR: KILL_OPERATOR}
+        spark_seeds = two_nodes_seeds = 0
+    if auto:
+        if slots < 2:
+            raise UsageError("--auto: expected --slots 2 or more, since what is refused with several slots would be tried")
+        spark_seeds = two_nodes_seeds = 0
+    with tempfile.TemporaryDirectory(prefix="udo-chaos-") as work:
+        kinds = runtimes.kinds(runtime, Path(work))
+        outcome = lanes.run(wanted, kinds=kinds, weights=weights, deadline_s=for_s, done=_progress(wanted), slots=slots, auto=auto)
     on_spark = range(first, first + (spark_seeds if spark_seeds is not None else QUICK_SPARK_SEEDS if quick else SPARK_SEEDS))
     spark = lanes.Outcome()
     if on_spark and time.monotonic() - started < for_s:
@@ -119,10 +160,10 @@ def run(
     }
 
 
-def _catch(broken: str, first: int, seeds: int, for_s: float) -> dict[str, Any]:
+def _catch(broken: str, first: int, seeds: int, for_s: float, slots: int) -> dict[str, Any]:
     from benchmarks.chaos import lanes
 
-    outcome = lanes.run(range(first, first + seeds), broken=broken, until_mismatch=True, deadline_s=for_s)
+    outcome = lanes.run(range(first, first + seeds), broken=broken, until_mismatch=True, deadline_s=for_s, slots=slots)
     if not outcome.reports:
         raise InvalidRun(f"a build without the rule {broken!r} came through {outcome.seeds} seeds: the chaos proves nothing about it")
     for report in list(outcome.reports.values())[:1]:
@@ -163,7 +204,8 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     counted: dict[str, set[int]] = {name: set() for name in parts}
     newest, slowest, back = None, 0.0, 0.0
     for made in reversed(records):
-        if made["arguments"].get("quick") or made.get("broken"):
+        given = made["arguments"]
+        if given.get("quick") or made.get("broken") or given.get("runtime", PYTHON) != PYTHON or given.get("slots", 1) > 1:
             continue
         newest = newest or made
         if made["commit"] != newest["commit"]:

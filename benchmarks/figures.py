@@ -26,13 +26,22 @@ def replace_between(text: str, name: str, content: str) -> str:
 def caption(made: dict[str, Any]) -> str:
     """What, when, where: the line under the tables."""
     m, v = made["machine"], made["versions"]
-    quick = " --quick" if made["arguments"].get("quick") else ""
+    options = " --quick" if made["arguments"].get("quick") else ""
+    options += " --driver docker" if made["arguments"].get("driver") == "docker" else ""
     load = f", load average {m['load_at_start']:g} at the start" if "load_at_start" in m else ", busy with other work"
     return (
-        f"`python -m benchmarks {made['name']}{quick}` on {made['time'][:10]}, commit {made['commit']}; "
+        f"`python -m benchmarks {made['name']}{options}` on {made['time'][:10]}, commit {made['commit']}; "
         f"{m['cores']} cores ({m['cpu']}), {m['memory_gb']:g} GB, Linux {m['kernel']}{load}; "
         f"Python {v['python']}, PySpark {v['pyspark']}, PyArrow {v['pyarrow']}."
     )
+
+
+def newest(name: str, driver: str = "process") -> dict[str, Any] | None:
+    """A suite's newest record with that driver; a suite that can be cut into pieces puts them together."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    found = [r for r in record.runs(name) if r["arguments"].get("driver", driver) == driver]
+    made: dict[str, Any] | None = module.together(found) if hasattr(module, "together") else record.newest(found)
+    return made
 
 
 def copy_all(names: Iterable[str], document: Path = DOCUMENT) -> Iterator[str]:
@@ -40,22 +49,25 @@ def copy_all(names: Iterable[str], document: Path = DOCUMENT) -> Iterator[str]:
     text = document.read_text("utf-8")
     for name in names:
         module = importlib.import_module(f"benchmarks.{name}")
-        # A suite that can be cut into pieces puts them together.
-        made = module.together(record.runs(name)) if hasattr(module, "together") else record.latest(name)
-        if made is None:
-            yield f"{name}: no run yet; python -m benchmarks {name}"
-            continue
-        if f"<!-- figures:{name} -->" not in text:
-            yield f"{name}: {document.name} has no place for it"
-            continue
-        text = replace_between(text, name, f"{tables.markdown(module.sections(made))}\n\n{caption(made)}")
-        yield f"{name}: figures of {made['time']}"
+        for place, made in ((name, newest(name)), (f"{name}_docker", newest(name, "docker"))):
+            contained = place != name
+            if f"<!-- figures:{place} -->" not in text:
+                if not contained:
+                    yield f"{name}: {document.name} has no place for it"
+                continue
+            if made is None:
+                yield f"{place}: no run yet; python -m benchmarks {name}{' --driver docker' if contained else ''}"
+                continue
+            # Of a run in containers the figures only: what is told about the contenders stands above.
+            sections = module.sections(made)[: 2 if contained else None]
+            text = replace_between(text, place, f"{tables.markdown(sections)}\n\n{caption(made)}")
+            yield f"{place}: figures of {made['time']}"
     document.write_text(text, "utf-8")
 
 
 def copy_attacks(document: Path = SANDBOX) -> str:
     """Write what came of the attacks on each driver; a line saying what was done."""
-    found = record.runs("attacks")
+    found = [run for run in record.runs("attacks") if not run.get("only")]
     if not found:
         return "attacks: no run yet; python -m benchmarks attacks"
     table = tables.markdown([attacks.comparison(found), attacks.refusals(found)])

@@ -1,4 +1,4 @@
-"""A keyed stream in an open loop: epochs of timed frames over one lane at a time, every answer with its time of arrival."""
+"""A keyed stream in an open loop: epochs of timed frames, one attempt at a time, every answer with its time of arrival."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from benchmarks.openloop import undisturbed
 from benchmarks.rules import InvalidRun
-from udo_interface.lane import exchange
-from udo_interface.opening import KeyedCall, Request, conversation
+from udo_interface.opening import KeyedCall, Request, conversations
+from udo_interface.split import SplitExchange
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
 
@@ -45,6 +45,8 @@ class KeyedLoad:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
     sent: int = 0
+    answered: int = 0
+    due: list[float] = field(default_factory=list)  # of each timed frame
     _epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -61,21 +63,58 @@ class KeyedLoad:
     def run(self, stop: threading.Event, seed: int) -> None:
         """Timed epochs until told to stop."""
         rng = np.random.default_rng(seed)
-        hot = rng.choice(self.cards, min(2_000, self.cards), replace=False)
+        hot = self._hot(rng)
         with undisturbed():
             self._due = time.perf_counter()
             while not stop.is_set():
-                for answer in self._exchange(self._timed(rng, hot)):
-                    if answer.num_rows:
-                        self.at.append(time.perf_counter())
-                        self.batches.append(answer)
-                        self.epochs.append(self._epoch)
+                self._noted(self._timed(rng, hot, round(EPOCH_S / FRAME_S)))
 
-    def _timed(self, rng: np.random.Generator, hot: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        rows = round(self.rate * FRAME_S)
-        for _ in range(round(EPOCH_S / FRAME_S)):
+    def run_one(self, before: int, begun: threading.Event, stop: threading.Event, seed: int) -> None:
+        """An epoch of timed frames until told to stop, with as many events in front of them, as fast as they are answered.
+
+        `begun` is set when the first timed frame is sent.
+        """
+        rng = np.random.default_rng(seed)
+        hot, most = self._hot(rng), 1 << 30
+
+        def events() -> Iterator[pa.RecordBatch]:
+            for start in range(0, before, FILL_ROWS):
+                rows = min(FILL_ROWS, before - start)
+                yield self._batch(np.arange(self.sent, self.sent + rows), rng.integers(0, self.cards, rows))
+                self.sent += rows
+                self.due += [time.perf_counter()] * (rows // self.rows)
+            self._due = time.perf_counter()
+            for batch in self._timed(rng, hot, most):
+                if stop.is_set():
+                    return
+                yield batch
+                begun.set()
+
+        with undisturbed():
+            self._noted(events())
+
+    def _hot(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        return rng.choice(self.cards, min(2_000, self.cards), replace=False)
+
+    def _noted(self, batches: Iterator[pa.RecordBatch]) -> None:
+        for answer in self._exchange(batches):
+            if answer.num_rows:
+                self.at.append(time.perf_counter())
+                self.batches.append(answer)
+                self.epochs.append(self._epoch)
+                self.answered += answer.num_rows
+
+    @property
+    def rows(self) -> int:
+        """Of a timed frame."""
+        return round(self.rate * FRAME_S)
+
+    def _timed(self, rng: np.random.Generator, hot: npt.NDArray[np.int64], frames: int) -> Iterator[pa.RecordBatch]:
+        rows = self.rows
+        for _ in range(frames):
             self._due += FRAME_S
             time.sleep(max(self._due - time.perf_counter(), 0))
+            self.due.append(self._due)
             yield self._batch(np.arange(self.sent, self.sent + rows), rng.choice(hot, rows))
             self.sent += rows
 
@@ -85,8 +124,9 @@ class KeyedLoad:
     def _exchange(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keyed = KeyedCall("r1", "load", tuple(range(KEY_GROUPS)))
         request = Request(self.deployment, "load", 0, self._epoch + 1, self._epoch, keyed=keyed)
-        with conversation(self.address, request, SENT, BACK) as (sender, collector, place):
-            for _, answer in exchange(sender, collector, ((b, None) for b in batches), place.window_frames, interleave=True):
+        with conversations(self.address, request, SENT, BACK) as (lanes, opened):
+            split = SplitExchange(lanes, opened.group_slots or (0,), opened.place.window_frames, open_lane=opened.open_lane)
+            for _, answer in split.run(((b, None) for b in batches), interleave=True):
                 yield answer
         self._epoch += 1
 

@@ -1,15 +1,19 @@
 """One operator in every language whose toolchain is here: through UDO, against Python through UDO and Python inside Spark, in one session.
 
 Every contender gets the same DataFrame and writes to Spark's noop sink, in turn; before anything is timed each one's answer is compared
-with plain Spark SQL, in a round of full size, which is dropped. The programs are the SDKs' conformance operators.
+with plain Spark SQL, in a round of full size, which is dropped. The programs are the SDKs' conformance operators. Beside that: what a frame
+costs alone, and how long an update to another version in the same language takes.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,23 +22,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, count, lit, row_number, xxhash64
 from pyspark.sql.functions import sum as total
 from pyspark.sql.window import Window
+from udo_runtime.child.process import Launch
+from udo_runtime.child.processor import ChildProcessor
+from udo_runtime.sdk.api import Context
 
+from benchmarks import hops
 from benchmarks.bringup import Platform, platform, say
 from benchmarks.contenders.languages import inside
 from benchmarks.operators.keep.keep import THRESHOLD
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from benchmarks.throughput import ROWS_PER_BATCH, events
+from benchmarks.update import VERSIONS, one
 from udo_cli.conformance import suite
-from udo_interface import udo
+from udo_cli.conformance.player import starting
+from udo_cli.conformance.schemas import EVENTS, N
+from udo_interface import connect, udo
 from udo_interface.java import QUIET, spark_session
 
 RUNTIMES = Path(__file__).parent.parent / "runtimes"
 _BUILD_S, _REPLY_S = 600, 30.0
+# Processes of each kind, of which the median counts.
+_STARTS = 3
+_UPDATES, _QUICK_UPDATES = 9, 3
+# What a version rehearses before it is put into use, and what is sent to it.
+_SAMPLE = {"id": 1, "card": 2, "amount": 3.0, "at": 4}
 Call = Callable[[DataFrame], DataFrame]
 
 
@@ -56,7 +73,7 @@ OPERATIONS = (
     Operation("filter", "filter, batches", "filter", "keep", False, 10_000_000, 2_000_000),
     Operation("per_event", "filter, event by event", "filter_each", "keep_each", False, 1_000_000, 200_000),
     Operation("keyed_count", "count per key, event by event", "tally", "count", True, 1_000_000, 200_000),
-    Operation("keyed_count_batches", "count per key, batches", "tally_batches", "count", True, 1_000_000, 200_000),
+    Operation("keyed_count_batches", "count per key, batches", "tally_batches", "count_frames", True, 1_000_000, 200_000),
 )
 
 
@@ -80,7 +97,54 @@ LANGUAGES = {
         ("bin/conformance",),
         (("CGO_ENABLED", "0"),),
     ),
+    "rust": Language(
+        "rust",
+        "cargo",
+        (
+            "sh",
+            "-c",
+            "cargo build --release --locked --bin conformance --target-dir {target}/target"
+            " && install -D {target}/target/release/conformance {target}/bin/conformance",
+        ),
+        ("bin/conformance",),
+    ),
+    "cpp": Language(
+        "cpp",
+        "cmake",
+        (
+            "sh",
+            "-c",
+            f"cmake -B {{target}}/build -D Python3_EXECUTABLE={sys.executable} && cmake --build {{target}}/build"
+            " && cmake --install {target}/build --prefix {target}",
+        ),
+        ("bin/conformance",),
+    ),
+    # Copies are made below `build`, which is not packed.
+    "java": Language(
+        "java",
+        "mvn",
+        (
+            "sh",
+            "-c",
+            "cp -rL . {target}/build && cd {target}/build"
+            " && (mvn -B -ntp -q -o -DskipTests package || mvn -B -ntp -q -DskipTests package)"
+            " && install -D {target}/build/samples/target/samples.jar {target}/bin/samples.jar",
+        ),
+        ("java", "-Xmx512m", "-XX:+UseSerialGC", "-jar", "bin/samples.jar", "conformance"),
+    ),
+    "node": Language(
+        "node",
+        "npm",
+        (
+            "sh",
+            "-c",
+            "cp -r . {target}/build && cd {target}/build/samples && npm ci --prefer-offline --no-audit && cp -rL . {target}/bin",
+        ),
+        ("node", "--max-old-space-size=512", "bin/conformance.js"),
+    ),
 }
+# The operation whose deployments are updated.
+UPDATED = "forward"
 _STATELESS = 'id = "int64"\ncard = "int64"\namount = "double"\nat = "int64"\n'
 _KEYED = 'id = "int64"\ncard = "int64"\n'
 
@@ -95,14 +159,35 @@ def built(language: Language, target: Path) -> None:
 
 
 def deploy(p: Platform, name: str, language: Language, program: Path, operation: Operation) -> None:
-    """The program in one of its roles, as an operator of its own."""
+    """The program in one of its roles, as an operator of its own, in each of VERSIONS. Stateless ones rehearse."""
     columns = _KEYED if operation.keyed else _STATELESS
     command = ", ".join(f'"{part}"' for part in (*language.command, operation.role))
-    text = f'name = "{name}"\nversion = "1"\nruntime = "exec"\ncommand = [{command}]\n' + ('key = "card"\n' if operation.keyed else "")
+    more = 'key = "card"\n' if operation.keyed else 'rehearse = "events.json"\n'
+    text = f'name = "{name}"\nversion = "1"\nruntime = "exec"\ncommand = [{command}]\n{more}'
+    (program / "events.json").write_text(json.dumps([_SAMPLE]), "utf-8")
     answers = columns + ('n = "int64"\n' if operation.keyed else "")
     (program / "operator.toml").write_text(f"{text}\n[input]\n{columns}\n[output]\n{answers}", "utf-8")
-    p.push(name, "1", program)
+    for version in VERSIONS if operation.name == UPDATED else VERSIONS[:1]:
+        p.push(name, version, program)
     p.deploy(name, name)
+
+
+def updates(p: Platform, name: str, count: int) -> dict[str, float]:
+    """Milliseconds from the request for an update, back and forth, until the new version has rehearsed, and until it has answered.
+
+    The answer is one to an event that is sent once the update is done, so it cannot be the old version's.
+    """
+    ready, answered = [], []
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    with connect(name, node=p.node_socket) as client:
+        client.add_listener(answers.put)
+        for turn in range(count):
+            made = one(p, VERSIONS[(turn + 1) % 2], name)
+            client.send(_SAMPLE)
+            answers.get(timeout=_REPLY_S)
+            answered.append((time.perf_counter() - made.asked) * 1000)
+            ready.append((made.ready - made.asked) * 1000)
+    return {"ready": round(statistics.median(ready), 1), "p50": round(statistics.median(answered), 1)}
 
 
 def called(name: str, keyed: bool, registry: str) -> Call:
@@ -141,14 +226,16 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         for python in sorted({operation.python for operation in OPERATIONS}):
             p.push(python, "1")
             p.deploy(python, python)
-        hops = {}
+        by_kind, processor, first, updated = {}, {}, {}, {}
         for name, language in found.items():
             built(language, work / name)
             for operation in OPERATIONS:
                 deploy(p, f"{name}_{operation.name}", language, work / name, operation)
-            first, *rest = language.command
-            start = [str(work / name / first) if "/" in first else first, *rest]
-            hops[name] = suite.frames(start, _REPLY_S)["one event, batches"]
+            start = [str(work / name / word) if "/" in word else word for word in language.command]
+            by_kind[name] = suite.frames(starting(start), _REPLY_S)
+            processor[name] = hops.filter_cpu_us(start, seed)
+            first[name] = first_frames(start, work)
+            updated[name] = updates(p, f"{name}_{UPDATED}", _QUICK_UPDATES if quick else _UPDATES)
         spark = spark_session(
             "udo benchmarks",
             "local[2]",
@@ -166,10 +253,35 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         "languages": {name: _ratios(rates, name, "inside_spark") for name in [*found, "python"]},
         "to_python_through_udo": {name: _ratios(rates, name, "python") for name in found},
         "events_per_s": {operation: {name: round(r) for name, r in of.items()} for operation, of in rates.items()},
-        "hop_p50_us": hops,
+        "hop_p50_us": {name: us["one event, batches"] for name, us in by_kind.items()},
+        "filter_cpu_us": processor,
+        "frame_p50_us": by_kind,
+        "update_request_to_answer_ms": {name: ms["p50"] for name, ms in updated.items()},
+        "update_ready_ms": {name: ms["ready"] for name, ms in updated.items()},
+        "first_frame_ms": first,
         "driver": driver,
         "rounds": rounds,
     }
+
+
+def first_frames(command: list[str], work: Path) -> dict[str, float]:
+    """Milliseconds that its process takes for its first frame of 10,000 events, one by one: as it is, and when it has rehearsed."""
+    samples = work / "samples.json"
+    samples.write_text('[{"do": "add", "n": 1}]', "utf-8")
+    numbers = pa.array(range(ROWS_PER_BATCH), pa.int64())
+    batch = pa.RecordBatch.from_arrays([pa.array(["add"] * ROWS_PER_BATCH), numbers], schema=EVENTS)
+    taken: dict[str, list[float]] = {"cold": [], "rehearsed": []}
+    for _ in range(_STARTS):
+        for how, of_kind in taken.items():
+            rehearse = str(samples) if how == "rehearsed" else ""
+            launch = Launch(tuple(command), str(work), str(work), {**os.environ, "UDO_CONFORMANCE": "events"}, rehearse=rehearse)
+            operator = ChildProcessor(launch, (EVENTS, N), None, Context("first", "1"))
+            operator.open()
+            started = time.perf_counter()
+            operator.once(batch)
+            of_kind.append((time.perf_counter() - started) * 1000)
+            operator.close()
+    return {how: round(statistics.median(of_kind), 1) for how, of_kind in taken.items()}
 
 
 def _ratios(rates: dict[str, dict[str, float]], name: str, base: str) -> dict[str, float]:
@@ -206,9 +318,21 @@ def sections(record: dict[str, Any]) -> list[Section]:
     rows = [[o.what, *(f"{record['languages'][n][o.name]:.2f}" for n in names)] for o in OPERATIONS]
     through = list(record["to_python_through_udo"])
     other = [[o.what, *(f"{record['to_python_through_udo'][n][o.name]:.2f}" for n in through)] for o in OPERATIONS]
-    hops = [[name, f"{us:,.0f}"] for name, us in record["hop_p50_us"].items()]
+    hop = [[name, f"{us:,.0f}"] for name, us in record["hop_p50_us"].items()]
+    ways = ("in_process", "shared", "socket")
+    cpu = [[name, *(f"{us[way]:,.0f}" if way in us else "" for way in ways)] for name, us in record["filter_cpu_us"].items()]
+    ready = record["update_ready_ms"]
+    updated = [[name, f"{ready[name]:,.0f}", f"{ms:,.0f}"] for name, ms in record["update_request_to_answer_ms"].items()]
+    first = [[name, f"{ms['cold']:,.0f}", f"{ms['rehearsed']:,.0f}"] for name, ms in record["first_frame_ms"].items()]
     return [
         Section("Through UDO, × Python inside Spark", ["operation", *names], rows, "Python inside Spark keeps no log and no state."),
         Section("× Python through UDO", ["operation", *through], other),
-        Section("A frame of one event, engine to operator's process and back, µs", ["language", "p50"], hops),
+        Section("A frame of one event, engine to operator's process and back, µs", ["language", "p50"], hop),
+        Section(
+            "Processor time of a filter's frame of 10,000 events, engine and operator's process, µs",
+            ["language", "Python in the engine", "through shared memory", "through the socket"],
+            cpu,
+        ),
+        Section("Update to a version that rehearses, ms from its request", ["language", "has rehearsed", "has answered"], updated),
+        Section("The first frame of a process, 10,000 events one by one, ms", ["language", "cold", "rehearsed"], first),
     ]

@@ -86,6 +86,21 @@ def runs(name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
 
 def latest(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
     """The newest full run of a suite, else its newest quick one, else None."""
-    records = runs(name, results)
+    return newest(runs(name, results))
+
+
+def newest(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The newest full run of these, else the newest quick one, else None."""
     full = [r for r in records if not r["arguments"].get("quick")]
     return next(reversed(full or records), None)
+
+
+def beside_its_model(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Of a suite that also runs simulated: the newest real run, `model` in it the newest simulated one; one of them alone if there is no
+    other. Full runs go before quick ones."""
+    newest: dict[bool, dict[str, Any]] = {}
+    for r in sorted(records, key=lambda r: not r["arguments"]["quick"]):
+        newest[r["simulated"]] = r
+    if not newest:
+        return None
+    return newest.get(False, newest.get(True, {})) | ({"model": newest[True]} if len(newest) > 1 else {})

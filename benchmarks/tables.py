@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+# Columns, where output is not a terminal.
+_FILE_WIDTH = 160
+
 
 @dataclass(frozen=True)
 class Section:
@@ -19,9 +22,11 @@ class Section:
     remark: str = ""
 
 
-def show(sections: Sequence[Section], console: Console | None = None) -> None:
+def show(sections: Sequence[Section]) -> None:
     """Print them."""
-    console = console or Console()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_FILE_WIDTH)
     for s in sections:
         table = Table(title=s.title, title_justify="left", title_style="bold")
         for i, name in enumerate(s.header):

@@ -1,4 +1,4 @@
-"""Events per second of one function called from Spark in six ways, interleaved in one session.
+"""Events per second of one function called from Spark in ten ways, interleaved in one session.
 
 Every contender gets the same DataFrame (32-byte rows made by the JVM from a seed, 10,000 rows a batch) and writes to Spark's
 noop sink. Before anything is timed, each one's output is compared with an oracle in plain Spark SQL: row by row in order on
@@ -22,7 +22,7 @@ from pyspark.sql.functions import col, count, lit, pmod, xxhash64
 from pyspark.sql.functions import sum as total
 
 from benchmarks.bringup import platform, say, server
-from benchmarks.contenders import flight, http_batch, native, platform_calls
+from benchmarks.contenders import bare_batches, flight, http_batch, native, platform_calls
 from benchmarks.operators.keep.keep import THRESHOLD
 from benchmarks.rules import InvalidRun, require_equal
 from benchmarks.tables import Section
@@ -34,7 +34,11 @@ ROW_BYTES = 32
 # Small batches, so that every contender's order over several of them is seen, the last one not full.
 CHECKED_ROWS, CHECKED_ROWS_PER_BATCH = 6_007, 1_000
 OPERATORS = ("filter", "forward")
-_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BATCH, _BATCH_BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
+# Of so many columns the operator reads those of `events`: a call by name sends no others.
+NARROW = ("id", "card", "amount", "at")
+WIDE, WIDE_ROWS = 64, {"full": 1_000_000, "quick": 100_000}
+WIDE_CONTENDERS = ("native", "udo", "udo_jvm")
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,18 @@ CONTENDERS = (
         10_000_000,
         4_000_000,
     ),
+    Contender("udo_jvm", "UDO, JVM path", "as UDO", 10_000_000, 4_000_000),
+    Contender(
+        "native_unchecked",
+        "mapInArrow, without Spark's bound of a batch's bytes",
+        "as mapInArrow; a batch of large rows may take any memory",
+        10_000_000,
+        4_000_000,
+    ),
     Contender("flight", "Arrow Flight DoExchange", "order per stream; own process; a crash fails the task", 10_000_000, 4_000_000),
     Contender("http", "HTTP per batch", "order per connection; own process; a crash fails the task", 6_000_000, 2_000_000),
+    Contender("lists", "two bare lists", "none", 6_000_000, 2_000_000),
+    Contender("lists_redis_py", "two bare lists, redis-py with hiredis", "none", 6_000_000, 2_000_000),
     Contender("udf_rows", "row-wise @udf", "none: runs inside Spark's worker", 1_000_000, 250_000),
     Contender("udo_unbatched", "UDO, one event per frame", "as UDO", 40_000, 10_000),
 )
@@ -74,6 +88,28 @@ def events(spark: SparkSession, rows: int, seed: int) -> DataFrame:
         (pmod(h, lit(100_000)) / lit(100.0)).alias("amount"),
         (col("id") * lit(1000) + lit(1_700_000_000_000_000)).alias("at"),
     )
+
+
+def wide(df: DataFrame) -> DataFrame:
+    """The same events among columns that no operator reads: every other one is text."""
+    more = [
+        (col("id") + lit(i)).cast("string").alias(f"c{i}") if i % 2 else (col("amount") * lit(i)).alias(f"c{i}")
+        for i in range(WIDE - len(df.columns))
+    ]
+    return df.select(*df.columns, *more)
+
+
+@contextmanager
+def settings_of(spark: SparkSession, name: str) -> Iterator[None]:
+    """What the session is to have while this contender runs."""
+    if name != "native_unchecked":
+        yield
+        return
+    spark.conf.set(_BATCH_BYTES, str((1 << 31) - 1))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_BATCH_BYTES)
 
 
 def oracle(df: DataFrame, operator: str) -> DataFrame:
@@ -102,6 +138,7 @@ def calls(driver: str) -> Iterator[tuple[SparkSession, dict[str, Call]]]:
         stack.enter_context(
             server([*gunicorn, "--keep-alive", "30", "--log-level", "error", "benchmarks.contenders.http_batch:wsgi"], http_socket)
         )
+        lists = stack.enter_context(bare_batches.lists_server(sockets))
         spark = spark_session("udo benchmarks", "local[2]", **QUIET, **{_BATCH: ROWS_PER_BATCH, "spark.udo.node": p.node_socket})
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
@@ -110,8 +147,12 @@ def calls(driver: str) -> Iterator[tuple[SparkSession, dict[str, Call]]]:
             {
                 "native": native.map_in_arrow,
                 "udo": lambda df, operator: platform_calls.through_udo(df, operator, p.registry_url),
+                "udo_jvm": lambda df, operator: platform_calls.through_jvm(df, operator, p.registry_url),
+                "native_unchecked": native.map_in_arrow,
                 "flight": lambda df, operator: flight.through_flight(df, operator, str(flight_socket)),
                 "http": lambda df, operator: http_batch.through_http(df, operator, str(http_socket)),
+                "lists": lambda df, operator: bare_batches.through_lists(df, operator, lists, "own"),
+                "lists_redis_py": lambda df, operator: bare_batches.through_lists(df, operator, lists, "redis-py"),
                 "udf_rows": native.udf_rows,
                 "udo_unbatched": lambda df, operator: platform_calls.unbatched(df, operator, p.registry_url, p.node_socket),
             },
@@ -145,23 +186,46 @@ def measure(spark: SparkSession, ways: dict[str, Call], rows: dict[str, int], ro
         for operator in OPERATORS:
             for name, call in ways.items():
                 df = call(events(spark, rows[name], seed), operator)
-                started = time.perf_counter()
-                df.write.format("noop").mode("overwrite").save()
-                rates[operator][name].append(rows[name] / (time.perf_counter() - started))
+                with settings_of(spark, name):
+                    rates[operator][name].append(rows[name] / written_s(df))
     return rates
+
+
+def written_s(df: DataFrame) -> float:
+    """How long Spark takes to write it to its noop sink."""
+    started = time.perf_counter()
+    df.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started
+
+
+def measure_wide(spark: SparkSession, ways: dict[str, Call], rows: int, rounds: int, seed: int) -> dict[str, list[float]]:
+    """Events per second of `forward` on events of WIDE columns; one round more than asked for, the first of which is dropped."""
+    rates: dict[str, list[float]] = {name: [] for name in WIDE_CONTENDERS}
+    for _ in range(rounds + 1):
+        for name in WIDE_CONTENDERS:
+            df = wide(events(spark, rows, seed))
+            called = native.first_columns(df, NARROW) if name == "native" else ways[name](df, "forward")
+            rates[name].append(rows / written_s(called))
+    return {name: r[1:] for name, r in rates.items()}
 
 
 def figures(rates: dict[str, list[float]]) -> dict[str, Any]:
     """Medians and ratios of one operator. Ratios are medians of the rounds' own ratios: neighbours share the machine's mood."""
 
-    def ratio(other: str) -> float:
-        return round(statistics.median(u / o for u, o in zip(rates["udo"], rates[other], strict=True)), 3)
+    def ratio(other: str, of: str = "udo") -> float:
+        return round(statistics.median(u / o for u, o in zip(rates[of], rates[other], strict=True)), 3)
 
     return {
         "events_per_s": {name: round(statistics.median(r)) for name, r in rates.items()},
         "udo_vs_native": ratio("native"),
+        "udo_jvm_vs_native": ratio("native", "udo_jvm"),
+        "udo_jvm_vs_native_unchecked": ratio("native_unchecked", "udo_jvm"),
+        "udo_jvm_vs_flight": ratio("flight", "udo_jvm"),
+        "udo_jvm_vs_udo": ratio("udo", "udo_jvm"),
         "udo_vs_flight": ratio("flight"),
         "udo_vs_http": ratio("http"),
+        "udo_vs_lists": ratio("lists"),
+        "udo_vs_lists_redis_py": ratio("lists_redis_py"),
         "udo_vs_udf_rows": ratio("udf_rows"),
         "udo_vs_unbatched": ratio("udo_unbatched"),
     }
@@ -176,11 +240,24 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         check_rows(spark, ways, seed)
         check_digests(spark, ways, rows, seed)
         rates = measure(spark, ways, rows, rounds, seed)
+        say(f"{WIDE} columns")
+        wide_rows = WIDE_ROWS["quick" if quick else "full"]
+        of_wide = measure_wide(spark, ways, wide_rows, rounds, seed)
     per_operator = {operator: figures(rates[operator]) for operator in OPERATORS}
     return {
         **per_operator["filter"],
         "operator": "filter",
         "forward": per_operator["forward"],
+        "wide": {
+            "columns": WIDE,
+            "columns_read": len(NARROW),
+            "rows": wide_rows,
+            "events_per_s": {name: round(statistics.median(r)) for name, r in of_wide.items()},
+            **{
+                f"{name}_vs_native": round(statistics.median(u / o for u, o in zip(of_wide[name], of_wide["native"], strict=True)), 3)
+                for name in WIDE_CONTENDERS[1:]
+            },
+        },
         "driver": driver,
         "rows_per_batch": ROWS_PER_BATCH,
         "row_bytes": ROW_BYTES,
@@ -200,7 +277,7 @@ def sections(record: dict[str, Any]) -> list[Section]:
         mine = {"filter": record["events_per_s"][name], "forward": forward["events_per_s"][name]}
         return [f for o in OPERATORS for f in (readable(mine[o]), f"{mine[o] / native_rates[o]:.3f}")]
 
-    rows = [[c.what, *cells(c.name)] for c in CONTENDERS]
+    rows = [[c.what, *cells(c.name)] for c in CONTENDERS if c.name in record["events_per_s"]]
     header = ["called by", "filter/s", "× native", "forward/s", "× native"]
     ratios = [
         [f"UDO against {what}", f"{record[key]:.2f}", f"{forward[key]:.2f}"]
@@ -208,13 +285,43 @@ def sections(record: dict[str, Any]) -> list[Section]:
             ("mapInArrow", "udo_vs_native"),
             ("Arrow Flight", "udo_vs_flight"),
             ("HTTP per batch", "udo_vs_http"),
+            ("two bare lists", "udo_vs_lists"),
+            ("two bare lists, redis-py with hiredis", "udo_vs_lists_redis_py"),
             ("row-wise @udf", "udo_vs_udf_rows"),
             ("UDO, one event per frame", "udo_vs_unbatched"),
         )
     ]
+    ratios += [
+        [f"UDO on the JVM path against {what}", f"{record[key]:.2f}", f"{forward[key]:.2f}"]
+        for what, key in (
+            ("mapInArrow", "udo_jvm_vs_native"),
+            ("mapInArrow without the bound of bytes", "udo_jvm_vs_native_unchecked"),
+            ("Arrow Flight", "udo_jvm_vs_flight"),
+            ("UDO", "udo_jvm_vs_udo"),
+        )
+        if key in record  # not in runs of before there was this path
+    ]
     remark = f"{record['rounds']} rounds, {record['rows_per_batch']:,} rows of {record['row_bytes']} bytes a batch, local[2], noop sink."
+    few = record.get("wide")
+    of_wide = (
+        [
+            Section(
+                f"Throughput: {few['columns']} columns, of which `forward` reads {few['columns_read']}",
+                ["called by", "events/s", "× native"],
+                [
+                    [c.what, readable(few["events_per_s"][c.name]), f"{few.get(f'{c.name}_vs_native', 1.0):.2f}"]
+                    for c in CONTENDERS
+                    if c.name in few["events_per_s"]
+                ],
+                "mapInArrow is sent all columns, a call by name those that the operator names.",
+            )
+        ]
+        if few
+        else []
+    )
     return [
         Section("Throughput: medians", header, rows, remark),
         Section("Throughput: median of the rounds' ratios", ["", "filter", "forward"], ratios),
+        *of_wide,
         Section("What each guarantees", ["called by", "guarantees"], [[c.what, c.guarantees] for c in CONTENDERS]),
     ]

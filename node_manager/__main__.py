@@ -19,11 +19,14 @@ from typing import Any
 
 import structlog
 
+from node_manager.control.asking import Asking
 from node_manager.drivers.available import DRIVERS
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.rpc import metrics
-from node_manager.rpc.service import CLOSE_GRACE_S, RpcServer
+from node_manager.rpc.lane_door import LaneDoor
+from node_manager.rpc.remote import RemoteServer
+from node_manager.rpc.service import CLOSE_GRACE_S, NodeService, RpcServer
 from node_manager.settings import NodeSettings
 from udo_protocol.errors import UdoError
 
@@ -35,8 +38,18 @@ def parse_args(argv: list[str] | None = None) -> NodeSettings:
     p = argparse.ArgumentParser("python -m node_manager", description="Runs operators beside Spark's executors on one node.")
     p.add_argument("--home", type=Path, required=True, help="directory of this node manager: sockets, instances, images")
     p.add_argument("--node", default=socket.gethostname(), help="name of this node (default: the host's)")
-    p.add_argument("--registry", default="", help="URL of the registry; without one, only what is deployed here")
+    p.add_argument(
+        "--registry", default="", help="URL of the registry, or URL,URL of its processes; without one, only what is deployed here"
+    )
     p.add_argument("--token-file", type=Path, help="file that holds the registry's token")
+    p.add_argument("--tls", type=Path, help="folder with ca.crt, tls.crt and tls.key: for an https registry, and for --listen")
+    p.add_argument(
+        "--listen",
+        default="",
+        metavar="HOST:PORT",
+        help="address on which other hosts reach this node by TLS; its queue server uses the next port. Port 0: any two free ports, which "
+        "later starts use again (default: other hosts cannot connect)",
+    )
     p.add_argument("--driver", default="process", choices=sorted(DRIVERS))
     p.add_argument(
         "--sandbox", default="auto", choices=["auto", "none"], help="of the process driver (default: auto, where the host allows one)"
@@ -45,7 +58,7 @@ def parse_args(argv: list[str] | None = None) -> NodeSettings:
     p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint (default: any)")
     p.add_argument("--cut-state", action="store_true", help="discard state written after unreadable bytes; a copy is kept")
     host = NodeSettings.metrics_host
-    p.add_argument("--metrics-host", default=host, help=f"address it listens on; 0.0.0.0: all of the host's (default: {host})")
+    p.add_argument("--metrics-host", default=host, help=f"where that listens; with --tls also 0.0.0.0, all of the host (default: {host})")
     p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
     default = NodeSettings(Path(), "")
     grace, idle = default.heartbeat_grace_ms, default.pinned_idle_s
@@ -76,7 +89,19 @@ def parse_args(argv: list[str] | None = None) -> NodeSettings:
         help=f"how long the state from before a change of its format is kept for a rollback (default: {window:g})",
     )
     p.add_argument(
+        "--decide-s",
+        type=float,
+        default=default.decide_s,
+        help=f"seconds between two decisions about the number of slots, and of the rates they go by (default: {default.decide_s:g})",
+    )
+    p.add_argument(
         "--runtime-image", default="", help="image in which Python operators run, with --driver docker (default: udo-runtime-python:cpXY)"
+    )
+    p.add_argument(
+        "--command-image",
+        default="",
+        metavar="IMAGE",
+        help="image in which commands run that are not statically linked, with --driver docker (default: that of Python operators)",
     )
     p.add_argument(
         "--allow-network",
@@ -84,6 +109,12 @@ def parse_args(argv: list[str] | None = None) -> NodeSettings:
         default=[],
         metavar="HOST:PORT",
         help="operators that request this endpoint may connect to it; repeatable",
+    )
+    p.add_argument(
+        "--policies",
+        type=Path,
+        metavar="FILE",
+        help="TOML file of balancing policies that deployments may name: [balance] and mine = 'my_module:mine', my_module.py beside it",
     )
     a = p.parse_args(argv)
     token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
@@ -103,8 +134,13 @@ def parse_args(argv: list[str] | None = None) -> NodeSettings:
         metrics_host=a.metrics_host,
         rollback_window_s=a.rollback_window_s,
         runtime_image=a.runtime_image,
+        command_image=a.command_image,
         sandbox=a.sandbox,
         allow_network=tuple(a.allow_network),
+        tls=a.tls.absolute() if a.tls else None,
+        listen=a.listen,
+        decide_s=a.decide_s,
+        policies=a.policies.absolute() if a.policies else None,
     )
 
 
@@ -113,7 +149,7 @@ def _registry(settings: NodeSettings) -> Any:
         return None
     from udo_protocol.registry.api import Registry
 
-    return Registry(settings.registry, token=settings.token or None, user=f"node:{settings.node}")
+    return Registry(settings.registry, token=settings.token or None, user=f"node:{settings.node}", tls=settings.certificates)
 
 
 def _wait(stopping: Event) -> None:
@@ -143,22 +179,27 @@ def run(settings: NodeSettings, stopping: Event) -> None:
     registry = _registry(settings)
     manager = Manager(settings, registry)
     manager.lock_home()
-    server, reconciler = RpcServer(manager), Reconciler(manager, registry) if registry else None
+    servers: list[RpcServer | RemoteServer | LaneDoor] = [LaneDoor(NodeService(manager), settings.socket), RpcServer(manager)]
+    if manager.listen and (tls := settings.certificates):
+        servers.append(RemoteServer(manager, manager.listen, tls))
+    followers: list[Reconciler | Asking] = [Reconciler(manager, registry), Asking(manager, registry)] if registry else []
     try:
         manager.start()
         manager.metrics_address = metrics.serve(manager, settings.metrics_host, settings.metrics_port)
-        server.start()
-        if reconciler:
-            reconciler.start()
+        for server in servers:
+            server.start()
+        for follower in followers:
+            follower.start()
         log.info("node manager serves", node=settings.node, socket=str(settings.socket), metrics=manager.metrics_address)
         _wait(stopping)
     finally:
         log.info("node manager stops")
-        if reconciler:
-            reconciler.stop()
-        closed = server.stop()
+        for follower in followers:
+            follower.stop()
+        closed = [server.stop() for server in servers]
         manager.stop()  # calls under way end with it
-        closed.wait(CLOSE_GRACE_S + 1)
+        for event in closed:
+            event.wait(CLOSE_GRACE_S + 1)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -28,7 +28,9 @@ class GroupMaps(Protocol):
     ) -> Mapping[str, Any]:
         """The session's map, and whether this node may serve it: `granted`."""
 
-    def release(self, deployment: str, session: str, *, node: str = "", incarnation: str = "", force: bool = False) -> Any:
+    def release(
+        self, deployment: str, session: str, *, node: str = "", incarnation: str = "", version: int | None = None, force: bool = False
+    ) -> Any:
         """The session has no home any more."""
 
 
@@ -41,7 +43,6 @@ class SessionRequest:
     epoch: int | None = None
     stored: bool = False
     start_empty: bool = False
-    slots: int = 1  # of the deployment here
 
     def __str__(self) -> str:
         epoch = "" if self.epoch is None else f" (epoch {self.epoch})"
@@ -54,12 +55,15 @@ class Homes:
     def __init__(self, node: str, maps: GroupMaps | None, connect: Callable[[], Connection]) -> None:
         self._node, self._maps, self._connect = node, maps, connect
 
-    def require(self, state: Connection, prefix: str, asked: SessionRequest) -> None:
-        """StateElsewhere unless this node may serve the session; Unavailable if it is new here and the registry is away."""
+    def require(self, state: Connection, prefix: str, asked: SessionRequest) -> int:
+        """The version of the session's map by which this node may serve it, all of it or the part that its slots have.
+
+        StateElsewhere if it may not; Unavailable if the session is new here and the registry is away.
+        """
         wanted = STORED if asked.stored else HOME
         version, kind = _mark(state, prefix, asked.session)
-        if kind == wanted:
-            return
+        if version is not None and kind == wanted:
+            return version
         found = self._claim(state, asked)
         if wanted == HOME and version not in (None, found):
             raise StateElsewhere(
@@ -67,17 +71,24 @@ class Homes:
                 f"{asked.deployment} {asked.session}, or replace it with udo state import --replace"
             )
         state.call(*_noted(prefix, asked.session, found, wanted))
+        return found
 
     def taken(self, prefix: str, asked: SessionRequest) -> list[Arg]:
         """An import makes this node the home: the command that notes it, to be written together with the state."""
         with contextlib.closing(self._connect()) as state:
             return _noted(prefix, asked.session, self._claim(state, asked), HOME)
 
-    def release(self, deployment: str, session: str) -> None:
+    def release(self, deployment: str, session: str, prefix: str) -> None:
         """The session's state is about to be dropped here: another node may begin it."""
         if self._maps is not None:
             with contextlib.closing(self._connect()) as state:
-                self._maps.release(deployment, session, node=self._node, incarnation=_incarnation(state))
+                version, _ = _mark(state, prefix, session)
+                self._maps.release(deployment, session, node=self._node, incarnation=incarnation(state), version=version)
+
+    def incarnation(self) -> str:
+        """Who this node's state server is."""
+        with contextlib.closing(self._connect()) as state:
+            return incarnation(state)
 
     def moved(self, prefix: Callable[[str], str | None], moved: Iterable[Mapping[str, Any]]) -> None:
         """The registry says which maps have a newer version: what is remembered of an older one is not to be served."""
@@ -92,7 +103,7 @@ class Homes:
 
     def _claim(self, state: Connection, asked: SessionRequest) -> int:
         """The version of the session's map, by which this node may serve it."""
-        me = _incarnation(state)
+        me = incarnation(state)
         if self._maps is None:
             raise Unavailable(f"{asked} is new on node {self._node}, which has no registry: start the node manager with --registry")
         try:
@@ -103,11 +114,6 @@ class Homes:
             ) from e
         if not found["granted"]:
             raise StateElsewhere(self._refusal(asked, found))
-        if (slots := int(found.get("slots", asked.slots))) != asked.slots:
-            raise Unavailable(
-                f"{asked} is spread over {slots} slots, and the deployment has {asked.slots} on node {self._node}: it was deployed anew, "
-                "and this node has not followed yet; see: udo status"
-            )
         return int(found["version"])
 
     def _refusal(self, asked: SessionRequest, found: Mapping[str, Any]) -> str:
@@ -116,6 +122,12 @@ class Homes:
             return (
                 f"{asked} has run with a store on several nodes, {home} among them, and node {self._node} alone does not have all of its "
                 "state: call the operator with the same store= as before"
+            )
+        if found.get("part"):
+            return (
+                f"{asked} had a part of its state on node {home}, which has lost its disk since, or is another node of that name. If that "
+                f"disk is lost for good, the query cannot go on: restart it with a new checkpoint, and remove what is left of the session "
+                f"on the other nodes (udo state release {asked.deployment} {asked.session} --force, then udo state drop on each of them)"
             )
         force = " --force" if home == self._node else ""
         gone = (
@@ -148,7 +160,7 @@ def _mark(state: Connection, prefix: str, session: str) -> tuple[int | None, str
     return int(version), kind
 
 
-def _incarnation(state: Connection) -> str:
+def incarnation(state: Connection) -> str:
     """Who this state server is, as long as its file lasts."""
     state.call("SET", keys.INCARNATION, secrets.token_hex(8), "NX")
     return bytes(state.call("GET", keys.INCARNATION)).decode()

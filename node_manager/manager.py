@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import UTC, datetime
 from threading import Event
 from typing import Any
 
+from elasticity.scaling.modes import AUTO, Elasticity
 from node_manager import home_format
+from node_manager.control import own_policies
+from node_manager.control.controllers import Controllers
+from node_manager.control.downtime import Downtime
+from node_manager.control.metering import Meter
+from node_manager.control.monitor import Monitor
+from node_manager.control.neighbours import Neighbours
+from node_manager.control.plant import NodePlant
 from node_manager.deployments import adoption
+from node_manager.deployments.across import Across
 from node_manager.deployments.canaries import Canaries
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.lanes import Catalogue, Lanes
+from node_manager.deployments.moves import Moves
+from node_manager.deployments.scale_out import ScaleOuts
 from node_manager.deployments.scaling import Scaling
 from node_manager.deployments.updates import Updates
 from node_manager.drivers import available
@@ -28,14 +40,19 @@ from node_manager.homes import Homes
 from node_manager.images.images import Images
 from node_manager.instances.instances import InstanceConfig, Instances
 from node_manager.instances.pool import Pool
+from node_manager.replicas.copies import Copies, clean
+from node_manager.replicas.sources import Sources
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
+from node_manager.servers.tls_relay import TlsRelay
 from node_manager.settings import NodeSettings
 from node_manager.slots.loading import NodeParts
 from node_manager.trials.mirrors import MirrorFindings, Mirrors
 from node_manager.trials.together import together
 from udo_protocol.errors import Conflict, SlotBroken
+from udo_protocol.listening import settled
 from udo_protocol.state import dead_letters, untrusted
+from udo_protocol.state.group_map import FIRST_VERSION
 
 
 class Manager:
@@ -47,17 +64,32 @@ class Manager:
         self.started_at = datetime.now(UTC)
         self.metrics_address = ""
         self.servers = Servers(settings, self._server_restarted)
+        self.listen = ""  # HOST:PORT for other hosts, once the home is this manager's
+        self.relay = TlsRelay(settings.home, settings.queue_listen, settings.certificates, self.servers.socket("queue"))
+        self.across = Across(settings.node, settings.home, settings.certificates, settings.token)
         self.images = Images(settings.images, catalogue, whole=self.driver.capabilities().runs_images, python_tag=self.driver.python_tag)
         self.instances = Instances(settings, self.driver, self.servers)
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
         self._node = NodeParts(settings, self.servers, self.instances, self.pool)
         self.deployments = Deployments(self._node, self.images)
         self.mirrors = Mirrors(self._node)
-        self.scaling = Scaling(self._node, self.deployments)
+        self.moves = Moves(self._node, self.deployments, self.across, catalogue)
+        self.scaling = Scaling(self._node, self.deployments, self.moves)
+        self.scale_outs = ScaleOuts(self._node, self.deployments, self.scaling, self.moves)
         self.canaries = Canaries(self.deployments, self.scaling, self.mirrors)
-        self.updates = Updates(settings.node, self.deployments, self.mirrors, self.scaling, self._prune)
+        self.updates = Updates(settings.node, self.deployments, self.mirrors, self.scaling, self.moves, self._prune)
+        self.sources = Sources(self._node, self.deployments, self.across)
+        self.copies = Copies(self._node, self.deployments, self.across)
         self.homes = Homes(settings.node, catalogue, lambda: self.servers.connect("state"))
-        self.lanes = Lanes(self._node, self.deployments, self.images, self.homes, catalogue)
+        self.lanes = Lanes(self._node, self.deployments, self.images, self.homes, self.moves, catalogue)
+        self.meter = Meter(settings.usage)
+        self.monitor = Monitor(self.servers, self.driver, self.deployments, self.meter, settings.decide_s)
+        names = own_policies.read(settings.policies)
+        self.neighbours, self.downtime = Neighbours(self.across), Downtime(self.deployments)
+        parts = (self.monitor, self.deployments, self.scale_outs, self.moves, self.across, self.servers)
+        self.plant = NodePlant(settings.node, *parts, names, self.neighbours, self.downtime)
+        self.controllers = Controllers(self.plant, settings.journals, time.time, settings.decide_s)
+        self.monitor.listeners += [self.downtime.look, self.controllers.tick]
         self._lock_fd = -1
 
     def lock_home(self) -> None:
@@ -66,15 +98,29 @@ class Manager:
         taken = "a node manager (pid {pid}) already runs with home " + f"{self.settings.home}; stop it or choose another --home"
         self._lock_fd = lock(self.settings.home / "lock", taken)
         home_format.settle(self.settings.home)
+        self.listen = settled(self.settings.listen, self.settings.home / "port")
+        self.relay.settle()
 
     def start(self) -> None:
         """Adopt what a former manager left, then bring about what is wanted."""
         self.images.clean()
         self.servers.start()
+        self.relay.start()
+        with contextlib.closing(self.servers.connect("state")) as state:
+            clean(state, self.copies.discard)
         adoption.adopt(self._node, self.images, self.deployments, self.scaling, self.lanes, self.mirrors)
+        self.moves.resume()
+        self.scale_outs.resume()
+        self.monitor.start()
+        self.neighbours.start()
 
     def stop(self) -> None:
         """Stop all instances and servers; what is wanted stays on disk for the next start."""
+        self.monitor.stop()
+        self.neighbours.stop()
+        self.scale_outs.stop()
+        self.moves.stop()
+        self.copies.stop()
         for deployment in self.deployments.all():
             self.canaries.end_keyed(deployment)
         self.mirrors.end()
@@ -83,6 +129,7 @@ class Manager:
                 done.result(self.settings.stop_grace_s + 15)
         self.pool.stop()
         self.driver.close()
+        self.relay.stop()
         self.servers.stop()
         self.settings.socket.unlink(missing_ok=True)
         if self._lock_fd >= 0:
@@ -91,6 +138,8 @@ class Manager:
     def _server_restarted(self, role: Role) -> None:
         for slot in self.deployments.slots():
             slot.server_restarted(role)
+        if role == "queue":
+            self.moves.resume()
 
     def _prune(self, used: set[str]) -> None:
         for reference in self.images.prune(used):
@@ -106,17 +155,23 @@ class Manager:
         wait_s: float,
         source: str = "local",
         slots: int = 1,
+        in_all: int = 1,
     ) -> str:
         """Make it callable and wait for it; the same again changes nothing. Answers the instance.
 
-        `slots` are those of a new keyed deployment, which keeps them; other ones are scaled.
+        `slots` are those of a new keyed deployment, which keeps them; other ones are scaled. `in_all`: on all nodes that it is spread over.
         """
         image = self.images.get(operator, version, digest)
         InstanceConfig.parse(config)
+        Elasticity.parse(config.get("elasticity"))
         with self.deployments.lock:
             deployment = self.deployments.get(name)
             if deployment is None:
-                deployment = self.deployments.new(name, image, config, source)
+                taken = self.copies.slots(name, None)
+                first, term = taken[0] if taken else (None, FIRST_VERSION)
+                deployment = self.deployments.new(name, image, config, source, first or 0)
+                deployment.terms[deployment.slot.number] = term
+                self.scaling.take_over(deployment, taken[1:])
                 if image.manifest.key:
                     self.scaling.begin(deployment, slots)
             elif (deployment.operator, deployment.digest) != (operator, image.digest):
@@ -124,8 +179,44 @@ class Manager:
                 raise Conflict(f"deployment {name!r} on node {self.settings.node} serves {there}; change it with: udo update {name}")
             elif source == "local":
                 self.deployments.require_local(deployment, f"udo deploy {name}")
-            deployment.source = source
-        return self.updates.change(name, image.manifest.version, image.digest, config, wait_s)
+            deployment.source, deployment.in_all = source, in_all
+        instance = self.updates.change(name, image.manifest.version, image.digest, config, wait_s)
+        self.copies.taken(deployment)
+        return instance
+
+    def ask_slots(self, name: str, count: int, wait_s: float) -> None:
+        """Somebody asks for that many slots. In mode auto the number goes its own way from there: only another one counts as asked for."""
+        deployment = self.deployments.find(name)
+        Elasticity.parse(deployment.config.get("elasticity"))
+        controlled = self.plant.controlled(deployment)
+        if controlled.mode != AUTO or deployment.asked != count:
+            self.scale_outs.scale(name, count, wait_s)
+        with self.deployments.lock:
+            if deployment.asked != count:
+                deployment.asked = count
+                self.deployments.save()
+
+    def take_over(self, name: str) -> None:
+        """Give a deployment that is here the slots of nodes that were lost, of which this node has copies.
+
+        A deployment whose slots were given to other nodes since is removed, with its state. Unavailable as Copies.slots.
+        """
+        deployment = self.deployments.find(name)
+        try:
+            taken = self.copies.slots(name, deployment)
+        except Conflict:
+            self.undeploy(name, source="registry")
+            return
+        if not taken:
+            return
+        with self.deployments.lock:
+            wanted, known = self.deployments.serving(deployment), set(deployment.more)
+            self.scaling.take_over(deployment, taken)
+            self.deployments.save()
+        self.copies.taken(deployment)
+        for number, slot in list(deployment.more.items()):
+            if number not in known:
+                slot.serve(wanted)
 
     def undeploy(self, name: str, source: str = "local", *, drop_state: bool = True) -> None:
         """Stop its instances and remove all its slots left behind.
@@ -139,6 +230,7 @@ class Manager:
             self._require_empty(deployment)
         self.canaries.end_keyed(deployment)
         self.mirrors.end(name)
+        self.scale_outs.forget(name)
         self.deployments.remove(name)
         for done in [slot.stop(drop=True) for slot in deployment.slots]:
             done.result(self.settings.stop_grace_s + 15)

@@ -15,16 +15,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from threading import Condition, Event, Lock
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from node_manager.deployments.lanes import Catalogue
 from node_manager.manager import Manager
+from node_manager.registry_calls import RegistryCalls
+from node_manager.replicas import in_step
 from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, NotFound, Refused, UdoError, Unavailable
 from udo_protocol.lifecycle import REFUSED
+from udo_protocol.listening import reached_at
 
 _log = structlog.get_logger()
 POLL_S = 25
@@ -44,29 +46,13 @@ _OBSERVE_S = 1.0
 _LEAVE_S = 2.0
 
 
-class RegistryCalls(Catalogue, Protocol):
-    """The part of udo_protocol.registry.api.Registry that a node uses."""
-
-    def wanted(self, node: str, after: int, wait_s: float) -> Mapping[str, Any]:
-        """`{generation, deployments}`; answers at once if the generation is newer than `after`."""
-
-    def report(self, node: str, deployment: str, **report: Any) -> Any:
-        """What became of a deployment or of a step of its update here."""
-
-    def heartbeat(self, node: str, **properties: Any) -> Any:
-        """The node lives."""
-
-    def leave(self, node: str) -> Any:
-        """The node stops regularly."""
-
-
 class Reconciler:
     """See the module."""
 
     def __init__(self, manager: Manager, registry: RegistryCalls) -> None:
         self._manager, self._registry = manager, registry
         self._node = manager.settings.node
-        self._stopping = Event()
+        self._stopping, self._told_placements = Event(), Event()
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
         self._lock = Lock()
         self._changed = Condition(self._lock)  # of _latest
@@ -84,6 +70,7 @@ class Reconciler:
             "canaries": self._observe,
             "conditions": self._follow_conditions,
             "retries": self._try_again,
+            "replicas": self._replicate,
         }
         for kind, work in loops.items():
             supervised.keep(kind, work, self._stopping)
@@ -91,6 +78,7 @@ class Reconciler:
     def stop(self) -> None:
         """Begin no more steps; tell the registry not to wait for this node."""
         self._stopping.set()
+        self._told_placements.set()
         with self._changed:
             self._changed.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -124,11 +112,13 @@ class Reconciler:
             "address": f"{socket.gethostname()}:{self._manager.settings.socket.absolute()}",
             "driver": self._manager.driver.name,
             "capabilities": capabilities,
+            "listen": reached_at(self._manager.listen) if self._manager.listen else "",
         }
+        properties["incarnation"] = self._manager.homes.incarnation()
 
         def beat() -> None:
             self._registry.heartbeat(self._node, **properties, metrics_address=self._manager.metrics_address)
-            self._stopping.wait(BEAT_S)
+            in_step.rest(self._manager.across, self._stopping, BEAT_S)
 
         self._retrying(beat, "heartbeat")
 
@@ -138,12 +128,24 @@ class Reconciler:
         def read() -> None:
             nonlocal generation
             wanted = self._registry.wanted(self._node, generation, POLL_S)
+            self._manager.across.learn(wanted["deployments"], wanted.get("addresses", {}))
+            self._told_placements.set()
             self._take(wanted["deployments"])
             if wanted["generation"] != generation:
                 self._manager.lanes.forget_homes(wanted["moved"])
             generation = int(wanted["generation"])
 
         self._retrying(read, "wanted")
+
+    def _replicate(self) -> None:
+        """Follow what the registry says about replicas, and tell it which ones hold all that was ENDed."""
+
+        def settle() -> None:
+            self._told_placements.wait(in_step.LOOK_S if self._manager.across.replicated else POLL_S)
+            self._told_placements.clear()
+            in_step.settle(self._manager, self._registry)
+
+        self._retrying(settle, "replicas")
 
     def _observe(self) -> None:
         """While there are canaries: tell the registry what they count, which decides."""
@@ -279,12 +281,16 @@ class Reconciler:
                 manager.undeploy(name, source="registry")
             self._told.pop(name, None)
             return True
-        update = wish.get("update")
+        update, slots = wish.get("update"), manager.across.slots_here(wish)
+        if slots == 0:
+            return self._elsewhere(wish, update)
+        with contextlib.suppress(NotFound):
+            manager.take_over(name)
         if update is None or update["phase"] != "canary":
             manager.canaries.end(name, update["digest"] if update else "")
         if update is not None:
             return self._update(wish, update)
-        slots, version, digest, config = wish.get("slots", 1), wish["version"], wish["digest"], dict(wish["config"])
+        version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
         try:
             deployment = manager.deployments.find(name)
         except NotFound:
@@ -293,12 +299,30 @@ class Reconciler:
             manager.undeploy(name, source="registry")
             deployment = None
         if deployment is None:
-            manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, "registry", slots)
+            self._deploy(wish, config, slots)
         else:
+            deployment.in_all = manager.across.in_all(wish)
             manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
-        manager.scaling.scale(name, slots, _DEPLOY_WAIT_S)
+        manager.ask_slots(name, slots, _DEPLOY_WAIT_S)
         manager.lanes.unserved.pop(name, None)
         self._report(wish, "answering")
+        return True
+
+    def _deploy(self, wish: Mapping[str, Any], config: dict[str, Any], slots: int) -> str:
+        """Serve the wanted version here in so many slots; the instance."""
+        known = wish["name"], wish["operator"], wish["version"], wish["digest"]
+        return self._manager.deploy(*known, config, _DEPLOY_WAIT_S, "registry", slots, self._manager.across.in_all(wish))
+
+    def _elsewhere(self, wish: Mapping[str, Any], update: Mapping[str, Any] | None) -> bool:
+        """None of its slots is on this node, which only tells producers where they are."""
+        with contextlib.suppress(NotFound):
+            self._manager.undeploy(wish["name"], source="registry")
+        self._manager.lanes.unserved.pop(wish["name"], None)
+        if update is None:
+            self._report(wish, "answering")
+        else:
+            step = "answering" if update["phase"] == "promote" else "ready"
+            self._report(wish, step, phase=step, version=update["version"], digest=update["digest"], update_id=update["id"])
         return True
 
     def _instead(self, name: str, digest: str) -> str:
@@ -339,16 +363,14 @@ class Reconciler:
             except Conflict:  # not prepared by this manager: it was started meanwhile, or the standby died
                 instance = manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
             except NotFound:  # the old version was refused here
-                slots = wish.get("slots", 1)
-                instance = manager.deploy(name, wish["operator"], version, digest, config, _DEPLOY_WAIT_S, "registry", slots)
+                instance = self._deploy({**wish, "version": version, "digest": digest}, config, manager.across.slots_here(wish))
             self._report(wish, "answering", instance, phase="answering", **step)
         return True
 
     def _serve_old(self, wish: Mapping[str, Any], config: dict[str, Any]) -> bool:
         """Before an update: False if there is nothing to serve until then, since the old version's image is refused."""
-        version, digest, slots = wish["version"], wish["digest"], wish.get("slots", 1)
         try:
-            self._manager.deploy(wish["name"], wish["operator"], version, digest, config, _DEPLOY_WAIT_S, "registry", slots)
+            self._deploy(wish, config, self._manager.across.slots_here(wish))
         except Refused:
             if wish["update"]["phase"] == "canary":  # of what share, then
                 raise

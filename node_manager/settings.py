@@ -6,8 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import DEFAULT, SERVER_HANG_S
+from udo_protocol.listening import parts
 
 # sun_path holds 108 bytes with its closing zero.
 _SOCKET_PATH_BYTES = 107
@@ -46,6 +48,36 @@ class NodeSettings:
     allow_network: tuple[str, ...] = ()
     # Docker driver: the image that Python operators run in; '' for udo-runtime-python:cpXY of the local daemon, else the registry's.
     runtime_image: str = ""
+    # Docker driver: the image for commands that are not statically linked; '' for the one of Python operators.
+    command_image: str = ""
+    # Folder of certificates (udo_protocol/certificates.py), for the registry and for `listen`.
+    tls: Path | None = None
+    # HOST:PORT for other hosts: the node manager there, the queue server one port above (0: any two); '' for this host only.
+    listen: str = ""
+
+    # Between two decisions about a deployment's number of slots, and what rates are over: ten publications of an instance's counters.
+    decide_s: float = 10.0
+    # A file of policies (elasticity/policies.py) that deployments may name beside those of the package; its folder is imported from.
+    policies: Path | None = None
+
+    @property
+    def certificates(self) -> Tls | None:
+        """Those in the folder, if there is one."""
+        return Tls.folder(self.tls) if self.tls else None
+
+    @property
+    def queue_listen(self) -> str:
+        """HOST:PORT of the queue server for other hosts: one port above the node manager's; '' without `listen`. UsageError without
+        certificates: beyond this host there is nothing but TLS."""
+        if not self.listen:
+            return ""
+        if self.tls is None:
+            raise UsageError(
+                f"--listen {self.listen} needs certificates, --tls FOLDER: other hosts are answered by TLS only, where both sides show "
+                "one (udo certs makes them for development); see docs/executors.md"
+            )
+        _, port = parts(self.listen)
+        return f"{self.listen.rpartition(':')[0]}:{port + 1 if port else 0}"
 
     @property
     def server_hang_s(self) -> float:
@@ -87,6 +119,16 @@ class NodeSettings:
     def runtime_base(self) -> Path:
         """Directory of links: all that a warm instance can import besides the standard library."""
         return self.home / "runtime"
+
+    @property
+    def usage(self) -> Path:
+        """What deployments have used so far."""
+        return self.home / "usage.json"
+
+    @property
+    def journals(self) -> Path:
+        """Journals of decisions about deployments' slots."""
+        return self.home / "journals"
 
     @property
     def wanted(self) -> Path:

@@ -3,70 +3,69 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from registry.config import RegistrySettings
+from registry.folders import taken
 from registry.http import auth
-from registry.http.listening import settled
 from registry.http.server import serve
-from udo_protocol.errors import Conflict, UdoError
+from udo_protocol.certificates import Tls
+from udo_protocol.errors import UdoError
+from udo_protocol.listening import require_tls_beyond, settled
 from udo_protocol.registry import signing
 
-# The worker of a killed registry notices within one second that its master is gone, and ends an upload under way within five; until
-# then it may still commit.
-LEFTOVER_S = 8.0
 EXAMPLE = "example: python -m registry --data /var/lib/udo/registry --listen 127.0.0.1:5000"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the registry; exit code 0 after SIGTERM, 2 for a setting that cannot work, 3 when the application does not load."""
     parser = argparse.ArgumentParser("python -m registry", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--data", type=Path, required=True, help="directory of blobs, database, token and address")
+    parser.add_argument("--data", type=Path, required=True, help="directory of this process: address, port, and what has no other place")
     listen = "host:port (port 0: a free one, the same at each start) or unix:/path; the address is written to DATA/address"
     parser.add_argument("--listen", default="127.0.0.1:0", help=listen)
-    parser.add_argument("--token-file", type=Path, help="file of write tokens, one a line; made if missing (default: DATA/token)")
-    parser.add_argument("--database", default="", help="SQLAlchemy URL (default: SQLite in DATA)")
+    parser.add_argument("--token-file", type=Path, help="file of write tokens, one a line; made if missing (default: SHARED/token)")
+    database = "SQLAlchemy URL (default: UDO_DATABASE, where other users do not see its password, else SQLite in DATA)"
+    parser.add_argument("--database", default=os.environ.get("UDO_DATABASE", ""), help=database)
+    shared = "folder of images and token, the same for all processes of one PostgreSQL database (default: DATA)"
+    parser.add_argument("--shared", type=Path, help=shared)
     keys = "directory of public keys *.pub: only versions signed by one of them are taken (default: no signature is asked for)"
     parser.add_argument("--trusted-keys", type=Path, help=keys)
+    tls = "folder with ca.crt, tls.crt and tls.key: serve HTTPS to clients with a certificate; needed beyond this host"
+    parser.add_argument("--tls", type=Path, help=tls)
+    suspect = RegistrySettings.suspect_s
+    suspected = f"a node with replicas, not heard of for this time, is replaced by those that hold its slots (default: {suspect:g})"
+    parser.add_argument("--suspect-s", type=float, default=suspect, help=suspected)
     given = parser.parse_args(arguments)
-    token_file = (given.token_file or given.data / "token").absolute()
+    shared_folder = (given.shared or given.data).absolute()
+    token_file = (given.token_file or shared_folder / "token").absolute()
     trusted = given.trusted_keys.absolute() if given.trusted_keys else None
-    config = RegistrySettings(given.data.absolute(), token_file, given.listen, given.database, trusted)
+    config = RegistrySettings(
+        *(given.data.absolute(), token_file, given.listen, given.database, trusted, given.tls and given.tls.absolute()),
+        shared_folder=shared_folder,
+        suspect_s=given.suspect_s,
+    )
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (config.data, config.shared):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.umask(0o077)  # the database and the files hold secrets
-        with _taken(config.data):
+        with taken(config):
             auth.load_tokens(config.token_file)
             if config.trusted_keys is not None:
                 signing.load_trusted(config.trusted_keys)
-            return serve(replace(config, listen=settled(config.listen, config.data)))
+            if config.tls is None:
+                require_tls_beyond(config.listen, "the registry")
+            else:
+                Tls.folder(config.tls).pem()
+            return serve(replace(config, listen=settled(config.listen, config.data / "port")))
     except (UdoError, OSError) as e:
         print(f"registry: {e}", file=sys.stderr)
         return 2
-
-
-def _taken(data: Path) -> IO[str]:
-    """A lock on the data directory that lives as long as the process: two registries would not see each other's commits."""
-    file = open(data / "lock", "a+")  # noqa: SIM115 - held open on purpose
-    deadline = time.monotonic() + LEFTOVER_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                file.close()
-                raise Conflict(f"another registry already serves {data}; stop it first, or give this one another --data") from None
-            time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The registry's settings: one frozen value, built by `__main__` from arguments; nothing else reads the environment."""
+"""The registry's settings: one frozen value, built by `__main__` from arguments and the environment; nothing else reads that."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ class RegistrySettings:
     database_url: str = ""
     # Directory of public keys; with one, an image becomes a version only if signed by one of them.
     trusted_keys: Path | None = None
+    # Folder of certificates (udo_protocol/certificates.py); with one, only HTTPS is served, to clients that show one themselves.
+    tls: Path | None = None
+    # Folder that all processes of one PostgreSQL database have in common: images, and the token; None: `data`.
+    shared_folder: Path | None = None
 
     # Every node holds one thread with its long poll, every watched update another; idle threads cost little.
     threads: int = 256
@@ -23,6 +27,9 @@ class RegistrySettings:
     reserved_threads: int = 32
     # A node not heard of for this long counts as away: four heartbeats.
     node_live_s: float = 10.0
+    # A node not heard of for this long is replaced by the replicas of its slots, or given up as a replica: four of the heartbeats that
+    # nodes with replicas send. Longer than a pause of a machine short of processor time, short beside Spark's time-outs.
+    suspect_s: float = 2.0
     # A node not heard of for this long is forgotten; a week outlasts a long weekend.
     node_kept_s: float = 7 * 86400.0
     # Longest wait of one long poll; below the idle time-outs of usual proxies.
@@ -37,12 +44,24 @@ class RegistrySettings:
     uploads_most: int = 1000
     # A client that neither sends nor takes a byte for this long is gone.
     silence_s: float = 60.0
+    # Who connects proves who it is within this time; a handshake takes a few round trips.
+    handshake_s: float = 10.0
     # One layer: a Python environment with a model in it is a few GB.
     blob_bytes: int = 8 << 30
     # What the OCI distribution specification asks every registry to accept.
     manifest_bytes: int = 4 << 20
     # A request of the JSON API; it may carry files of a deployment in base64.
     body_bytes: int = 16 << 20
+
+    @property
+    def shared(self) -> Path:
+        """Folder of images and token."""
+        return self.shared_folder or self.data
+
+    @property
+    def blobs(self) -> Path:
+        """Folder of the images' files."""
+        return self.shared / "blobs"
 
     @property
     def database(self) -> str:

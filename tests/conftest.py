@@ -43,8 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="long: runs with UDO_REQUIRE=all"))
 
 
-# Tests end by pytest-timeout after 300 s: the longest bound, of 60 s, is to come before that.
-_MOST_PATIENCE = 4.0
+# Tests end by pytest-timeout after 600 s: the longest bound, of 60 s, is to come before that.
+_MOST_PATIENCE = 8.0
 
 
 def patience() -> float:

@@ -9,6 +9,7 @@ import errno
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,12 +17,15 @@ import click
 from udo_cli.exits import ExitCode, exit_for
 from udo_protocol.errors import UdoError, Unavailable, UsageError
 
+node_option = click.option(
+    "--node", "address", metavar="NODE", help="Node to ask: its name, or its socket on this host; UDO_NODE or the local one by default."
+)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def _of_system(error: BaseException) -> BaseException:
-    """A file that the system does not let us have, as an error that says what to do; anything else as it is."""
+    """An error of the operating system for a file, as an error that says what to do; other errors unchanged."""
     if not isinstance(error, OSError) or error.errno not in _DENIED + _FULL or error.filename is None:
         return error
     from udo_cli.settings import CliSettings
@@ -31,11 +35,11 @@ def _of_system(error: BaseException) -> BaseException:
     home = CliSettings().local.path
     ours = str(error.filename).startswith(str(home))
     then = f". It belongs to UDO_HOME ({home}), which must be a directory you can write to" if ours else ""
-    return UsageError(f"{error.filename} cannot be opened or made: {error.strerror}{then}")
+    return UsageError(f"{error.filename} cannot be opened or created: {error.strerror}{then}")
 
 
 def report(error: BaseException, *, as_json: bool) -> ExitCode:
-    """Print `error` as one message (one JSON object with --json) on stderr; the exit code it stands for."""
+    """Print `error` to stderr as one message (with --json one JSON object); returns its exit code."""
     error = _of_system(error)
     known = isinstance(error, UdoError)
     code = exit_for(error) if isinstance(error, UdoError) else ExitCode.INTERNAL
@@ -85,7 +89,7 @@ class Reporting(click.Command):
 
 
 class ReportingGroup(Reporting, click.Group):
-    """A group of its own options and sub-commands, which report like commands do."""
+    """A group with options of its own; its sub-commands are Reporting, too."""
 
     command_class = Reporting
 
@@ -96,7 +100,7 @@ def command(name: str, examples: str) -> Callable[[Callable[..., Any]], Reportin
 
 
 def group(name: str, examples: str) -> Callable[[Callable[..., Any]], ReportingGroup]:
-    """Decorator: a command that may stand alone or be followed by a sub-command."""
+    """Decorator: a command that can be used alone or with a sub-command."""
     settings: dict[str, Any] = {"max_content_width": 110}
     return click.group(name, cls=ReportingGroup, examples=examples, invoke_without_command=True, context_settings=settings)
 
@@ -109,7 +113,7 @@ sandbox_option = click.option(
     type=click.Choice(["auto", "none"]),
     default="auto",
     show_default=True,
-    help="Of the process driver: auto, where the host allows one (see: udo node capabilities).",
+    help="Sandbox of the process driver; auto: if the host allows one (see: udo node capabilities).",
 )
 
 
@@ -126,16 +130,36 @@ allow_network_option = click.option(
     multiple=True,
     callback=_endpoints,
     metavar="HOST:PORT",
-    help="Operators whose operator.toml asks for it (network) may reach this; may be repeated. Refused by default.",
+    help="Endpoint that operators may reach if their operator.toml requests it (network); may be repeated. None by default.",
 )
+command_image_option = click.option(
+    "--command-image", default="", metavar="IMAGE", help="Docker driver: image in which commands run that are not statically linked."
+)
+tls_option = click.option(
+    "--tls",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="FOLDER",
+    help="Folder of certificates: ca.crt, tls.crt and tls.key (see: udo certs). Without it other hosts cannot connect.",
+)
+
+
+def wait_option(text: str, *, least: float = 0, default: float = 120.0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--wait-s`: seconds."""
+    return click.option("--wait-s", type=click.FloatRange(least), default=default, show_default=True, help=text)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 cut_state_option = click.option(
-    "--cut-state", is_flag=True, help="Discard keyed state written after unreadable bytes of the state server's file; a copy is kept."
+    "--cut-state",
+    is_flag=True,
+    help="If the state server's file has unreadable bytes, discard the keyed state written after them; a copy of the file is kept.",
 )
 
 
 def metrics_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: where a node's Prometheus endpoint listens."""
-    host = "Address the node's Prometheus endpoint listens on; 0.0.0.0: all of the host's."
+    host = "Address on which the node's Prometheus endpoint listens; with --tls also 0.0.0.0, all addresses of the host."
     f = click.option("--metrics-host", default="127.0.0.1", show_default=True, help=host)(f)
-    return click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Its port; 0: any free one.")(f)
+    return click.option(
+        "--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the Prometheus endpoint; 0: any free port."
+    )(f)

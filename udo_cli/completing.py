@@ -19,7 +19,8 @@ def _asked(ask: Callable[[Registry], list[str]], incomplete: str) -> list[str]:
     from udo_protocol.registry.api import Registry
 
     try:
-        with Registry(CliSettings().registry_url(), timeout_s=_TIMEOUT_S) as api:
+        settings = CliSettings()
+        with Registry(settings.registry_url(), timeout_s=_TIMEOUT_S, tls=settings.certificates()) as api:
             return [name for name in ask(api) if name.startswith(incomplete)]
     except Exception:  # no traceback in the middle of a command line
         return []
@@ -28,6 +29,11 @@ def _asked(ask: Callable[[Registry], list[str]], incomplete: str) -> list[str]:
 def deployments(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """Names of deployments."""
     return _asked(lambda api: [d["name"] for d in api.deployments()], incomplete)
+
+
+def applications(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Names of applications."""
+    return _asked(lambda api: [a["name"] for a in api.applications()], incomplete)
 
 
 def operators(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:

@@ -34,7 +34,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: what becomes of events that the operator fails on."""
+    """Decorator: the options about events that the operator fails on."""
     for option in (
         click.option("--dead-letter-mb", type=click.IntRange(1), help="Dead letters kept per node, in MiB; 64 by default."),
         click.option(
@@ -71,15 +71,15 @@ def polling_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def policy_limits(on_error: str, retries: int, dead_letters: int | None, dead_letter_mb: int | None) -> dict[str, float]:
-    """The limits of the deployment that these options set."""
+    """The deployment's limits according to these options. UsageError if they contradict each other."""
     if on_error == FAIL and (dead_letters or dead_letter_mb):
-        raise UsageError("--dead-letters and --dead-letter-mb say how many are kept; that needs --on-error dead-letter")
+        raise UsageError("--dead-letters and --dead-letter-mb say how many dead letters are kept: they need --on-error dead-letter")
     given = {"retries": retries, "dead_letters": dead_letters, "dead_letter_bytes": (dead_letter_mb or 0) << 20}
     return {name: value for name, value in given.items() if value}
 
 
 def environment(pairs: Iterable[str]) -> dict[str, str]:
-    """`{K: V}` of K=V texts."""
+    """{K: V} from K=V texts. UsageError if one has another form."""
     found = {}
     for pair in pairs:
         key, sep, value = pair.partition("=")
@@ -94,7 +94,7 @@ def secret_values(names: Iterable[str]) -> dict[str, str]:
     found = {}
     for name in names:
         if not _KEY.match(name):
-            # What came may be K=V with the secret in it: it is not repeated.
+            # The text may be K=V with the secret in it, so the error does not repeat it.
             raise UsageError("--secret expects only a variable's name; its value comes from the environment, a prompt or stdin")
         if name in os.environ:
             found[name] = os.environ[name]
@@ -113,9 +113,9 @@ def require_once(env: dict[str, str], secrets: dict[str, str]) -> None:
         raise UsageError(f"given both as --env and as --secret: {', '.join(sorted(twice))}")
 
 
-def file_contents(texts: Iterable[str]) -> dict[str, bytes]:
-    """`{name: bytes}` of PATH[:NAME] texts; names stay inside the operator's folder."""
-    found: dict[str, bytes] = {}
+def file_paths(texts: Iterable[str]) -> dict[str, Path]:
+    """{name: path} from PATH[:NAME] texts. UsageError for a name outside of the operator's folder."""
+    found: dict[str, Path] = {}
     for text in texts:
         source, sep, name = text.rpartition(":")
         if not sep or "/" in name and Path(text).exists():
@@ -123,14 +123,22 @@ def file_contents(texts: Iterable[str]) -> dict[str, bytes]:
         inside = PurePosixPath(name or Path(source).name)
         if inside.is_absolute() or ".." in inside.parts or not inside.name:
             raise UsageError(f"--file {text}: {str(inside)!r} must be a relative path inside the operator's folder")
+        found[str(inside)] = Path(source)
+    return found
+
+
+def file_contents(texts: Iterable[str]) -> dict[str, bytes]:
+    """{name: bytes} from PATH[:NAME] texts. UsageError as `file_paths`, or for too much in total; NotFound for a missing file."""
+    found: dict[str, bytes] = {}
+    for inside, source in file_paths(texts).items():
         try:
-            found[str(inside)] = Path(source).read_bytes()
+            found[inside] = source.read_bytes()
         except FileNotFoundError:
-            raise NotFound(f"--file {text}: there is no file {source}") from None
+            raise NotFound(f"--file {inside}: there is no file {source}") from None
         except OSError as e:
-            raise UsageError(f"--file {text}: {e.strerror}") from e
+            raise UsageError(f"--file {source}: {e.strerror}") from e
     if (total := sum(map(len, found.values()))) > FILES_BYTES:
         raise UsageError(
-            f"--file: {total >> 20} MiB in all, at most {FILES_BYTES >> 20}; put large files into the operator's folder and push"
+            f"--file: {total >> 20} MiB in total, at most {FILES_BYTES >> 20}; put large files into the operator's folder and push"
         )
     return found

@@ -24,7 +24,9 @@ def deployment(d: Json) -> None:
         ("since", d["created_at"]),
         ("update", update and f"to {update['to_version']}: {update['state']} {update['detail']}"),
         ("can be rolled back to", former),
-        ("slots on each node", d["slots"]),
+        ("slots, by node", ", ".join(d["placement"]["nodes"])) if d["placement"] else ("slots on each node", d["slots"]),
+        ("application", d.get("application")),
+        ("slots are decided", _elasticity(d["elasticity"])),
         ("on error", d["policy"] + retries),
         ("limits", _pairs({k: v for k, v in d["limits"].items() if k != "retries"})),
         ("variables", _pairs(d["env"])),
@@ -34,7 +36,29 @@ def deployment(d: Json) -> None:
     )
     _columns(d["manifest"])
     _table(("NODE", "VERSION", "STATE", "SINCE", "DETAIL"), (_node(n) for n in d["nodes"]))
+    _table(("SLOT OVER NODES", "ON", "REPLICAS ON", "TO BE ON", ""), _replicas(d["placement"]))
+    maps = ((m["node"], m["slot"], m["number"], m["groups"], m["map_version"]) for m in d["key_groups"])
+    _table(("KEY GROUPS ON", "SLOT", "NUMBER", "GROUPS", "MAP VERSION"), maps)
     _queries(d)
+
+
+def _replicas(placement: Json | None) -> Iterable[Sequence[Any]]:
+    """Each slot, the nodes that hold what it has ENDed, those that do not yet, and whether its node is lost."""
+    copies = (placement or {}).get("replication")
+    if placement and copies:
+        for place, node in enumerate(placement["nodes"]):
+            lost = "lost: no live node holds it" if node in copies["lost"] else ""
+            yield place, node, ", ".join(copies["counted"][place]), ", ".join(copies["joining"][place]), lost
+
+
+def _elasticity(wish: Json) -> str:
+    """Who decides about the number of slots."""
+    if wish["mode"] == "off":
+        return "by nobody but udo scale"
+    how = f"by policy {wish['policy']}, {wish['least']} to {wish['most'] or 'one for each core'}"
+    if wish["idle_after_s"]:
+        how += f", none after {wish['idle_after_s']:g} s without an event"
+    return how if wish["mode"] == "auto" else f"by udo scale; recorded only: {how}"
 
 
 def version(v: Json) -> None:

@@ -1,6 +1,6 @@
-"""The platform of one machine in the background: starts a registry and a node manager, and stops them with all they started.
+"""The platform of one machine in the background: starts a registry and a node manager, and stops them with all processes they started.
 
-Both live in sessions of their own. They are found again by pid and start time, so that a reused pid is never touched.
+Both run in process sessions of their own. They are identified by pid and start time, so that another process with that pid is not touched.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from node_manager.files import read_json
 from node_manager.proc import ProcessId, alive, identify, signal_group, terminate, wait
 from node_manager.servers import watchdog
 from udo_cli.home import Home
-from udo_protocol.errors import Conflict, UdoError, Unavailable, UsageError, WaitTimeout
+from udo_protocol import certificates
+from udo_protocol.errors import Conflict, UdoError, Unavailable, Untrusted, UsageError, WaitTimeout
+from udo_protocol.listening import require_tls_beyond
 from udo_protocol.registry.api import Registry
 
-# A first start compiles modules and migrates the database; later ones take about two seconds.
+# The first start compiles modules and creates the database; later ones take about two seconds.
 START_TIMEOUT_S = 60.0
-# The node manager asks its instances to finish the frame in hand first.
+# The node manager lets its instances finish the present frame first.
 STOP_GRACE_S = 20.0
 _LOOK_S = 0.05
 # The worker of a killed registry answers until it notices, which takes a second.
@@ -39,9 +41,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class UpOptions:
-    """How `udo up` starts the two. `listen`, `trusted_keys`: of the registry; `warm`: warm instances; `metrics_port`: 0 for any;
-    `runtime_image`: what Python operators run in with the Docker driver; `sandbox`: auto or
-    none, of the process driver; `allow_network`: endpoints that operators may ask for.
+    """Options of `udo up`. `listen`, `trusted_keys`: of the registry; `warm`: number of warm instances; `metrics_port`: 0 for any free one;
+    `runtime_image`: image in which Python operators run with the Docker driver; `command_image`: the one of commands that need the system's
+    programs or libraries; `sandbox`: of the process driver, auto or none;
+    `allow_network`: endpoints that operators may request; `tls`: folder of certificates for the connections to other hosts;
+    `node_listen`: where other hosts reach the node manager ('': the registry's host, any port); `decide_s`: seconds between two decisions
+    about slots (0: the node manager's default).
     """
 
     listen: str = "127.0.0.1:0"
@@ -56,11 +61,15 @@ class UpOptions:
     metrics_host: str = "127.0.0.1"
     cut_state: bool = False
     allow_network: tuple[str, ...] = ()
+    tls: Path | None = None
+    node_listen: str = ""
+    decide_s: float = 0.0
+    command_image: str = ""
 
 
 @dataclass(frozen=True)
 class StartedServices:
-    """What runs now. `fresh` names those that this call has started; `remarks`: what to know of the node's data."""
+    """The services that run now. `fresh`: those that this call has started; `remarks`: about the node's data, for the user."""
 
     registry: str
     node: str
@@ -69,9 +78,14 @@ class StartedServices:
 
 
 def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> StartedServices:
-    """Start what does not run yet and wait until both answer. On failure or Ctrl-C, what this call started is stopped."""
+    """Start the services that do not run and wait until both answer. On an error or Ctrl-C, those that this call started are stopped."""
+    if not options.tls:
+        require_tls_beyond(options.listen, "the registry")
+        if options.node_listen:
+            raise UsageError(f"--node-listen {options.node_listen} needs certificates: --tls FOLDER (see: udo certs)")
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(home), contextlib.ExitStack() as undo:
+        _keep_certificates(home, options.tls)
         fresh = []
         url = _lasting_registry(home)
         if url is None:
@@ -80,35 +94,41 @@ def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> Started
             (home.registry / "address").unlink(missing_ok=True)
             arguments = ["registry", "--data", str(home.registry), "--listen", options.listen, "--token-file", str(home.token_file)]
             arguments += ["--trusted-keys", str(options.trusted_keys)] if options.trusted_keys else []
+            arguments += ["--tls", str(options.tls)] if options.tls else []
             child = _spawn(home.registry, arguments)
             url = _await(lambda: _answering_registry(home), child, home.registry, "the registry", options.timeout_s)
             fresh.append("registry")
+        elif options.tls and not url.startswith("https:"):
+            raise Conflict(f"the registry at {url} runs already, without TLS; stop it first: udo down")
         elif options.trusted_keys:
-            _require_signing(url)
+            _require_signing(home, url)
         told = home.node / "registry"
         if "registry" in fresh and _node_answers(home) and not (told.exists() and told.read_text("utf-8") == url):
-            say(f"the registry has another address, {url}: starting the node manager again, queries continue meanwhile")
+            say(f"the registry has a new address, {url}: restarting the node manager, queries continue")
             _replace_node(home)
         if not _node_answers(home):
             say("starting the node manager")
             undo.callback(_stop_node, home)
             arguments = ["node_manager", "--home", str(home.node), "--registry", url, "--token-file", str(home.token_file)]
+            arguments += ["--decide-s", str(options.decide_s)] if options.decide_s else []
             arguments += ["--driver", options.driver, "--warm", str(options.warm), "--metrics-port", str(options.metrics_port)]
             arguments += ["--metrics-host", options.metrics_host, "--sandbox", options.sandbox]
             arguments += [f"--allow-network={endpoint}" for endpoint in options.allow_network]
             arguments += ["--cut-state"] if options.cut_state else []
+            arguments += ["--tls", str(options.tls), "--listen", _node_listen(options)] if options.tls else []
             arguments += ["--runtime-image", options.runtime_image] if options.runtime_image else []
+            arguments += ["--command-image", options.command_image] if options.command_image else []
             child = _spawn(home.node, arguments + (["--node", options.node] if options.node else []))
             told.write_text(url, "utf-8")
             _await(lambda: _node_answers(home) or None, child, home.node, "the node manager", options.timeout_s)
-            _await(lambda: _live_nodes(url) or None, child, home.node, "the node manager's first heartbeat", options.timeout_s)
+            _await(lambda: _live_nodes(home, url) or None, child, home.node, "the node manager's first heartbeat", options.timeout_s)
             fresh.append("node")
         undo.pop_all()
     return StartedServices(url, str(home.node_socket), tuple(fresh), _remarks(home))
 
 
 def stop(home: Home, say: Callable[[str], None]) -> list[str]:
-    """Stop node manager and registry, kill what does not go in time; what was stopped. Nothing of UDO_HOME runs afterwards."""
+    """Stop node manager and registry, and kill processes that do not end in time; returns what was stopped."""
     if not home.path.is_dir():
         return []
     with _alone(home):
@@ -129,7 +149,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP end the command once: it cleans up, which is bounded, and further ones do not disturb that."""
+    """In the block Ctrl-C, SIGTERM and SIGHUP end the command. Further signals are ignored while it cleans up, which takes bounded time."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         arm()
@@ -140,7 +160,7 @@ def interruptible() -> Iterator[None]:
 
 
 def arm() -> None:
-    """Take the signals, also from a library that took them meanwhile (PySpark does)."""
+    """Install the handlers; also again after a library has installed its own, as PySpark does."""
 
     def interrupt(*_: object) -> None:
         for number in _SIGNALS:
@@ -153,7 +173,7 @@ def arm() -> None:
 
 @contextlib.contextmanager
 def _undivided() -> Iterator[None]:
-    """A signal that comes inside takes effect at the end: no process is started without being recorded."""
+    """Delays signals to the end of the block, so that no process is started without being recorded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -170,7 +190,7 @@ def _undivided() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unhurried() -> Iterator[None]:
-    """No signal disturbs what is done inside; it is bounded."""
+    """Ignores signals in the block, which takes bounded time."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
     try:
         yield
@@ -181,7 +201,7 @@ def unhurried() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone(home: Home) -> Iterator[None]:
-    """One `up` or `down` at a time under a home."""
+    """Only one `udo up` or `udo down` at a time in a home. Conflict if another one takes too long."""
     with open(home.path / "lock", "a") as file:
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -236,14 +256,38 @@ def _answering_registry(home: Home) -> str | None:
     url = home.registry_url()
     if url is None:
         return None
-    with contextlib.suppress(UdoError), Registry(url, timeout_s=2.0) as registry:
-        registry.health()
-        return url
-    return None
+    try:
+        with _registry(home, url) as registry:
+            registry.health()
+    except Untrusted:  # it is there
+        raise
+    except UdoError:
+        return None
+    return url
+
+
+def _registry(home: Home, url: str) -> Registry:
+    return Registry(url, timeout_s=2.0, tls=certificates.found(None, home.path))
+
+
+def _keep_certificates(home: Home, tls: Path | None) -> None:
+    """Let commands and programs on this host find the certificates of this platform. Without any the former ones stay."""
+    link, new = home.path / "tls", home.path / f".tls.{os.getpid()}"
+    if tls is not None and not (link.exists() and link.samefile(tls)):
+        new.symlink_to(tls)
+        os.replace(new, link)
+
+
+def _node_listen(options: UpOptions) -> str:
+    """Where the node manager listens for other hosts."""
+    if options.node_listen:
+        return options.node_listen
+    host = "127.0.0.1" if options.listen.startswith("unix:") else options.listen.rpartition(":")[0]
+    return f"{host}:0"
 
 
 def _lasting_registry(home: Home) -> str | None:
-    """The same, if it will go on answering: its process lives, or it is one that `udo up` has not started."""
+    """The URL of a registry that answers and will continue to: its process is alive, or was not started by `udo up`."""
     url = _answering_registry(home)
     deadline = time.monotonic() + _ORPHAN_S
     killed = (home.registry / "process.json").exists() and _recorded(home.registry) is None
@@ -253,15 +297,15 @@ def _lasting_registry(home: Home) -> str | None:
     return url
 
 
-def _require_signing(url: str) -> None:
-    """Conflict if the registry that runs already takes versions without a signature."""
-    with Registry(url, timeout_s=2.0) as registry:
+def _require_signing(home: Home, url: str) -> None:
+    """Conflict if the running registry accepts unsigned versions."""
+    with _registry(home, url) as registry:
         if not registry.health()["requires_signatures"]:
             raise Conflict(f"the registry at {url} runs already and requires no signatures; stop it first: udo down")
 
 
-def _live_nodes(url: str) -> int:
-    with Registry(url, timeout_s=2.0) as registry:
+def _live_nodes(home: Home, url: str) -> int:
+    with _registry(home, url) as registry:
         return int(registry.health()["live_nodes"])
 
 
@@ -280,7 +324,7 @@ def _remarks(home: Home) -> tuple[str, ...]:
 
 
 def _recorded(directory: Path) -> ProcessId | None:
-    """The process this folder's record names, if it still runs."""
+    """The process in this folder's record, if it is alive."""
     try:
         process = ProcessId(**json.loads((directory / "process.json").read_text("utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
@@ -292,7 +336,7 @@ def _stop_one(directory: Path) -> None:
     if (process := _recorded(directory)) is not None:
         terminate(process, STOP_GRACE_S)
         with contextlib.suppress(ChildProcessError, OSError):
-            os.waitpid(process.pid, os.WNOHANG)  # ours, when `up` itself failed
+            os.waitpid(process.pid, os.WNOHANG)  # it is our child if `up` itself failed
     (directory / "process.json").unlink(missing_ok=True)
 
 
@@ -302,17 +346,17 @@ def _stop_node(home: Home) -> None:
 
 
 def _replace_node(home: Home) -> None:
-    """End the node manager alone: its instances and servers go on, and the next one adopts them."""
+    """End the node manager only: its instances and servers continue, and the next node manager adopts them."""
     from udo_protocol.node.api import connect_node
 
     if (process := _recorded(home.node)) is not None:
-        signal_group(process, signal.SIGKILL)  # on SIGTERM it would end them all
+        signal_group(process, signal.SIGKILL)  # on SIGTERM it would stop them
         wait(process, STOP_GRACE_S)
     connect_node(home.node_socket).close()
 
 
 def _sweep(home: Home) -> list[str]:
-    """Kill the servers and instances that a killed node manager has left behind, by its own records of them."""
+    """Kill servers and instances that a killed node manager has left running, according to its records; returns what was killed."""
     left = watchdog.remove_containers(home.node.absolute())
     for path in sorted(home.node.glob("handles/*.json")) + sorted(home.node.glob("servers/*.json")):
         record = read_json(path)
@@ -324,7 +368,7 @@ def _sweep(home: Home) -> list[str]:
 
 
 def _processes(record: Any) -> Iterator[ProcessId]:
-    """Every {pid, started} in a record, however deep."""
+    """Every {pid, started} in a record, at any depth."""
     if isinstance(record, dict):
         if record.keys() >= {"pid", "started"}:
             yield ProcessId(int(record["pid"]), int(record["started"]))

@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, progress on stderr, JSON when a script reads."""
+"""Output of commands: results on stdout, progress on stderr, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def _plain(value: Any) -> Any:
 
 
 def emit(document: Any) -> None:
-    """One JSON document on stdout, indented when a person looks."""
+    """Print one JSON document to stdout, indented on a terminal."""
     click.echo(json.dumps(document, default=_plain, indent=2 if sys.stdout.isatty() else None))
 
 
 def say(text: str) -> None:
-    """One line of progress on stderr."""
+    """Print one line of progress to stderr."""
     click.echo(click.style(text, dim=True) if sys.stderr.isatty() else text, err=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
-    """Rows under their columns on stdout; `empty` when there are none."""
+    """Print a table to stdout; if it has no rows, the text `empty`."""
     from rich.console import Console
     from rich.table import Table
 
@@ -52,12 +52,12 @@ def short(digest: str | None) -> str:
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
-    """The first names, and how many more there are."""
+    """The first `most` names, and the number of further ones."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def size(count: float) -> str:
-    """Bytes for people: 1.5 MiB."""
+    """A number of bytes as text, such as 1.5 MiB."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from udo_cli.settings import CliSettings
@@ -21,13 +22,21 @@ _LOOK_S = 0.1
 def registry(settings: CliSettings | None = None) -> Iterator[Registry]:
     """The registry in use, with the write token if one is known."""
     settings = settings or CliSettings()
-    with Registry(settings.registry_url(), settings.write_token(), settings.user) as found:
+    with Registry(settings.registry_url(), settings.write_token(), settings.user, tls=settings.certificates()) as found:
         yield found
 
 
 def node(address: str | None = None) -> NodeClient:
-    """The node manager at `address`, else the one in use."""
-    return connect_node(address or CliSettings().node_address())
+    """The node manager at `address`, else the one in use, which also asks others by name."""
+    settings = CliSettings()
+    if address and is_name(address):
+        return connect_node(settings.node_address(), settings.certificates()).on(address)
+    return connect_node(address or settings.node_address(), settings.certificates())
+
+
+def is_name(address: str | None) -> bool:
+    """Whether `--node` names a node, and not a socket."""
+    return bool(address) and "/" not in str(address) and not Path(str(address)).exists()
 
 
 def reference(text: str) -> tuple[str, str]:
@@ -62,6 +71,47 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
         if time.monotonic() > deadline:
             waiting = ", ".join(f"{n} ({told.get(n, 'nothing reported')})" for n in sorted(live))
             raise WaitTimeout(f"waited {timeout_s:.0f} s for {name} to answer on: {waiting}. See: udo status, udo logs {name}")
+        time.sleep(_LOOK_S)
+
+
+def await_replicas(api: Registry, name: str, timeout_s: float, say: Callable[[str], None]) -> Json:
+    """Wait until each slot of the deployment has the replicas that it can have on the live nodes, each holding what was ENDed, and no
+    others."""
+    deadline, told = time.monotonic() + timeout_s, ""
+    while True:
+        found = api.deployment(name)
+        copies = found["placement"].get("replication")
+        if copies is None:
+            return found
+        most = sum(bool(n["live"] and n["listen"] and not n["drained"]) for n in api.nodes()) - 1
+        have, wanted = [len(c) for c in copies["counted"]], min(copies["wanted"], most)
+        now = f"{sum(have)} of {wanted * len(have)} replicas hold their slot's state"
+        if not copies["wanted"]:
+            now = f"{sum(have)} replicas are still to be given up" if any(have) else "there are no replicas"
+        if now != told:
+            say(now)
+            told = now
+        if min(have) >= wanted and max(have) <= copies["wanted"]:
+            if wanted < copies["wanted"]:
+                say(f"{copies['wanted']} replicas are wanted, and there are {most} other nodes for them: more are made when nodes join")
+            return found
+        if time.monotonic() > deadline:
+            raise WaitTimeout(f"waited {timeout_s:.0f} s for the replicas of {name}: {now}. See: udo inspect {name}, and the nodes' logs")
+        time.sleep(_LOOK_S)
+
+
+def await_drained(api: Registry, node: str, emptied: list[str], timeout_s: float, say: Callable[[str], None]) -> list[Json]:
+    """Wait until nothing of the node is on its way to other nodes any more, `emptied` as Registry.drain has it; what is still there."""
+    deadline, told = time.monotonic() + timeout_s, dict[str, str]()
+    while True:
+        left = api.drain(node, emptied)
+        waits = {d["deployment"]: str(d["why"]) for d in left if d["waits"]}
+        for name, why in waits.items():
+            if told.get(name) != why:
+                say(f"{name}: {why}")
+        told |= waits
+        if not waits or time.monotonic() > deadline:
+            return left
         time.sleep(_LOOK_S)
 
 

@@ -11,6 +11,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import PeerError, UdoError, WaitTimeout, by_code
 from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import schema_id, to_ipc
@@ -40,8 +41,8 @@ class Outcome:
 class ReplayLane:
     """A lane to one deployment; after a failure a new one, since a lane that failed is over."""
 
-    def __init__(self, node: NodeClient, deployment: str) -> None:
-        self._node, self._deployment = node, deployment
+    def __init__(self, node: NodeClient, deployment: str, tls: Tls | None) -> None:
+        self._node, self._deployment, self._tls = node, deployment, tls
         self._end: LaneEnd | None = None
         self._schema = pa.schema([])
         self._timeout_s = 0.0
@@ -78,7 +79,7 @@ class ReplayLane:
         lane = f"replay.{secrets.token_hex(4)}"
         reply = self._node.open_lane(self._deployment, lane, input_schema=to_ipc(schema))
         slot = reply.slots[0]
-        conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password))
+        conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password), tls=self._tls)
         self._end, self._schema, self._number = LaneEnd(conn, slot.prefix, lane), schema, 0
         self._answers = Answers(lane)
         self._timeout_s = reply.answer_timeout_ms / 1000 + _GRACE_S

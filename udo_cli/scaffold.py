@@ -21,20 +21,34 @@ SDK_FILES: dict[str, tuple[str, ...]] = {
     "go": ("*.go", "go.mod", "go.sum", "internal/pb/*.go"),
     "java": ("sdk/pom.xml", "sdk/src/main/**/*"),
     "node": ("sdk/package.json", "sdk/src/*"),
+    "rust": ("sdk/Cargo.toml", "sdk/src/*.rs"),
+    "cpp": ("sdk/CMakeLists.txt", "sdk/include/udo/*", "sdk/src/*"),
 }
+# Styles that other languages have no skeleton of, and where they have an example of it.
+ONLY_PYTHON = {
+    "keyed": "the samples in the folder runtimes/ of the source, and docs/operators.md, Other languages",
+    "spark-worker": "docs/operators.md, Workers written for Spark: the adapter is in Python, the worker in any language",
+    "model": "docs/operator-protocol.md: the files of a deployment are in the folder that UDO_DIRECTORY names",
+}
+# Of a style: the adapter that it is built with, which is imported from the operator's folder.
+STYLE_FILES = {"spark-worker": ("spark_worker", "udo_spark_worker/*.py")}
 # What to do first in the new folder.
 FIRST = {
     "go": "go test ./... && CGO_ENABLED=0 go build -o bin/{name} . && udo test .",
     "java": "mvn package && udo test .",
     "node": "npm install && npm test && udo test .",
+    "rust": "cargo test && cargo build --release && install -D target/release/operator bin/operator && udo test .",
+    "cpp": "cmake -B build && cmake --build build && ctest --test-dir build && cmake --install build --prefix . && udo test .",
 }
 
 
 def write(directory: Path, name: str, style: str, runtime: str = "python") -> list[Path]:
-    """Write the skeleton in `style` ("batch" or "event") into `directory`; the files written.
+    """Write the skeleton in `style` (batch, event, or one of ONLY_PYTHON) into `directory`; the files written.
 
-    UsageError on a name an operator cannot have, Conflict when a file is already there.
+    UsageError on a name an operator cannot have or a style that the language has not, Conflict when a file is already there.
     """
+    if runtime != "python" and style in ONLY_PYTHON:
+        raise UsageError(f"--style {style} is a skeleton in Python; for {runtime} see {ONLY_PYTHON[style]}")
     if not _NAME.match(name):
         raise UsageError(
             f"{name!r} cannot name an operator: lower-case letters, digits, '-' and '_', at most 63. Name it with: --name NAME"
@@ -50,8 +64,13 @@ def write(directory: Path, name: str, style: str, runtime: str = "python") -> li
             target = inside.with_name(f"{module}.py") if inside.name == "operator.py" else inside
             planned[directory / target] = template.read_text("utf-8").replace("{name}", name).replace("{module}", module)
     planned |= {directory / _SDK / file: text for file, text in _sdk(runtime)}
+    if style in STYLE_FILES:
+        sdk, files = STYLE_FILES[style]
+        planned |= {directory / path.relative_to(sdk_folder(sdk)): path.read_text("utf-8") for path in sdk_folder(sdk).glob(files)}
     if runtime == "go":
         planned |= {directory / file: text for file, text in _go_module(name, planned, directory / _SDK)}
+    if runtime == "rust":  # the versions that the SDK was tested with; cargo leaves out what the project does not need
+        planned[directory / "Cargo.lock"] = (sdk_folder(runtime) / "Cargo.lock").read_text("utf-8")
     if there := [str(p) for p in planned if p.exists()]:
         raise Conflict(f"already there, nothing was written: {', '.join(there)}")
     for path, text in planned.items():

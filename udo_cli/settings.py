@@ -9,11 +9,12 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from udo_cli.home import Home
+from udo_protocol.certificates import Tls, found
 from udo_protocol.errors import Unauthorized, Unavailable
 
 
 class CliSettings(BaseSettings):
-    """`UDO_HOME`, `UDO_REGISTRY`, `UDO_TOKEN`, `UDO_TOKEN_FILE`, `UDO_NODE`, `UDO_USER`."""
+    """`UDO_HOME`, `UDO_REGISTRY`, `UDO_TOKEN`, `UDO_TOKEN_FILE`, `UDO_NODE`, `UDO_TLS`, `UDO_USER`."""
 
     model_config = SettingsConfigDict(env_prefix="UDO_", frozen=True, extra="ignore")
 
@@ -22,12 +23,17 @@ class CliSettings(BaseSettings):
     token: str | None = Field(default=None, repr=False)
     token_file: Path | None = None
     node: str | None = None
+    tls: Path | None = None
     user: str = Field(default_factory=getpass.getuser)
 
     @property
     def local(self) -> Home:
         """The folder `udo up` works in."""
         return Home(self.home.expanduser().absolute())
+
+    def certificates(self) -> Tls | None:
+        """UDO_TLS, those of `udo up --tls`, or the host's; None if there are none."""
+        return found(self.tls, self.local.path)
 
     def registry_url(self) -> str:
         """The registry asked for, else the one `udo up` started; Unavailable says how to name or start one."""

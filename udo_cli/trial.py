@@ -1,4 +1,4 @@
-"""What `udo update --canary` and `--diff` are given: durations, shares, files; and how a diff is told and written."""
+"""Options of `udo update --canary` and `--diff` (durations, shares, files), and how a diff is shown and written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def condition(text: str) -> str:
 
 
 def output_file(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """A file to be written whose name says how: .jsonl or .parquet."""
+    """A path for the output, .jsonl or .parquet."""
     if path is not None and path.suffix not in _SUFFIXES:
         raise click.BadParameter(f"expected a file that ends with {' or '.join(_SUFFIXES)}, got {str(path)!r}")
     if path is not None and not path.absolute().parent.is_dir():
@@ -72,14 +72,14 @@ def write(path: Path, examples: list[Json]) -> None:
 
 
 def progress(report: Json) -> str:
-    """One line while it runs."""
+    """The findings so far, in one line."""
     errors = f", {report['errors_new']} errors of the new version" if report.get("errors_new") else ""
     missed = f", {report['missed']} missed" if report.get("missed") else ""
     return f"{report.get('frames', 0)} frames compared, {report.get('different', 0)} different{errors}{missed}"
 
 
 def show(name: str, report: Json, examples: list[Json]) -> None:
-    """The end of a diff for people: a table, the first differences, what failed."""
+    """Print the result of a diff: a table, the first differences, the first error."""
     from udo_cli import output
 
     r, serving = report, report["serving"]
@@ -94,7 +94,7 @@ def show(name: str, report: Json, examples: list[Json]) -> None:
         *(("", f"different in {column}", n) for column, n in sorted((r.get("columns") or {}).items())),
         ("errors", f"of the serving version {r['serving_version']}", r.get("errors_served", 0)),
         ("", f"of the new version {r['version']}", r.get("errors_new", 0)),
-        ("ms a frame", f"p50, p99 of {r['serving_version']}", f"{serving['p50_ms']:.2f}, {serving['p99_ms']:.2f}"),
+        ("ms per frame", f"p50, p99 of {r['serving_version']}", f"{serving['p50_ms']:.2f}, {serving['p99_ms']:.2f}"),
         ("", f"p50, p99 of {r['version']}", f"{r.get('p50_ms', 0):.2f}, {r.get('p99_ms', 0):.2f}"),
     ]
     output.table(("DIFF", "", ""), rows, "")
@@ -110,5 +110,9 @@ def show(name: str, report: Json, examples: list[Json]) -> None:
         click.echo(f"\nthe first error of {r['version']}: {error['message']}\n{error['traceback']}")
     if died := r.get("died"):
         click.echo(f"\n{died}")
-    said = {"equal": "answers as", "different": "answers otherwise than", "nothing": "nothing was compared: no frame arrived for"}
+    said = {
+        "equal": "gives the same answers as",
+        "different": "gives other answers than",
+        "nothing": "was not compared: no frame arrived for",
+    }
     click.echo(f"\n{name}: {r['version']} {said[r['outcome']]} {r['serving_version']}")

@@ -1,58 +1,91 @@
-"""Who uses an operator version: deployments by the registry, open lanes and sessions by the nodes that can be asked from here."""
+"""What uses an operator version: deployments, from the registry, and lanes and sessions, from the nodes that can be asked from here."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from udo_cli import remote
 from udo_cli.settings import CliSettings
+from udo_protocol import ranges
 from udo_protocol.errors import NotFound, SlotBroken, Unavailable
+from udo_protocol.limits import MOST_KEY_GROUPS
 from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 def live_nodes(api: Registry) -> Iterator[tuple[str, NodeClient | None]]:
-    """Every live node, with None for one that cannot be asked from here: it answers on a socket of its own host."""
-    for node in api.nodes():
-        if node["live"]:
-            yield node["node"], reachable(node["address"])
-
-
-def reachable(address: str) -> NodeClient | None:
-    """The node manager at HOST:PATH, if that is a socket of this host."""
-    host, _, path = address.rpartition(":")
-    return connect_node(path) if host in ("", socket.gethostname()) and Path(path).exists() else None
+    """(name, client) of every live node; None for one on another host while there is no node here to ask it by."""
+    known = [n for n in api.nodes() if n["live"]]
+    here = _here(known, CliSettings())
+    for node in known:
+        yield node["node"], _client(node, here)
 
 
 def nodes_to_ask(address: str | None) -> Iterator[tuple[str, NodeClient | None, str]]:
-    """(name, node, why not) of the node manager at `address` or UDO_NODE if one is given, else of every node the registry knows; of
-    this host's alone when there is no registry."""
+    """(name, client or None, why it cannot be asked) of the node manager at `address` or UDO_NODE if given, else of every node that the
+    registry knows. Without a registry, of this host's only."""
     settings = CliSettings()
     if address := address or settings.node:
-        yield address, connect_node(address), ""
+        yield address, remote.node(address), ""
         return
     try:
         with remote.registry(settings) as api:
             known = api.nodes()
     except Unavailable as e:
-        yield "of others", None, str(e)
-        yield "here", connect_node(settings.node_address()), ""
+        yield "other nodes", None, str(e)
+        yield "node of this host", connect_node(settings.node_address()), ""
         return
+    here = _here(known, settings)
     for n in known:
-        node = reachable(n["address"]) if n["live"] else None
-        yield n["node"], node, f"its socket is on another host, {n['address']}" if n["live"] else f"away since {n['last_seen']}"
-    here = settings.local_node()
-    if here and not any(n["address"].endswith(f":{here}") for n in known):  # one that follows another registry, or none
-        yield "here", connect_node(here), ""
+        why = f"it is on another host, {n['address']}, and there is no node of its registry here to ask it by"
+        yield f"node {n['node']}", _client(n, here) if n["live"] else None, why if n["live"] else f"away since {n['last_seen']}"
+    if here is None and (local := settings.local_node()):  # it follows another registry, or none
+        yield "node of this host", connect_node(local), ""
+
+
+def ask_all(address: str | None, ask: Callable[[NodeClient], T]) -> tuple[list[tuple[NodeClient, T]], list[str]]:
+    """What the nodes to ask answer, and of each other one that it was not asked, and why.
+
+    A node may lack what is asked for (NotFound): the error if all do. Unavailable if none can be asked.
+    """
+    answers, silent, missing = [], [], None
+    for name, node, why in nodes_to_ask(address):
+        try:
+            if node is None:
+                raise Unavailable(why)
+            answers.append((node, ask(node)))
+        except NotFound as e:
+            missing = e
+        except Unavailable as e:
+            silent.append(f"not asked: {name}: {e}")
+    if not answers:
+        raise missing or Unavailable("; ".join(silent) or "there is no node to ask; start one with: udo up")
+    return answers, silent
+
+
+def _here(known: list[Json], settings: CliSettings) -> NodeClient | None:
+    """The node in use, if it is one of these."""
+    local = settings.local_node()
+    there = {Path(n["address"].rpartition(":")[2]) for n in known}
+    return connect_node(local) if local and Path(local).resolve() in there else None
+
+
+def _client(node: Json, here: NodeClient | None) -> NodeClient | None:
+    """On this host by its socket, HOST:PATH, on another one by the node that is here."""
+    host, _, path = node["address"].rpartition(":")
+    if host in ("", socket.gethostname()) and Path(path).exists():
+        return connect_node(path)
+    return here and here.on(node["node"])
 
 
 def of_version(api: Registry, name: str, digest: str) -> Json:
-    """{deployments: [{name, wanted}], queries: ..., nodes_not_asked: [names]} of the operator version with that digest.
+    """{deployments: [{name, wanted}], queries: ..., key_groups: ..., nodes_not_asked: [names]} of the operator version with that digest.
 
     `wanted` is False for a deployment that could only be rolled back to it. A query may use it under a deployment of another
     version, by asking for NAME@VERSION.
@@ -64,7 +97,7 @@ def of_version(api: Registry, name: str, digest: str) -> Json:
 
 
 def of_deployment(api: Registry, name: str) -> Json:
-    """{queries: ..., nodes_not_asked: [names]} of a deployment."""
+    """{queries: ..., key_groups: ..., nodes_not_asked: [names]} of a deployment."""
     return _queries(api, {name}, "")
 
 
@@ -72,9 +105,11 @@ def _queries(api: Registry, deployments: set[str], digest: str) -> Json:
     """`queries`: [{node, deployment, slot, version, lanes, sessions: [{session, lanes, in_use}]}], of slots that run `digest`.
 
     A lane is one task or client that exchanges events now, a session what one query of a keyed deployment keeps; a
-    stateless query has lanes only, while its tasks run.
+    stateless query has lanes only, while its tasks run. `key_groups`: [{node, deployment, slot, number, groups, map_version}], of
+    deployments that keep state: which slot has how many key groups, and which.
     """
     used: list[Json] = []
+    maps: list[Json] = []
     silent: list[str] = []
     for name, node in live_nodes(api) if deployments else ():
         try:
@@ -82,15 +117,21 @@ def _queries(api: Registry, deployments: set[str], digest: str) -> Json:
                 raise Unavailable("on another host")
             slots = [s for s in node.status().slots if s.deployment in deployments and digest in ("", s.digest)]
             used += [_slot(name, node, s) for s in slots]
+            maps += [_groups(name, s) for s in slots if s.map_version]
         except Unavailable:
             silent.append(name)
-    return {"queries": [u for u in used if u["lanes"] or u["sessions"]], "nodes_not_asked": silent}
+    return {"queries": [u for u in used if u["lanes"] or u["sessions"]], "key_groups": maps, "nodes_not_asked": silent}
+
+
+def _groups(name: str, slot: Any) -> Json:
+    place = {"node": name, "deployment": slot.deployment, "slot": slot.slot}
+    return {**place, "number": len(ranges.parsed(slot.groups, MOST_KEY_GROUPS)), "groups": slot.groups, "map_version": slot.map_version}
 
 
 def _slot(name: str, node: NodeClient, slot: Any) -> Json:
     try:
         kept = [s for s in node.sessions(slot.deployment).sessions if s.slot == slot.slot]
-    except (NotFound, SlotBroken):  # undeployed meanwhile; what its operator broke `udo status` says
+    except (NotFound, SlotBroken):  # undeployed meanwhile, or corrupted by its operator, which `udo status` shows
         kept = []
     return {
         "node": name,

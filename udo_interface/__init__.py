@@ -1,4 +1,4 @@
-"""Operators called by name: from Spark (`udo`) and from any Python program (`connect`, which needs no Spark).
+"""Operators called by name: from Spark (`udo`), in its SQL (`register`), and from any Python program (`connect`, which needs no Spark).
 
 from udo_interface import udo, connect
 """
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from udo_interface.call import DeployedOperator, udo
     from udo_interface.client import Client, connect
+    from udo_interface.sql import register
 
-__all__ = ["Client", "DeployedOperator", "connect", "udo"]
-_HOMES = {"udo": "call", "DeployedOperator": "call", "connect": "client", "Client": "client"}
+__all__ = ["Client", "DeployedOperator", "connect", "register", "udo"]
+_HOMES = {"udo": "call", "DeployedOperator": "call", "connect": "client", "Client": "client", "register": "sql"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
@@ -16,21 +18,33 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
-from udo_interface import progress, settings
+from udo_interface import jvm_path, progress, remote, settings
 from udo_interface.deployed import Deployed, fetch
-from udo_interface.discovery import NODE_SETTING, NODE_WAIT_SETTING, REGISTRY_SETTING, node_wait_s, registry_url
+from udo_interface.discovery import (
+    NODE_SETTING,
+    NODE_WAIT_SETTING,
+    REGISTRY_SETTING,
+    TLS_SETTING,
+    certificates,
+    node_wait_s,
+    registry_url,
+)
+from udo_interface.inputs import require_inputs, united
 from udo_interface.key_groups import by_key_group
+from udo_interface.listing import Listed, Listing
 from udo_interface.spark_types import delivered, output_fields, require_input
 from udo_interface.store import StoreLocation
 from udo_interface.store_place import located, require_writable
 from udo_interface.task import Keys, Task
-from udo_protocol.errors import SchemaError, UsageError
+from udo_protocol.errors import SchemaError, UdoError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
+from udo_protocol.registry.api import Registry
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 Conf = Callable[[str, str], str | None]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,12 +58,15 @@ class CallOptions:
     key: tuple[str, ...] = ()
     start: str | None = None
     store: str | os.PathLike[str] | None = None
+    path: str | None = None
 
     def __post_init__(self) -> None:
         if self.start not in (None, "empty"):
             raise UsageError(f"start= expects 'empty' or None, got {self.start!r}")
         if self.key and self.pin:
             raise UsageError("key= and pin= exclude each other: each version would have a state of its own")
+        if self.path not in (None, *settings.PATHS):
+            raise UsageError(f"path= expects {', '.join(settings.PATHS)} or None, got {self.path!r}")
         if self.pin not in (None, "epoch"):
             raise UsageError(f"pin= expects 'epoch' or None, got {self.pin!r}; a fixed version is called by name: udo('fraud@2')")
         if self.window is not None and (isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1):
@@ -67,29 +84,64 @@ class DeployedOperator:
     def __repr__(self) -> str:
         return f"udo({self.name!r})"
 
-    def __call__(self, df: DataFrame, **options: Any) -> DataFrame:
-        """Every event of `df` (batch or streaming) through the operator; the columns are its output, then the kept ones."""
-        chosen = _merged(self.options, options)
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the operator as the registry tells it now, or why it cannot."""
+        try:
+            conf = _active_conf()
+            url = registry_url(self._registry or conf(REGISTRY_SETTING, ""))
+            with Registry(url, tls=certificates(conf(TLS_SETTING, ""))) as registry:
+                return Listed.of(registry.deployment(self.name.partition("@")[0]))._repr_html_()
+        except UdoError as e:
+            return f"<p><code>{escape(repr(self))}</code>: {escape(str(e))}</p>"
+
+    def __call__(self, df: DataFrame | None = None, **options: Any) -> DataFrame:
+        """Every event of `df` (batch or streaming) through the operator; the columns are its output, then the kept ones.
+
+        An operator with several inputs takes a DataFrame for each, by name: `udo("match")(trades=a, quotes=b, key="symbol")`.
+        """
+        inputs = {n: given for n, given in options.items() if hasattr(given, "mapInArrow")}
+        chosen = _merged(self.options, {n: given for n, given in options.items() if n not in inputs})
+        if inputs:
+            if df is not None:
+                raise UsageError(f"{self!r} expects one DataFrame, or one for each input by its name ({', '.join(inputs)}), got both")
+            deployed = self.deployed(next(iter(inputs.values())))
+            return self._planned(united(inputs, deployed, chosen.keep), deployed, chosen, ())
         if isinstance(df, pd.DataFrame):
             raise UsageError(f"{self!r} expects a Spark DataFrame, got a pandas DataFrame; make one of it: spark.createDataFrame(df)")
         if not hasattr(df, "mapInArrow"):
             raise UsageError(
                 f"{self!r} expects a Spark DataFrame, got {type(df).__name__}; for an RDD use rdd.mapPartitions({self!r}.map_partitions)"
             )
+        return self._planned(df, self.deployed(df), chosen, ())
+
+    def deployed(self, df: DataFrame) -> Deployed:
+        """What the registry says of the operator, asked as the DataFrame's session is configured."""
+        return self._fetch(df.sparkSession.conf.get)
+
+    def planned(self, df: DataFrame, deployed: Deployed, key: tuple[str, ...], order: Sequence[Column]) -> DataFrame:
+        """As a call with `key`, of an operator that was looked up; `order`: how the events of a batch's partition are sorted."""
+        return self._planned(df, deployed, replace(self.options, key=key), order)
+
+    def _planned(self, df: DataFrame, deployed: Deployed, chosen: CallOptions, order: Sequence[Column]) -> DataFrame:
         conf: Conf = df.sparkSession.conf.get
-        deployed = self._fetch(conf)
+        require_inputs(df, deployed)
         require_input(df.schema, deployed.input, deployed.what)
         fields = output_fields(deployed.output, df.schema, _zoneless(conf))
         settings.check(conf, df.isStreaming)
+        in_jvm = self._in_jvm(df, deployed, chosen, fields)
         keys = None
         wanted = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
         if _require_key(deployed, chosen.key):
+            remote.check_keyed(df, deployed.what)
             settings.check_keyed(conf)
+            settings.keep_empty_stages(df.sparkSession.conf)
             if df.isStreaming:
                 progress.watch(df.sparkSession)
             elif inside := _query(df):
                 progress.require_synchronous_query(df.sparkSession, inside[0], deployed.what)
             df, partitions = by_key_group(df, deployed.key, deployed.input, key_groups=deployed.key_groups)
+            if order:
+                df = df.sortWithinPartitions(*order)
             stored = None if chosen.store is None else _stored(chosen.store, deployed, df)
             keys = Keys(partitions, _call_id(df), chosen.start == "empty", _planned_ms(df), stored, deployed.key_groups)
             wanted.append(GROUP_COLUMN)
@@ -97,7 +149,21 @@ class DeployedOperator:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
         task = self._task(deployed, chosen, conf, delivered(fields), keys)
         schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])
+        if in_jvm:
+            return jvm_path.through(df, task, schema)
         return df.select([col("`" + n.replace("`", "``") + "`") for n in wanted]).mapInArrow(task.named(), schema)
+
+    def _in_jvm(self, df: DataFrame, deployed: Deployed, chosen: CallOptions, fields: list[T.StructField]) -> bool:
+        """Whether the call takes the JVM path; UsageError if it asks for that and cannot take it."""
+        conf: Conf = df.sparkSession.conf.get
+        if (path := settings.path(chosen.path, conf)) == settings.PYTHON:
+            return False
+        if not (why_not := jvm_path.obstacle(df, deployed, chosen.keep, fields, conf)):
+            return True
+        if path == settings.JVM:
+            raise UsageError(f"{deployed.what} cannot be called on the JVM path: {why_not}. Leave out path='jvm', or say path='auto'")
+        log.info("%s is called on the Python path: %s", deployed.what, why_not)
+        return False
 
     @property
     def map_partitions(self) -> Callable[[Iterable[Any]], Iterator[Row]]:
@@ -105,6 +171,7 @@ class DeployedOperator:
 
         A keyed operator takes an RDD that is partitioned by its key already (partitionBy); its state lives for the job.
         """
+        remote.require_rdds(repr(self))
         conf = _active_conf()
         deployed = self._fetch(conf)
         if self.options.store is not None:
@@ -116,7 +183,7 @@ class DeployedOperator:
         return self._task(deployed, self.options, conf, deployed.output, keys).rows
 
     def _fetch(self, conf: Conf) -> Deployed:
-        return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")))
+        return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
 
     def _task(self, deployed: Deployed, options: CallOptions, conf: Conf, back: pa.Schema, keys: Keys | None) -> Task:
         if clash := [n for n in options.keep if n in deployed.output.names]:
@@ -138,36 +205,54 @@ class DeployedOperator:
             output=to_ipc(deployed.output),
             delivered=to_ipc(back),
             node_wait=node_wait,
+            tls=conf(TLS_SETTING, "") or None,
         )
 
 
-def udo(
-    name: str,
-    *,
-    keep: Sequence[str] = (),
-    uid: str = "",
-    pin: Literal["epoch"] | None = None,
-    window: int | None = None,
-    key: str | Sequence[str] = (),
-    start: Literal["empty"] | None = None,
-    store: str | os.PathLike[str] | None = None,
-    registry: str | None = None,
-) -> DeployedOperator:
-    """The operator deployed as `name` (`name@version` or `name@sha256:...` pins a version).
+class OperatorsByName:
+    """`udo("fraud")` is an operator by the name of its deployment; `udo.ls()` lists the deployments."""
 
-    keep: columns carried along beside the answers; needs exactly one answer per event.
-    uid: names this call when one stateful deployment is called twice in a query.
-    pin: "epoch" answers a whole micro-batch (or batch job) with one version, even while an update happens.
-    key: the columns a keyed operator keeps its state by; the DataFrame is repartitioned by them.
-    start: "empty" lets a keyed operator join a query that has run without it.
-    store: where a keyed operator's state is kept beside the node's: a directory's path or URI, typically the query's
-        checkpointLocation + "/udo". With it the query survives the loss of the node, and may continue elsewhere.
-    window: frames sent ahead of their answers, instead of the deployment's bound.
-    registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
-    Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
-    """
-    chosen = {"keep": keep, "uid": uid, "pin": pin, "window": window, "key": key, "start": start, "store": store}
-    return DeployedOperator(name, _merged(CallOptions(), chosen), registry)
+    def __call__(
+        self,
+        name: str,
+        *,
+        keep: Sequence[str] = (),
+        uid: str = "",
+        pin: Literal["epoch"] | None = None,
+        window: int | None = None,
+        key: str | Sequence[str] = (),
+        start: Literal["empty"] | None = None,
+        store: str | os.PathLike[str] | None = None,
+        path: Literal["auto", "python", "jvm"] | None = None,
+        registry: str | None = None,
+    ) -> DeployedOperator:
+        """The operator deployed as `name` (`name@version` or `name@sha256:...` pins a version).
+
+        keep: columns carried along beside the answers; needs exactly one answer per event.
+        uid: names this call when one stateful deployment is called twice in a query.
+        pin: "epoch" answers a whole micro-batch (or batch job) with one version, even while an update happens.
+        key: the columns a keyed operator keeps its state by; the DataFrame is repartitioned by them.
+        start: "empty" lets a keyed operator join a query that has run without it.
+        store: where a keyed operator's state is kept beside the node's: a directory's path or URI, typically the query's
+            checkpointLocation + "/udo". With it the query survives the loss of the node, and may continue elsewhere.
+        window: frames sent ahead of their answers, instead of the deployment's bound.
+        path: who sends a DataFrame's events: "python", a Python worker of Spark's; "jvm", the executor itself, which is faster and does
+            stateless calls without keep=; "auto", the executor where it can. Without it spark.udo.path, else "python".
+        registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
+        Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
+        """
+        chosen = {"keep": keep, "uid": uid, "pin": pin, "window": window, "key": key, "start": start, "store": store, "path": path}
+        return DeployedOperator(name, _merged(CallOptions(), chosen), registry)
+
+    def ls(self, *, registry: str | None = None) -> Listing:
+        """The deployments of the registry, which is found as for a call. Unavailable if there is none."""
+        conf = _active_conf()
+        url = registry_url(registry or conf(REGISTRY_SETTING, ""))
+        with Registry(url, tls=certificates(conf(TLS_SETTING, ""))) as asked:
+            return Listing(Listed.of(told) for told in asked.deployments())
+
+
+udo = OperatorsByName()
 
 
 def _merged(options: CallOptions, changes: dict[str, Any]) -> CallOptions:

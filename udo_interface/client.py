@@ -15,7 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from udo_interface.channel import Channel, ChannelSettings, EventsLost, Listener
-from udo_interface.discovery import node_address, node_wait_s
+from udo_interface.discovery import certificates, node_address, node_wait_s
 from udo_interface.opening import Request, reach
 from udo_protocol.errors import UdoError, UsageError
 
@@ -27,14 +27,16 @@ CLOSE_TIMEOUT_S = 120.0
 class Client:
     """Operators called from any Python program. Listeners run in a background thread; `close` drains."""
 
-    def __init__(self, node: str | None = None, settings: ChannelSettings | None = None) -> None:
-        self._node, self._settings = node, settings or ChannelSettings()
+    def __init__(self, node: str | None = None, settings: ChannelSettings | None = None, tls: str | None = None) -> None:
+        self._node, self._settings, self._tls = node, settings or ChannelSettings(), tls
         self._channels: dict[str, Channel] = {}
 
     def request_operator(self, name: str, callback: Callable[[str], None] | None = None) -> str:
         """Make the operator reachable; answers its address, and hands it to `callback`. NotFound, Unavailable as it is."""
         # Unlike a task, a program does not wait for a node manager, unless UDO_NODE_WAIT_S is set.
-        opened, end = reach(node_address(self._node), Request(name, window=self._settings.window), wait_s=node_wait_s(None, default=0.0))
+        wait_s = node_wait_s(None, default=0.0)
+        request = Request(name, window=self._settings.window)
+        opened, end = reach(node_address(self._node), request, wait_s=wait_s, tls=certificates(self._tls))
         channel = Channel(opened, end, self._settings)
         self._channels[channel.address] = channel
         if callback is not None:
@@ -104,12 +106,14 @@ def connect(
     linger_ms: float = ChannelSettings.linger_ms,
     buffer_events: int = ChannelSettings.buffer_events,
     window: int | None = None,
+    tls: str | None = None,
 ) -> Client:
-    """A client with operator `name` requested; `node` is the node manager's socket if it is not where discovery looks.
+    """A client with operator `name` requested; `node` is the node manager's socket if it is not where discovery looks, or
+    https://host:port of one on another host, and `tls` the folder of this side's certificates if that is not where discovery looks.
 
     batch_events, linger_ms: Algorithm 1's batch size and flush interval. buffer_events: then `send` blocks. window: frames
     under way.
     """
-    client = Client(node, ChannelSettings(batch_events, linger_ms, buffer_events, window=window))
+    client = Client(node, ChannelSettings(batch_events, linger_ms, buffer_events, window=window), tls)
     client.request_operator(name)
     return client

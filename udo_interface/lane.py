@@ -7,8 +7,9 @@ version, node, slot and epoch.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -16,16 +17,20 @@ import pyarrow as pa
 
 from udo_interface.place import LOOK_MS, Place, ProgressDeadline, Stamp
 from udo_protocol.clock import Clock, SystemClock
-from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, Stale, UsageError, by_code
+from udo_protocol.errors import LaneExpired, OperatorError, PeerError, ProtocolError, SchemaError, Stale, UsageError, by_code
 from udo_protocol.formats.schema import conform, misfits, schema_id, to_ipc
-from udo_protocol.queue import frame
+from udo_protocol.queue import event_times, frame
 from udo_protocol.queue.answers import Answers
 from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.event_times import EventTimes
 from udo_protocol.queue.frame import Bytes, Frame, Header, bounded
 from udo_protocol.queue.lane_end import LaneEnd, Push, PushReply, gone
+from udo_protocol.queue.route import Route
 
 # A full log empties at the operator's pace: retry after 0.5, 1, 1.5 ... 20 ms.
 BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
+# A slot takes frames by a newer route within some ten ms: looked for after 0.2, 0.4 ... 1 ms, and now and then by the frame itself.
+MOVED_INCREMENT_US, MOVED_CEILING_US, MOVED_LOOKS = 200, 1_000, 20
 # Where several lanes share a slot, each keeps no more under way than its part of the deployment's window, but enough to hide the
 # round trip; how many they are is looked up this often: well below what a person notices, and nothing beside the frames in between.
 LEAST_SHARE, SHARE_LOOK_S = 2, 0.25
@@ -33,8 +38,21 @@ LEAST_SHARE, SHARE_LOOK_S = 2, 0.25
 SLOW_INPUT_S = 0.002
 
 
+class Rerouted(Exception):
+    """The slot has refused the last frame, since key groups have moved by this route: the frame's number is free again."""
+
+    def __init__(self, route: Route) -> None:
+        super().__init__(f"key groups have moved by version {route.version} of the route")
+        self.route = route
+
+
 class Sender:
-    """Numbers, encodes and pushes batches; a push's outcome is read before the next use of the connection."""
+    """Numbers, encodes and pushes batches; a push's outcome is read before the next use of the connection.
+
+    With `splits` its caller can send a frame's events elsewhere: it gets Rerouted when the slot's groups have changed.
+    """
+
+    splits = False
 
     def __init__(self, end: LaneEnd, place: Place, schema: pa.Schema, clock: Clock | None = None, stamp: Stamp | None = None) -> None:
         self._end, self.place, self.stamp = end, place, stamp
@@ -43,9 +61,14 @@ class Sender:
         self._ipc = to_ipc(schema)
         self._schema = schema_id(self._ipc)
         self._clock = clock or SystemClock()
-        self._unsettled: tuple[int, list[Bytes], bool] | None = None
+        self._unsettled: tuple[int, list[Bytes], bool, int] | None = None  # number, frame, control, version of the route it went by
         self.number = 0
         self._lanes, self._counted = 1, float("-inf")
+
+    @property
+    def slot(self) -> str:
+        """The slot, as group maps name it."""
+        return self._end.route.slots[0]
 
     def share(self, window: int) -> int:
         """Of `window` frames asked for, how many may be under way: all while the lane is alone in its slot, else its fair part.
@@ -95,12 +118,21 @@ class Sender:
         self.settle()
         self.number += 1
         self._end.send_push(self.number, self.number - 1, pieces, control=control, part=self._part, label=self._label)
-        self._unsettled = (self.number, pieces, control)
+        self._unsettled = (self.number, pieces, control, self._end.route.version)
 
-    def push_end(self, *, void: bool = False, highest_us: int | None = None) -> None:
-        """The attempt has sent all its events, of this highest event time; `void`: its input was cut short, it is to leave no trace."""
+    def go_by(self, version: int) -> None:
+        """Send what comes by this version of the slot's route, if it is newer."""
+        if version > self._end.route.version:
+            self._end.route = Route(version, self._end.route.slots)
+
+    def push_end(self, *, void: bool = False, highest: EventTimes | None = None, groups: Sequence[int] | None = None) -> None:
+        """The attempt has sent all its events, of these highest event times; `void`: its input was cut short, it is to leave no trace.
+
+        `groups`: instead of all that this lane answers for.
+        """
         assert self.stamp is not None
-        self.push_control(frame.END, groups=self.stamp.groups, void=void, highest_us=highest_us)
+        ended = self.stamp.groups if groups is None else groups
+        self.push_control(frame.END, groups=ended, void=void, **event_times.fields(highest or {}))
 
     def push_control(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: Any) -> None:
         """Send a frame that is not made of events, with these header fields."""
@@ -112,13 +144,13 @@ class Sender:
         """Read the outcome of the last push; waits while the log is full, and pushes again when the route has changed."""
         if self._unsettled is None:
             return
-        number, pieces, control = self._unsettled
+        number, pieces, control, version = self._unsettled
         self._unsettled = None
         reply = self._end.push_reply()
         if reply.status is Push.ACCEPTED:
             return
         if reply.status in (Push.BUSY, Push.MOVED):
-            reply = self._push_again(reply, number, pieces, control=control)
+            reply = self._push_again(reply, number, pieces, version, control=control)
         if reply.status is Push.EXPIRED:
             raise LaneExpired(f"{self.place}: {gone(self._end.lane, self._end.limits)}")
         if reply.status is Push.STALE:
@@ -126,14 +158,20 @@ class Sender:
         if reply.status is not Push.ACCEPTED:
             raise ProtocolError(f"{self.place}: frame {number} of lane {self._end.lane} was refused: {reply.status} {reply.value or ''}")
 
-    def abandon(self) -> None:
-        """Read the outcome of the last push and forget it, so that the connection can be used for closing the lane."""
-        if self._unsettled is not None:
-            self._unsettled = None
-            self._end.push_reply()
+    def close(self) -> None:
+        """Close the lane and its connection; the outcome of the last push does not matter any more."""
+        with contextlib.suppress(PeerError, OSError):
+            if self._unsettled is not None:
+                self._unsettled = None
+                self._end.push_reply()
+            self._end.close()
+        self._end.conn.close()
 
-    def _push_again(self, reply: PushReply, number: int, pieces: list[Bytes], *, control: bool) -> PushReply:
-        """Until there is room in the log, and by the newest route: the frames before this one are accepted, those behind not sent."""
+    def _push_again(self, reply: PushReply, number: int, pieces: list[Bytes], version: int, *, control: bool) -> PushReply:
+        """Until there is room in the log, and by the newest route: the frames before this one are accepted, those behind not sent.
+
+        Rerouted if the frame went by an older version of a route that says more than which slots there are.
+        """
         backoff = LinearBackoff(BUSY_INCREMENT_US, BUSY_CEILING_US, self._clock)
         patience = ProgressDeadline(self._end, self.place, self._clock)
         while True:
@@ -142,10 +180,22 @@ class Sender:
                 backoff.pause()
             elif reply.status is not Push.MOVED:
                 return reply
-            elif not self._end.follow(reply):
+            elif self.splits and (route := self._end.newer(reply, version)) is not None:
+                self.number -= 1
+                raise Rerouted(route)
+            elif self.splits or not self._end.follow(reply):
                 patience.check(f"the slot to take frame {number} by version {self._end.route.version} of the route")
-                backoff.pause()
-            reply = self._end.push(number, number - 1, pieces, control=control, part=self._part, label=self._label)
+                self._await_route(version if self.splits else self._end.route.version)
+            by = version if self.splits else None
+            reply = self._end.push(number, number - 1, pieces, control=control, part=self._part, label=self._label, by=by)
+
+    def _await_route(self, version: int) -> None:
+        """Until the slot takes frames by this version; for a while."""
+        backoff = LinearBackoff(MOVED_INCREMENT_US, MOVED_CEILING_US, self._clock)
+        for _ in range(MOVED_LOOKS):
+            backoff.pause()
+            if self._end.accepts_by() >= version:
+                break
 
 
 class Collector:
@@ -156,7 +206,7 @@ class Collector:
         self._schemas = {schema_id(to_ipc(schema)): schema}
         self._patience = ProgressDeadline(end, self._place, clock or SystemClock())
         self._answers = Answers(end.lane)
-        self.highest_us: int | None = None  # event time, of what has been answered; the operator leaves bad events out
+        self.highest: EventTimes = {}  # of what has been answered; the operator leaves bad events out
 
     @property
     def number(self) -> int:
@@ -214,8 +264,8 @@ class Collector:
 
     def _answer(self, answer: Frame) -> pa.RecordBatch:
         header = self.check(answer)
-        if header.HasField("highest_us") and (self.highest_us is None or header.highest_us > self.highest_us):
-            self.highest_us = header.highest_us
+        if self._place.timed:
+            self.highest = event_times.combined((self.highest, event_times.told(header)))
         schema = self._schemas.get(header.schema)
         if schema is self._expected or answer.body is None:
             return self.batch(answer, self._expected)
@@ -315,7 +365,7 @@ def exchange(
         if sender.stamp is not None:
             if sender.place.timed:
                 yield from drain(0)
-            sender.push_end(highest_us=collector.highest_us)
+            sender.push_end(highest=collector.highest)
             asked.append(PendingFrame(None, 0, 0))
         yield from drain(0)
     except GeneratorExit:

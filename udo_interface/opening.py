@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,8 @@ import pyarrow as pa
 from udo_interface.discovery import NODE_WAIT_SETTING
 from udo_interface.lane import Collector, Sender
 from udo_interface.place import Place, Stamp
-from udo_protocol.errors import NodeAway, PeerError, ProtocolError, ServerLost
+from udo_protocol.certificates import Tls
+from udo_protocol.errors import NodeAway, ProtocolError, ServerLost, SlotsAway, WaitTimeout
 from udo_protocol.formats.schema import from_ipc, to_ipc
 from udo_protocol.limits import DEFAULT, KEY_GROUPS, SlotLimits
 from udo_protocol.node.api import connect_node
@@ -84,10 +85,14 @@ class Opened:
     stamp: Stamp | None = None
     group_slots: tuple[int, ...] = ()  # for each key group the place of its slot in `each`; empty: there is one slot
     others: tuple[SlotAddress, ...] = ()  # the slots behind the first one
+    tls: Tls | None = None  # for slots on other hosts
+    # Opens the lane in a slot that key groups have moved to, and that there was not before.
+    open_lane: Callable[[str], tuple[Sender, Collector]] | None = field(default=None, compare=False)
 
     def end(self) -> LaneEnd:
         """A connection of its own to the lane; one per thread."""
-        end = LaneEnd(Connection(self.queue_socket, run_id=self.run_id, login=self.login), self.prefix, self.lane, self.limits)
+        conn = Connection(self.queue_socket, run_id=self.run_id, login=self.login, tls=self.tls)
+        end = LaneEnd(conn, self.prefix, self.lane, self.limits)
         end.route = self.route
         return end
 
@@ -95,16 +100,19 @@ class Opened:
         """The lane in each slot by itself, answering for the key groups that the slot has."""
         if not self.others:
             return [self]
-        return [self._part(0, self), *(self._part(k, replace(self, **_address(a))) for k, a in enumerate(self.others, 1))]
+        others = (self._part(k, replace(self, **_address(a)), a.node) for k, a in enumerate(self.others, 1))
+        return [self._part(0, self, self.place.node), *others]
 
-    def _part(self, slot: int, of: Opened) -> Opened:
+    def _part(self, slot: int, of: Opened, node: str) -> Opened:
         assert self.stamp is not None
         groups = tuple(g for g in self.stamp.groups if self.group_slots[g % len(self.group_slots)] == slot)
-        place = replace(self.place, slot=of.prefix.rstrip(":"))
+        place = replace(self.place, slot=of.prefix.rstrip(":"), node=node or self.place.node)
         return replace(of, place=place, stamp=replace(self.stamp, groups=groups), group_slots=(), others=())
 
 
-def ask(address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0) -> Opened:
+def ask(
+    address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0, tls: Tls | None = None, lane: str = ""
+) -> Opened:
     """Ask the node manager at `address` for a lane; its errors (NotFound, SchemaError, OperatorError, ...) pass through.
 
     One that is away is asked again for `wait_s`: it may just be restarting.
@@ -113,7 +121,7 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None, wait_s: f
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            return _ask(address, request, sent)
+            return _ask(address, request, sent, tls, lane or request.lane())
         except NodeAway as e:
             if time.monotonic() >= deadline:
                 raise _gave_up(e, request, wait_s) if wait_s else e from None
@@ -121,6 +129,8 @@ def ask(address: str, request: Request, sent: pa.Schema | None = None, wait_s: f
 
 
 def _gave_up(e: NodeAway, request: Request, waited_s: float) -> NodeAway:
+    if isinstance(e, SlotsAway):  # another host would ask the same node
+        return SlotsAway(f"{e}. Waited {waited_s:g} s for it ({NODE_WAIT_SETTING}); Spark tries the task again (spark.task.maxFailures)")
     keyed = " (a keyed operator's state moves with it only if the call has store=)" if request.keyed else ""
     return NodeAway(
         f"{e}. Waited {waited_s:g} s for it on host {socket.gethostname()} ({NODE_WAIT_SETTING}). If it is lost for good, let Spark run "
@@ -128,9 +138,8 @@ def _gave_up(e: NodeAway, request: Request, waited_s: float) -> NodeAway:
     )
 
 
-def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
-    lane = request.lane()
-    reply = connect_node(address).open_lane(
+def _ask(address: str, request: Request, sent: pa.Schema | None, tls: Tls | None, lane: str) -> Opened:
+    reply = connect_node(address, tls).open_lane(
         request.deployment,
         lane,
         session=request.session,
@@ -184,6 +193,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None) -> Opened:
         stamp=_stamp(request, reply.run),
         group_slots=tuple(groups) if several else (),
         others=tuple(reply.slots[1:]) if several else (),
+        tls=tls,
     )
 
 
@@ -194,7 +204,7 @@ def _address(slot: SlotAddress) -> dict[str, Any]:
         "queue_socket": slot.queue_socket,
         "run_id": slot.run_id,
         "login": Login(slot.user, slot.password),
-        "route": Route(slot.route, (slot.prefix,)),
+        "route": Route(slot.route, (slot.name or slot.prefix,)),
     }
 
 
@@ -206,14 +216,29 @@ def _stamp(request: Request, run: int) -> Stamp | None:
     return Stamp(run or 1, request.epoch or 0, request.attempt, keyed.groups, keyed.start_empty, job=not keyed.run)
 
 
-def reach(address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0) -> tuple[Opened, LaneEnd]:
-    """`ask`, then connect. While a lost queue server is being replaced it asks again: nothing was sent, so nothing is lost."""
+def reach(
+    address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0, tls: Tls | None = None
+) -> tuple[Opened, LaneEnd]:
+    """`ask`, then connect to the first slot, as `_reach_each`."""
+    opened, (end, *others) = _reach_each(address, request, sent, wait_s, tls)
+    for other in others:
+        other.conn.close()
+    return opened, end
+
+
+def _reach_each(address: str, request: Request, sent: pa.Schema | None, wait_s: float, tls: Tls | None) -> tuple[Opened, list[LaneEnd]]:
+    """`ask`, then connect to each slot. While a lost queue server is being replaced it asks again: nothing was sent, so nothing is lost."""
     backoff = LinearBackoff(REPLACED_INCREMENT_US, REPLACED_CEILING_US)
     deadline = time.monotonic() + OPEN_WAIT_MS / 1000
     while True:
         try:
-            opened = ask(address, request, sent, wait_s)
-            return opened, opened.end()
+            opened, ends = ask(address, request, sent, wait_s, tls), list[LaneEnd]()
+            with ExitStack() as connected:
+                for part in opened.each():
+                    ends.append(part.end())
+                    connected.callback(ends[-1].conn.close)
+                connected.pop_all()
+            return opened, ends
         except ServerLost as e:
             if time.monotonic() > deadline:
                 raise ServerLost(f"deployment {request.deployment}: {e}; it was not replaced within {OPEN_WAIT_MS / 1000:g} s") from e
@@ -222,38 +247,61 @@ def reach(address: str, request: Request, sent: pa.Schema | None = None, wait_s:
 
 @contextmanager
 def conversation(
-    address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0
+    address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0, tls: Tls | None = None
 ) -> Iterator[tuple[Sender, Collector, Place]]:
     """A lane in the only slot over one connection for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
-    with conversations(address, request, sent, expected, wait_s) as (lanes, opened):
+    with conversations(address, request, sent, expected, wait_s, tls) as (lanes, opened):
         ((sender, collector),) = lanes
         yield sender, collector, opened.place
 
 
 @contextmanager
 def conversations(
-    address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0
+    address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0, tls: Tls | None = None
 ) -> Iterator[tuple[list[tuple[Sender, Collector]], Opened]]:
     """As `conversation`, with a lane in each slot of the deployment."""
-    opened, end = reach(address, request, sent, wait_s)
+    opened, ends = _reach_each(address, request, sent, wait_s, tls)
+    left = deque(zip(opened.each(), ends, strict=True))
     lanes: list[tuple[Sender, Collector]] = []
-    ends = [end]
-    try:
-        for number, part in enumerate(opened.each()):
-            if number:
-                ends.append(end := part.end())
-            sender = Sender(end, part.place, sent, stamp=part.stamp)
-            lanes.append((sender, Collector(end, sender, expected)))
+
+    def use(part: Opened, end: LaneEnd) -> tuple[Sender, Collector]:
+        sender = Sender(end, part.place, sent, stamp=part.stamp)
+        try:
             sender.open()
-        yield lanes, opened
+        except BaseException:
+            sender.close()
+            raise
+        return sender, Collector(end, sender, expected)
+
+    def open_lane(slot: str) -> tuple[Sender, Collector]:
+        part = _offered(address, request, opened, slot, sent, wait_s)
+        return use(part, part.end())
+
+    try:
+        while left:
+            lanes.append(use(*left.popleft()))
+        yield lanes, replace(opened, open_lane=open_lane)
     except ServerLost as e:
         raise ServerLost(f"{opened.place}: {e}") from e
     finally:
         # Whatever happened, the lanes' answers and credits go at once; if the server is gone they are gone with it.
         for sender, _ in lanes:
-            with contextlib.suppress(PeerError, OSError):
-                sender.abandon()
-        for end in ends:
-            with contextlib.suppress(PeerError, OSError):
-                end.close()
+            sender.close()
+        for _, end in left:
             end.conn.close()
+
+
+def _offered(address: str, request: Request, opened: Opened, slot: str, sent: pa.Schema, wait_s: float) -> Opened:
+    """The lane in the slot that a group map names so, without a group. It is offered as soon as the slot has been brought its groups."""
+    backoff = LinearBackoff(REPLACED_INCREMENT_US, REPLACED_CEILING_US)
+    deadline = time.monotonic() + OPEN_WAIT_MS / 1000
+    while True:
+        for part in ask(address, request, sent, wait_s, opened.tls, opened.lane).each():
+            if slot in part.route.slots and part.stamp is not None:
+                return replace(part, stamp=replace(part.stamp, groups=()))
+        if time.monotonic() > deadline:
+            raise WaitTimeout(
+                f"{opened.place}: key groups are moving to {slot}, and the node has not offered that slot for {OPEN_WAIT_MS / 1000:g} s; "
+                f"look at: udo status"
+            )
+        backoff.pause()

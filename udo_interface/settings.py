@@ -1,18 +1,30 @@
-"""Tells once, by name, which Spark settings would hold an operator's results back."""
+"""Spark settings that concern a call: which hold results back, which are refused, and the one that a keyed call changes."""
 
 from __future__ import annotations
 
 import functools
 import warnings
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from udo_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql.conf import RuntimeConfig
 
 PIPELINED = "spark.python.udf.pipelined.enabled"
 BUFFER = "spark.buffer.size"
 # Real-time mode takes Python operators only with its allow list off: the sign that low latency is wanted.
 REAL_TIME_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
 LOW_LATENCY_BYTES = 4096
+
+
+# Which way calls on DataFrames take, where the call does not say: the JVM path where it can ("auto"), "jvm" or nothing, or "python".
+PATH = "spark.udo.path"
+AUTO, PYTHON, JVM = PATHS = ("auto", "python", "jvm")
+
+_EXCLUDED_RULES = "spark.sql.adaptive.optimizer.excludedRules"
+_EMPTY_INPUT_RULE = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 
 
 class DelayedResults(UserWarning):
@@ -33,10 +45,28 @@ def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
         _warn(app, f"batches below {BUFFER} wait in a buffer on their way to the operator; start the session with {BUFFER}=64")
 
 
+def path(option: str | None, conf: Callable[[str, str], str | None]) -> str:
+    """Which of PATHS a call asks for: its option, the session's setting, else python. UsageError for anything else."""
+    chosen = option or conf(PATH, "") or PYTHON
+    if chosen not in PATHS:
+        raise UsageError(f"{'path=' if option else PATH}: expected {', '.join(PATHS)}, got {chosen!r}")
+    return chosen
+
+
 def check_keyed(conf: Callable[[str, str], str | None]) -> None:
     """UsageError for settings under which state could not be kept exactly once."""
     if conf("spark.speculation", "false") == "true":
         raise UsageError("key= needs spark.speculation=false: two running attempts would undo each other's changes")
+
+
+def keep_empty_stages(conf: RuntimeConfig) -> None:
+    """Switch off the one rule of adaptive execution by which Spark runs no task of an operator whose input turns out to be empty.
+
+    A micro-batch in which nothing reaches a keyed operator is an epoch for it too: its timers fire, and the next epoch follows it.
+    """
+    excluded = [rule for rule in (conf.get(_EXCLUDED_RULES, "") or "").split(",") if rule]
+    if _EMPTY_INPUT_RULE not in excluded:
+        conf.set(_EXCLUDED_RULES, ",".join([*excluded, _EMPTY_INPUT_RULE]))
 
 
 def _bytes(text: str) -> int:

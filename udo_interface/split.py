@@ -1,63 +1,64 @@
 """A keyed attempt over several slots: batches are split by key group, and their answers put together in the order of the rows.
 
-Each slot has a lane of its own, and END goes to all of them with the highest event time of the whole partition, so that an epoch counts in
+Each slot has a lane of its own, and END goes to all of them with the highest event times of the whole partition, so that an epoch counts in
 every slot or in none (docs/architecture.md, "Several slots"). Of an operator that does not answer one for each event the answers of a batch
 come slot by slot.
+
+Key groups may move between slots meanwhile. A slot that has lost some refuses the first frame that was split by the older map; that
+frame's rows are split again by the newer one and sent before anything else, so that no event of a key overtakes an earlier one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from udo_interface.lane import LEAST_SHARE, SLOW_INPUT_S, Collector, PendingFrame, Sender
+from udo_interface.lane import LEAST_SHARE, SLOW_INPUT_S, Collector, Rerouted, Sender
+from udo_interface.split_parts import Answered, Ends, Item, Part, Rows, chosen, together
 from udo_protocol.clock import Clock, SystemClock
+from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.schema import GROUP_COLUMN
+from udo_protocol.queue.event_times import combined
+from udo_protocol.queue.route import Route
 
-Rows = np.ndarray[Any, np.dtype[np.int64]]
-Answered = Iterator[tuple[PendingFrame, pa.RecordBatch]]
-
-
-@dataclass
-class _Part:
-    """A frame of one slot: these rows of its item."""
-
-    item: _Item
-    slot: int
-    rows: Rows
-    answer: pa.RecordBatch | None = None
-
-
-@dataclass
-class _Item:
-    """A batch, or the ENDs; `sent` once all its parts are pushed."""
-
-    kept: Any
-    rows: int
-    parts: list[_Part] = field(default_factory=list)
-    sent: bool = False
-
-    def awaited(self) -> int | None:
-        """A slot whose answer is missing."""
-        return next((part.slot for part in self.parts if part.answer is None), None)
+# Opens a lane in the slot that a group map names so, which the deployment did not have before.
+OpenLane = Callable[[str], tuple[Sender, Collector]]
 
 
 class SplitExchange:
-    """As `lane.exchange`, over one lane in each slot. `group_slots`: for each key group the place of its slot in `lanes`."""
+    """As `lane.exchange`, over one lane in each slot. `group_slots`: for each key group the place of its slot in `lanes`.
+
+    `open_lane` is called when groups move to a slot that has no lane yet.
+    """
 
     def __init__(
-        self, lanes: Sequence[tuple[Sender, Collector]], group_slots: Sequence[int], window: int, clock: Clock | None = None
+        self,
+        lanes: list[tuple[Sender, Collector]],
+        group_slots: Sequence[int],
+        window: int,
+        clock: Clock | None = None,
+        open_lane: OpenLane | None = None,
     ) -> None:
         self._lanes, self._slots, self._window = lanes, np.asarray(group_slots), window
         self._clock = clock or SystemClock()
-        self._asked: deque[_Item] = deque()
-        self._under_way: list[deque[_Part]] = [deque() for _ in lanes]
+        self._open_lane = open_lane
+        self._asked: deque[Item] = deque()
+        self._under_way: list[deque[Part]] = []
         self._collected = self._clock.monotonic()
+        self._map_version = 0  # of the newest map that a slot has told of
+        self._rerouted = 0  # frames
+        self._ends: Ends | None = None
+        self._groups = [g for sender, _ in lanes if sender.stamp for g in sender.stamp.groups]  # that this attempt answers for
+        for sender, _ in lanes:
+            self._use(sender)
+
+    def _use(self, sender: Sender) -> None:
+        sender.splits = True
+        self._under_way.append(deque())
 
     def run(self, items: Iterator[tuple[pa.RecordBatch, Any]], *, interleave: bool = False) -> Answered:
         """Answers to the batches of `items` = (batch, kept), in their order, then those of the ENDs."""
@@ -72,55 +73,172 @@ class SplitExchange:
                     break
                 slow = interleave and monotonic() - before > SLOW_INPUT_S
                 self._send(*item)
-                yield from self._complete()
+                if self._completed():
+                    yield from self._complete()
                 # Batches that are answered wait behind one that is not: no more of them than all slots may have under way.
-                yield from self._drain(0 if slow else self._window * len(self._lanes))
+                if slow or len(self._asked) > self._window * len(self._lanes):
+                    yield from self._drain(0 if slow else self._window * len(self._lanes))
             yield from self._end()
         except GeneratorExit:
             self._cut_short()
             raise
 
     def _send(self, batch: pa.RecordBatch, kept: Any) -> None:
-        item = _Item(kept, batch.num_rows)
+        item = Item(kept, batch.num_rows)
         self._asked.append(item)
-        for slot, rows, events in self._split(batch):
-            sender, collector = self._lanes[slot]
-            under_way, at = self._under_way[slot], 0
-            for count, pieces in sender.encode(events):
-                if not under_way:
-                    collector.due()
-                sender.push(pieces)
-                part = _Part(item, slot, rows[at : at + count])
-                item.parts.append(part)
-                under_way.append(part)
-                at += count
-                if len(under_way) >= min(self._window, LEAST_SHARE):
-                    while len(under_way) >= sender.share(self._window):
-                        self._wait(slot)
+        self._push_rows(item, range(batch.num_rows), batch)
         item.sent = True
 
-    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Rows, pa.RecordBatch]]:
+    def _push_rows(self, item: Item, rows: Rows, events: pa.RecordBatch) -> None:
+        """Send these rows of an item. When groups move meanwhile, what is left is split anew."""
+        left = deque([(rows, events)])
+        while left:
+            rows, events = left.popleft()
+            rerouted, parts = self._rerouted, deque(self._split(events))
+            while parts:
+                slot, at, some = parts.popleft()
+                wanted = chosen(rows, at)
+                pushed = self._push_frames(item, slot, wanted, some)
+                if self._rerouted != rerouted:
+                    left.append((wanted[pushed:], some.slice(pushed)))
+                    left += [(chosen(rows, later), others) for _, later, others in parts]
+                    break
+
+    def _push_frames(self, item: Item, slot: int, rows: Rows, events: pa.RecordBatch) -> int:
+        """Send events of one slot; how many were sent when groups moved, and the others may be another slot's."""
+        sender, collector = self._lanes[slot]
+        under_way, at, rerouted = self._under_way[slot], 0, self._rerouted
+        for count, pieces in sender.encode(events):
+            self._settle(slot)
+            if self._rerouted != rerouted:
+                return at
+            if not under_way:
+                collector.due()
+            sender.push(pieces)
+            whole = count == events.num_rows
+            part = Part(item, slot, rows if whole else rows[at : at + count], None, events if whole else events.slice(at, count))
+            item.parts.append(part)
+            under_way.append(part)
+            at += count
+            if len(under_way) >= min(self._window, LEAST_SHARE):
+                while len(under_way) >= self._share(slot):
+                    self._wait(slot)
+            if self._rerouted != rerouted:
+                return at
+        return at
+
+    def _share(self, slot: int) -> int:
+        """How many frames may be under way in the slot."""
+        try:
+            return self._lanes[slot][0].share(self._window)
+        except Rerouted as e:
+            self._reroute(slot, e.route)
+            return self._window
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Rows | slice, pa.RecordBatch]]:
         """(slot, its rows, these events)."""
+        if len(self._lanes) == 1 and batch.num_rows:
+            yield 0, slice(None), batch
+            return
         groups = batch.column(GROUP_COLUMN).to_numpy(zero_copy_only=False)
         slots = self._slots[groups % len(self._slots)]
         for slot in np.unique(slots).tolist():
             rows = np.flatnonzero(slots == slot)
-            yield slot, rows, batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
+            yield (slot, slice(None), batch) if len(rows) == batch.num_rows else (slot, rows, batch.take(pa.array(rows)))
+
+    # -- groups that move --------------------------------------------------------------------------------------------
+
+    def _settle(self, slot: int) -> None:
+        """Read the outcome of the slot's last push, and of what is pushed instead if that was refused."""
+        while True:
+            try:
+                self._lanes[slot][0].settle()
+                break
+            except Rerouted as e:
+                self._reroute(slot, e.route)
+        if self._under_way[slot]:
+            self._under_way[slot][-1].events = None
+
+    def _settle_all(self) -> None:
+        """No frame is left that a slot may still refuse."""
+        rerouted = -1
+        while rerouted != self._rerouted:
+            rerouted = self._rerouted
+            for slot in range(len(self._lanes)):
+                self._settle(slot)
+
+    def _reroute(self, slot: int, route: Route) -> None:
+        """The slot's last frame was refused, since groups have moved: send its rows or groups by the newer map.
+
+        Before anything is sent by that, all that was sent by the older one is accepted or known to be refused: else a later event of a
+        key could go to the new slot while an earlier one comes back from the former.
+        """
+        refused = [self._refused(slot, route)]
+        for other in range(len(self._lanes)):
+            try:
+                self._lanes[other][0].settle()
+            except Rerouted as e:
+                refused.append(self._refused(other, e.route))
+        self._rerouted += 1
+        for part in refused:
+            if part.events is not None:
+                self._push_rows(part.item, part.rows, part.events)
+        for part in refused:
+            if self._ends is not None and part.ends is not None:
+                self._ends.groups += part.ends
+                self._ends.slots.append(part.slot)
+        if self._ends is not None:
+            self._push_ends(self._ends)
+
+    def _refused(self, slot: int, route: Route) -> Part:
+        """What the slot has refused; its number is free again."""
+        self._follow(route)
+        refused = self._under_way[slot].pop()
+        # By identity: equal parts are compared by their arrays.
+        refused.item.parts = [part for part in refused.item.parts if part is not refused]
+        return refused
+
+    def _follow(self, route: Route) -> None:
+        """Take a newer group map; a slot without a lane is given one."""
+        if not route.groups:
+            raise ProtocolError(f"{self._lanes[0][0].place}: its slots have a newer route {route.version}, without a group map")
+        if route.map_version <= self._map_version:
+            return
+        known = {sender.slot: at for at, (sender, _) in enumerate(self._lanes)}
+        for slot in route.slots:
+            if slot not in known:
+                if self._open_lane is None:
+                    raise ProtocolError(f"{self._lanes[0][0].place}: key groups have moved to {slot}, where this attempt has no lane")
+                lane = self._open_lane(slot)
+                known[slot] = len(self._lanes)
+                if self._ends is not None:
+                    self._ends.slots.append(len(self._lanes))
+                self._lanes.append(lane)
+                self._use(lane[0])
+        places = [known[slot] for slot in route.slots]
+        self._slots, self._map_version = np.asarray([places[at] for at in route.groups]), route.map_version
+        for place, version in zip(places, route.versions, strict=True):
+            self._lanes[place][0].go_by(version)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     def _wait(self, slot: int) -> None:
-        sender, collector = self._lanes[slot]
-        sender.settle()
-        self._take(slot, collector.wait())
+        self._settle(slot)
+        if self._under_way[slot]:
+            self._take(slot, self._lanes[slot][1].wait())
 
     def _poll(self) -> None:
-        for slot, (sender, collector) in enumerate(self._lanes):
+        for slot in range(len(self._lanes)):
             if self._under_way[slot]:
-                sender.settle()
-                self._take(slot, collector.poll())
+                self._settle(slot)
+            if self._under_way[slot]:
+                self._take(slot, self._lanes[slot][1].poll())
 
     def _take(self, slot: int, answers: list[pa.RecordBatch]) -> None:
         for answer in answers:
-            self._under_way[slot].popleft().answer = answer
+            part = self._under_way[slot].popleft()
+            part.answer = answer
+            part.item.answered += 1
         self._collected = self._clock.monotonic()
 
     def _drain(self, left: int) -> Answered:
@@ -130,55 +248,55 @@ class SplitExchange:
                 self._wait(slot)
             yield from self._complete()
 
+    def _completed(self) -> bool:
+        """Whether the item at the front is answered."""
+        return bool(self._asked) and (item := self._asked[0]).sent and item.answered == len(item.parts)
+
     def _complete(self) -> Answered:
         """The items at the front that are answered."""
-        while self._asked and self._asked[0].sent and self._asked[0].awaited() is None:
-            yield from _together(self._asked.popleft())
+        while self._completed():
+            yield from together(self._asked.popleft())
+
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end(self) -> Answered:
         if self._lanes[0][0].place.timed:
             yield from self._drain(0)
-        seen = [c.highest_us for _, c in self._lanes if c.highest_us is not None]
-        item = _Item(None, 0, sent=True)
-        for slot, (sender, collector) in enumerate(self._lanes):
+        self._settle_all()
+        seen = combined(collector.highest for _, collector in self._lanes)
+        self._ends = ends = Ends(self._groups, len(self._lanes), void=False, highest=seen)
+        self._asked.append(ends.item)
+        self._push_ends(ends)
+        ends.item.sent = True
+        yield from self._drain(0)
+
+    def _push_ends(self, ends: Ends) -> None:
+        """END to each slot that has not had one, and to those of groups that have not been named."""
+        while ends.slots or ends.groups:
+            slot = ends.slots.pop(0) if ends.slots else self._place(ends.groups[0])
+            self._settle(slot)
+            groups = [g for g in ends.groups if self._place(g) == slot]
+            ends.groups = [g for g in ends.groups if self._place(g) != slot]
+            sender, collector = self._lanes[slot]
             if not self._under_way[slot]:
                 collector.due()
-            sender.push_end(highest_us=max(seen, default=None))
-            part = _Part(item, slot, np.arange(0))
-            item.parts.append(part)
+            sender.push_end(void=ends.void, highest=ends.highest, groups=groups)
+            part = Part(ends.item, slot, range(0), ends=groups)
+            ends.item.parts.append(part)
             self._under_way[slot].append(part)
-        self._asked.append(item)
-        yield from self._drain(0)
+
+    def _place(self, group: int) -> int:
+        return int(self._slots[group % len(self._slots)])
 
     def _cut_short(self) -> None:
         """Spark wants no more answers: the epoch is complete in every slot, and this attempt's events leave no trace in the state."""
-        for sender, _ in self._lanes:
-            sender.push_end(void=True)
-        for sender, collector in self._lanes:
-            sender.settle()
-            while collector.number < sender.number:
-                collector.wait()
-
-
-def _together(item: _Item) -> Answered:
-    """The answers of an item as one batch in the order of its rows; or of each part by itself, if they are not one for each row."""
-    answers = [part.answer for part in item.parts if part.answer is not None]
-    if all(answer.num_rows == len(part.rows) for part, answer in zip(item.parts, answers, strict=True)):
-        whole = answers[0]
-        if len(answers) > 1:
-            order = pa.array(np.argsort(np.concatenate([part.rows for part in item.parts])))
-            joined = pa.Table.from_batches(answers).take(order).combine_chunks()
-            whole = next(iter(joined.to_batches()), answers[0])
-        yield PendingFrame(item.kept, 0, item.rows), whole
-        return
-    for part, answer in zip(item.parts, answers, strict=True):
-        yield PendingFrame(_taken(item.kept, part.rows), 0, len(part.rows)), answer
-
-
-def _taken(kept: Any, rows: Rows) -> Any:
-    """Of what was kept with an item, that of these rows: a batch's, or of columns that are lists."""
-    if kept is None:
-        return None
-    if isinstance(kept, pa.RecordBatch):
-        return kept.take(pa.array(rows))
-    return [[column[row] for row in rows] for column in kept]
+        self._settle_all()
+        self._ends = Ends(self._groups, len(self._lanes), void=True, highest={})
+        self._push_ends(self._ends)
+        slot = 0
+        while slot < len(self._lanes):
+            self._settle(slot)
+            if self._under_way[slot]:
+                self._wait(slot)
+            else:
+                slot += 1

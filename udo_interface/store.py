@@ -29,6 +29,7 @@ from udo_interface.store_place import OBJECT_STORES, first_line, hint, put, reac
 from udo_protocol.errors import StateLost, Unavailable
 from udo_protocol.formats import body
 from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.queue.event_times import ONLY, EventTimes, combined
 from udo_protocol.state.stored import ROWS
 
 FORMAT = 1
@@ -222,23 +223,23 @@ class SessionStore:
                         values[n][key] = value
         return values, next(iter(versions), None)
 
-    def highest_us(self, files: Sequence[File], epoch: int) -> int | None:
-        """Highest event time before `epoch`: each file knows that of all earlier epochs and of its own partition."""
-        seen: list[int | None] = []
+    def highest(self, files: Sequence[File], epoch: int) -> EventTimes:
+        """Highest event times before `epoch`: each file knows those of all earlier epochs and of its own partition."""
+        seen: list[EventTimes] = []
         covered: set[int] = set()
         with ThreadPoolExecutor(READERS) as pool:
             for at in sorted({f.epoch for f in files if f.epoch < epoch}, reverse=True):
                 newest = set(newest_at(files, at).values())
-                seen += pool.map(lambda f: self._highest_us(f, epoch), newest)
+                seen += pool.map(lambda f: self._highest(f, epoch), newest)
                 covered.update(*(f.groups for f in newest))
                 if len(covered) == self.stored.key_groups:
                     break
-        return max((t for t in seen if t is not None), default=None)
+        return combined(seen)
 
-    def _highest_us(self, file: File, epoch: int) -> int | None:
+    def _highest(self, file: File, epoch: int) -> EventTimes:
         with self._opened(file, epoch) as (about, _):
-            found: int | None = about["highest_us"]
-            return found
+            found: EventTimes = about.get("highest_us_of") or {}
+            return found if about["highest_us"] is None else {ONLY: about["highest_us"]}
 
     def prune(self, epoch: int) -> None:
         """Remove what the states after `epoch` - 2 and later do without; best effort, since the next time does it as well."""

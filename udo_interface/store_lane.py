@@ -14,7 +14,7 @@ from udo_interface.lane import Collector, PendingFrame, Sender
 from udo_interface.place import Place
 from udo_interface.store import File, SessionStore, newest_at
 from udo_protocol.errors import ProtocolError
-from udo_protocol.queue import frame
+from udo_protocol.queue import event_times, frame
 from udo_protocol.queue.frame import Frame, Header
 from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
 
@@ -61,10 +61,8 @@ class StoreLane:
             return
         lacking = [n for n, here in zip(found.groups, found.epochs, strict=True) if not _serves(files, n, here, epoch)]
         values, state_version = self.store.values(files, lacking, epoch)
-        highest_us = self.store.highest_us(files, epoch)
-        told = {"state_version": found.state_version if state_version is None else state_version}
-        if highest_us is not None:
-            told["highest_us"] = highest_us
+        told = event_times.fields(self.store.highest(files, epoch))
+        told["state_version"] = found.state_version if state_version is None else state_version
         for complete, batch in _parts(values, body_bytes(self.place.frame_bytes)):
             self._ask(frame.RESTORE, batch, groups=complete, **told)
 
@@ -84,7 +82,7 @@ class StoreLane:
             "operator": place.operator,
             "version": header.version,
             "label": [stamp.run, epoch, stamp.attempt],
-            "highest_us": header.highest_us if header.HasField("highest_us") else None,
+            **{"highest_us": None, **event_times.fields(event_times.told(header))},
         }
         file = File(
             epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full, void, self.store.stored.key_groups

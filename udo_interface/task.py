@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 
 from udo_interface.columns import Picker, kept
-from udo_interface.discovery import node_address, node_wait_s
+from udo_interface.discovery import certificates, node_address, node_wait_s
 from udo_interface.held import held
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Collector, PendingFrame, Sender, exchange
@@ -68,6 +68,7 @@ class Task:
     output: bytes
     delivered: bytes
     node_wait: str | None = None
+    tls: str | None = None  # folder of certificates on the task's host
 
     def named(self) -> NamedTask:
         """`arrow` as Spark's plan and UI are to show it."""
@@ -115,7 +116,8 @@ class Task:
         given = items if first is None else itertools.chain([first], items)
         request = self.request()
         wait_s = node_wait_s(self.node_wait)
-        with conversations(node_address(self.node), request, sent, from_ipc(self.output), wait_s) as (lanes, opened):
+        tls = certificates(self.tls)
+        with conversations(node_address(self.node), request, sent, from_ipc(self.output), wait_s, tls) as (lanes, opened):
             for asked, answer in self._answers(lanes, opened, given, interleave):
                 yield asked, answer, opened.place
 
@@ -123,8 +125,9 @@ class Task:
         self, lanes: list[tuple[Sender, Collector]], opened: Opened, given: Iterator[tuple[pa.RecordBatch, Any]], interleave: bool
     ) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
         place = opened.place
-        if opened.group_slots:
-            return SplitExchange(lanes, opened.group_slots, place.window_frames).run(given, interleave=interleave)
+        if self.keyed is not None and self.keyed.stored is None:  # also in one slot: there may be more before it ends
+            split = SplitExchange(lanes, opened.group_slots or (0,), place.window_frames, open_lane=opened.open_lane)
+            return split.run(given, interleave=interleave)
         ((sender, collector),) = lanes
         answers = exchange(sender, collector, given, place.window_frames, interleave=interleave)
         if self.keyed is None or self.keyed.stored is None:

@@ -5,12 +5,21 @@ Across a wire an error travels as (code, retry, message), never as text to be ma
 
 from __future__ import annotations
 
+import os
+import traceback
+
 
 class UdoError(Exception):
     """Root of all errors; `code` is stable, `retry` says whether the same step may succeed later."""
 
     code = "error"
     retry = False
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it: the message says where and what to do, our own frames say nothing more. With UDO_DEBUG=1 all of it."""
+        if os.environ.get("UDO_DEBUG"):
+            return traceback.format_exception(self)
+        return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(UdoError):
@@ -78,6 +87,12 @@ class NodeAway(Unavailable):
     """No node manager answers where one may have been, and may come back: names the host and the socket."""
 
     code = "node_away"
+
+
+class SlotsAway(NodeAway):
+    """The node that was asked answers, but another one, which has slots of the deployment, does not: names it and the slots."""
+
+    code = "slots_away"
 
 
 class WaitTimeout(PeerError):

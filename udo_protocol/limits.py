@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Bounds of the histogram of a frame's time inside the operator, in ms: from a vectorised filter to a model that is called per event.
+FRAME_TIMES_MS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 10_000.0)
 # Units of state, routing and migration of a keyed deployment, unless it is deployed with another number: many more than slots as a rule,
 # few enough that END names them in passing. Balancing wants thousands; as many as END can name at most, 3 bytes each, in a header.
 KEY_GROUPS, MOST_KEY_GROUPS = 128, 1 << 15
 # Of a deployment on a node; each is a process of its own.
 MOST_SLOTS = 64
+# Of a slot; each one has to hold an epoch before its END is answered.
+MOST_REPLICAS = 5
 # A session's runs are ordered by when they were planned; so many places are there for runs that were planned in one ms, which is what a
 # query restarted from the same DataFrame is. With 2048 the order is exact in Lua and in JSON (below 2^53) until the year 2109.
 RUNS_OF_A_PLAN = 2048

@@ -1,11 +1,13 @@
 #!lua name=udo
--- The deciding steps of the slot log, each one atomic. Keys are described in keys.py; KEYS[1] is the
--- slot's prefix. More than 400 lines, since a server loads a function library as one text. Large payload never enters Lua: the caller's MULTI appends it first and calls the deciding function
--- after it in the same transaction; a refusal takes the payload off again before anybody can see it. Small payload comes
--- as an argument instead, one command for four. So a fence holds at any pipelining depth: what is decided and what is
+-- The deciding steps of a slot's log and state, each one atomic. Keys are described in keys.py; KEYS[1] is the slot's prefix. This file has
+-- more than 400 lines, since a server loads a function library as one text. Large payload never enters Lua: the caller's MULTI appends it
+-- first and calls the deciding function after it in the same transaction; a refusal removes the payload again before anybody can see it.
+-- Small payload is an argument instead: one command instead of four. So a fence holds at any pipelining depth: what is decided and what is
 -- written are one step on the server. Each redis.call costs about 2 µs.
 
 local function num(key, default) return tonumber(redis.call('GET', key) or default) end
+
+local function num_of(key, field) return tonumber(redis.call('HGET', key, field) or 0) end
 
 -- nil where the key is of another type: of keys that also others than the owner write, who must not be able to stop it.
 local function try(...)
@@ -202,6 +204,42 @@ local function trim_covered(keys, a)
   if owner ~= a[1] then return {'FENCED', tonumber(owner)} end
   if seq > num(p .. 'emitted', 0) then return {'AHEAD', num(p .. 'emitted', 0)} end
   return {'TRIMMED', trim(p, seq, num(p .. 'base', 1), tonumber(a[3]))}
+end
+
+-- Append a frame of the node manager's own; answers its number. `route`, which only the node manager writes, has the last one: what says
+-- in the log that it is of the node manager is compared with it. It also has their number, since they are no work of the operator's.
+local function tell(p, frame, number, lane)
+  redis.call('RPUSH', p .. 'in', frame)
+  redis.call('HSET', p .. 'route', 'frame', frame)
+  redis.call('HINCRBY', p .. 'route', 'told', 1)
+  redis.call('RPUSH', p .. 'sizes', #frame .. ' ' .. number .. ' ' .. lane)
+  redis.call('INCRBY', p .. 'bytes', #frame)
+  ring(p, 'parked')
+  return num(p .. 'base', 1) + redis.call('LLEN', p .. 'in') - 1
+end
+
+-- ARGV: frame, its number in its lane, the lane.
+local function tell_slot(keys, a) return tell(keys[1], a[1], a[2], a[3]) end
+
+-- The route of a slot, unless it has a newer one. ARGV: version, table.
+local function route(keys, a)
+  local p = keys[1]
+  if num_of(p .. 'route', 'v') >= tonumber(a[1]) then return 0 end
+  redis.call('HSET', p .. 'route', 'v', a[1], 'table', a[2])
+  return 1
+end
+
+-- A move of key groups: from here on frames by an older route are refused, and `frame` is the next one in the log, in one step. The same
+-- version again changes nothing, except with `again`: the frame is appended once more, since the log that had it is gone. Answers the
+-- frame's number and the last answered one. ARGV: version, table, frame, its lane, again (0 or 1).
+local function cut(keys, a)
+  local p, version = keys[1], tonumber(a[1])
+  local present, at = num_of(p .. 'route', 'v'), num_of(p .. 'route', 'cut')
+  if present < version or (present == version and a[5] == '1') then
+    at = tell(p, a[3], a[1], a[4])
+    redis.call('HSET', p .. 'route', 'v', a[1], 'table', a[2], 'cut', string.format('%.0f', at))
+  end
+  return {at, num(p .. 'emitted', 0)}
 end
 
 -- Hold the trim in front of `seq` for a while. ARGV: pin, seq, lease_ms (0 releases). Answers the base.
@@ -494,6 +532,14 @@ local function move(from, to)
   if redis.call('EXISTS', from) == 1 then redis.call('RENAME', from, to) end
 end
 
+-- The state does not go on from where the changelog's readers are: they have to load again. `why`: in place of their positions.
+local function load_again(p, why)
+  for _, name in ipairs(try('HKEYS', p .. 'readers') or {}) do
+    local till = redis.call('HGET', p .. 'readers', name):match('%d+$')
+    redis.call('HSET', p .. 'readers', name, why .. ' ' .. (till or 0))
+  end
+end
+
 -- Back to the savepoint of that name, which ends: in the step of the first checkpoint made from it. The changes behind it are cut off, so
 -- other savepoints are given up, and who reads the changelog has to load again. ARGV: name.
 local function rewind(keys, a)
@@ -527,18 +573,180 @@ local function rewind(keys, a)
   end
   local ckpt = redis.call('HGET', at, 'ckpt')
   if ckpt ~= '' then redis.call('SET', p .. 'ckpt', ckpt) end
-  for _, name in ipairs(try('HKEYS', p .. 'readers') or {}) do
-    local till = redis.call('HGET', p .. 'readers', name):match('%d+$')
-    redis.call('HSET', p .. 'readers', name, '-2 ' .. (till or 0))
-  end
+  load_again(p, REWOUND)
   unpin(p, a[1], {})
   return 1
 end
 
--- State server: the changelog (changelog.py). `changelog`: a stream, an entry's id is the bytes up to its end; `logged`: the last
--- one's; `readers`: name -> `position until_ms`, below 0: has to load again; `reading`: there while there may be readers, watched by
--- the owner. A reader's instance may write these keys: whatever they hold, it stops no checkpoint.
+-- State server: key groups move to another slot (moving.py). What its owner hands over leaves the state of the one slot in the step of a
+-- checkpoint, waits as `savepoint:moved-{version}`, is brought to the other slot as `savepoint:adopted-{version}`, and becomes part of its
+-- state in the step of a checkpoint there. In each step all of it: manifests and pieces of the groups, dead letters, the sessions'
+-- records, and copies of the event times, which both slots need.
+local MOVED, ADOPTED, GROUPS_MOVED = 'moved-', 'adopted-', -3
+local NEVER = 253402300799000 -- the end of the year 9999, in ms
+local LETTER_OF_GROUP = '^k|.*|%-?%d+|(%-?%d+)|%-?%d+|%-?%d+|%-?%d+|%-?%d+$'
+
+local function of_event_time(n) return n:sub(1, 1) == '-' end
+
+-- The piece's values, as far as they count, under another name.
+local function copy_piece(p, entry, new)
+  local piece, changes = entry:match('^(%S+) (%d+) ')
+  local base = redis.call('GET', p .. 'g:' .. piece)
+  if base then redis.call('SET', p .. 'g:' .. new, base) end
+  if changes ~= '0' then
+    for _, change in ipairs(redis.call('LRANGE', p .. 'd:' .. piece, 0, changes - 1)) do redis.call('RPUSH', p .. 'd:' .. new, change) end
+  end
+  return new .. entry:sub(#piece + 1)
+end
+
+-- Behind all other commands of the checkpoint that covers the cut. ARGV: version, groups.
+local function hand_over(keys, a)
+  local p, wanted = keys[1], {}
+  local at = of_savepoint(p, MOVED .. a[1])
+  for i = 2, #a do wanted[a[i]] = true end
+  for _, s in ipairs(redis.call('HKEYS', p .. 'sessions')) do
+    redis.call('HSET', at .. ':sessions', s, redis.call('HGET', p .. 'sessions', s))
+    local flat = redis.call('HGETALL', p .. 'm:' .. s)
+    for i = 1, #flat, 2 do
+      local n, entry = flat[i], flat[i + 1]
+      if wanted[n] then
+        redis.call('HSET', at .. ':m:' .. s, n, entry)
+        redis.call('HDEL', p .. 'm:' .. s, n)
+      elseif of_event_time(n) then
+        redis.call('HSET', at .. ':m:' .. s, n, copy_piece(p, entry, piece_of(entry) .. '@' .. a[1]))
+      end
+    end
+  end
+  for _, kind in ipairs(LETTERS) do
+    for _, name in ipairs(redis.call('HKEYS', p .. kind)) do
+      if wanted[name:match(LETTER_OF_GROUP)] then
+        redis.call('HSET', at .. ':' .. kind, name, redis.call('HGET', p .. kind, name))
+        redis.call('HDEL', p .. kind, name)
+      end
+    end
+  end
+  redis.call('HSET', at, 'info', a[1])
+  note(p, MOVED .. a[1], GIVEN_UP, NEVER, 0) -- another savepoint that ends now leaves the pieces
+  load_again(p, GROUPS_MOVED)
+  return 1
+end
+
+-- By the node manager, which may write both slots' keys; from here on the group map is this one. A piece that a savepoint names is
+-- copied, others are renamed. ARGV: prefix of the other slot, version, key of the map, the map.
+local function deliver(keys, a)
+  local p, to, version = keys[1], a[1], a[2]
+  local from, at, found = of_savepoint(p, MOVED .. version), of_savepoint(to, ADOPTED .. version), savepoints(p)
+  if redis.call('EXISTS', from) == 0 then return 0 end
+  for _, s in ipairs(redis.call('HKEYS', from .. ':sessions')) do
+    local flat = redis.call('HGETALL', from .. ':m:' .. s)
+    for i = 1, #flat, 2 do
+      local n, entry = flat[i], flat[i + 1]
+      local piece = piece_of(entry)
+      local new, how = 'v' .. version .. '.' .. piece, pinned(p, s, n, piece, found, MOVED .. version) and 'COPY' or 'RENAME'
+      for _, kind in ipairs({'g:', 'd:'}) do
+        if redis.call('EXISTS', p .. kind .. piece) == 1 then redis.call(how, p .. kind .. piece, to .. kind .. new) end
+      end
+      redis.call('HSET', at .. ':m:' .. s, n, new .. entry:sub(#piece + 1))
+    end
+    redis.call('UNLINK', from .. ':m:' .. s)
+  end
+  move(from .. ':sessions', at .. ':sessions')
+  for _, kind in ipairs(LETTERS) do move(from .. ':' .. kind, at .. ':' .. kind) end
+  redis.call('RENAME', from, at)
+  redis.call('HDEL', p .. 'savepoints', MOVED .. version)
+  redis.call('SET', a[3], a[4])
+  return 1
+end
+
+-- What was handed over to a slot of another node is its now: it is removed here, but pieces that a savepoint names. ARGV: version.
+local function handed_on(keys, a)
+  local p, name, found = keys[1], MOVED .. a[1], savepoints(keys[1])
+  local at = of_savepoint(p, name)
+  for _, s in ipairs(redis.call('HKEYS', at .. ':sessions')) do
+    local flat = redis.call('HGETALL', at .. ':m:' .. s)
+    for i = 1, #flat, 2 do
+      local piece = piece_of(flat[i + 1])
+      if not pinned(p, s, flat[i], piece, found, name) then remove_piece(p, piece) end
+    end
+    redis.call('UNLINK', at .. ':m:' .. s)
+  end
+  for _, kind in ipairs(LETTERS) do redis.call('UNLINK', at .. ':' .. kind) end
+  redis.call('UNLINK', at, at .. ':sessions')
+  redis.call('HDEL', p .. 'savepoints', name)
+  return 1
+end
+
+-- What a slot of another node has handed over has been copied to `taking:{copy}:*`: it is this slot's to adopt, as by `deliver`. Once for each
+-- version: 0 if that was done before. -1 if the copy is not whole. ARGV: copy, version.
+local function take(keys, a)
+  local p, staged, version = keys[1], keys[1] .. 'taking:' .. a[1] .. ':', a[2]
+  local at, entries = of_savepoint(p, ADOPTED .. version), {}
+  if num(p .. 'taken', 0) >= tonumber(version) then return 0 end
+  local function keep(from, to)
+    if redis.call('EXISTS', from) == 1 then
+      redis.call('RENAME', from, to)
+      redis.call('PERSIST', to)
+    end
+  end
+  for _, s in ipairs(redis.call('HKEYS', staged .. 'sessions')) do
+    local flat = redis.call('HGETALL', staged .. 'm:' .. s)
+    for i = 1, #flat, 2 do
+      local piece, changes, base = flat[i + 1]:match('^(%S+) (%d+) (%d+) ')
+      local short = redis.call('STRLEN', staged .. 'g:' .. piece) ~= tonumber(base)
+      if short or redis.call('LLEN', staged .. 'd:' .. piece) < tonumber(changes) then return -1 end
+      entries[#entries + 1] = {s, flat[i], piece, flat[i + 1]:sub(#piece + 1)}
+    end
+  end
+  for _, e in ipairs(entries) do
+    local new = 'v' .. version .. '.' .. e[3]
+    for _, kind in ipairs({'g:', 'd:'}) do keep(staged .. kind .. e[3], p .. kind .. new) end
+    redis.call('HSET', at .. ':m:' .. e[1], e[2], new .. e[4])
+    redis.call('HDEL', staged .. 'm:' .. e[1], e[2])
+  end
+  keep(staged .. 'sessions', at .. ':sessions')
+  for _, kind in ipairs(LETTERS) do keep(staged .. kind, at .. ':' .. kind) end
+  redis.call('HSET', at, 'info', version)
+  redis.call('SET', p .. 'taken', version)
+  return 1
+end
+
+-- Behind all other commands of the checkpoint of the slot that adopts: what is known there of a session or a partition's event time
+-- stays, and so do groups that the checkpoint has just written, in another form or with further changes to the same piece. ARGV: version.
+local function take_in(keys, a)
+  local p = keys[1]
+  local at = of_savepoint(p, ADOPTED .. a[1])
+  for _, s in ipairs(redis.call('HKEYS', at .. ':sessions')) do
+    if redis.call('HEXISTS', p .. 'sessions', s) == 0 then
+      redis.call('HSET', p .. 'sessions', s, redis.call('HGET', at .. ':sessions', s))
+    end
+    local flat = redis.call('HGETALL', at .. ':m:' .. s)
+    for i = 1, #flat, 2 do
+      local have = redis.call('HGET', p .. 'm:' .. s, flat[i])
+      if not have then
+        redis.call('HSET', p .. 'm:' .. s, flat[i], flat[i + 1])
+      elseif piece_of(have) ~= piece_of(flat[i + 1]) then
+        remove_piece(p, piece_of(flat[i + 1]))
+      end
+    end
+    redis.call('UNLINK', at .. ':m:' .. s)
+  end
+  for _, kind in ipairs(LETTERS) do
+    local flat = redis.call('HGETALL', at .. ':' .. kind)
+    for i = 1, #flat, 2 do redis.call('HSET', p .. kind, flat[i], flat[i + 1]) end
+    redis.call('UNLINK', at .. ':' .. kind)
+  end
+  redis.call('UNLINK', at, at .. ':sessions')
+  load_again(p, GROUPS_MOVED)
+  return 1
+end
+
+-- State server: the changelog (changelog.py). `changelog`: a stream; all entries of one checkpoint have as id the bytes up to its end, and
+-- a sequence number. The first has the field `head`, the others a field `group session` for each group; a group below 0 holds event times.
+-- `logged`: the last id. `readers`: name -> `position until_ms`, below 0: the reader has to load again. `reading`: exists while there may be
+-- readers; the owner watches it. A reader's instance may write these keys: whatever they hold, no checkpoint fails because of it.
 local CHANGELOG = {'changelog', 'logged', 'readers', 'reading'}
+-- Values that are passed to one XADD: Lua's stack holds at most 8,000.
+local FIELDS = 2000
 
 local function forget_changelog(p)
   for _, kind in ipairs(CHANGELOG) do redis.call('UNLINK', p .. kind) end
@@ -614,10 +822,11 @@ local function leave(keys, a)
   return removed or 0
 end
 
--- Within the owner's checkpoint. ARGV: bound, entry.
+-- Within the owner's checkpoint. ARGV: bound, head, then for each group its field and its part.
 local function append(keys, a)
   local p, live = keys[1], false
-  local found, at = readers(p), (tonumber(try('GET', p .. 'logged') or 0) or 0) + #a[2]
+  local found, at = readers(p), tonumber(try('GET', p .. 'logged') or 0) or 0
+  for i = 2, #a do at = at + #a[i] end
   for name, r in pairs(found) do
     if r[1] >= 0 and at - r[1] > tonumber(a[1]) then
       r[1] = -1
@@ -627,13 +836,37 @@ local function append(keys, a)
   end
   if live then
     redis.call('SET', p .. 'logged', string.format('%.0f', at))
-    if not try('XADD', p .. 'changelog', string.format('%.0f-0', at), 'entry', a[2]) then forget_changelog(p) end
+    local added = try('XADD', p .. 'changelog', string.format('%.0f-0', at), 'head', a[2])
+    for i = 3, #a, FIELDS do
+      added = added and try('XADD', p .. 'changelog', string.format('%.0f-%d', at, i), unpack(a, i, math.min(i + FIELDS - 1, #a)))
+    end
+    if not added then forget_changelog(p) end
   end
   settle(p, readers(p))
   return 1
 end
 
+-- The entries after a position, for a reader of some groups: heads, the parts of these groups, and those that hold event times.
+-- ARGV: position, groups.
+local function entries(keys, a)
+  local wanted, found = {}, {}
+  for i = 2, #a do wanted[a[i]] = true end
+  for _, entry in ipairs(redis.call('XRANGE', keys[1] .. 'changelog', '(' .. a[1] .. '-18446744073709551615', '+')) do
+    local id, fields, left = entry[1], entry[2], {}
+    for i = 1, #fields, 2 do
+      local number = fields[i]:match('^%d+')
+      if not number or wanted[number] then
+        left[#left + 1] = fields[i]
+        left[#left + 1] = fields[i + 1]
+      end
+    end
+    if #left > 0 then found[#found + 1] = {id, left} end
+  end
+  return found
+end
+
 redis.register_function('udo_join', join)
+redis.register_function('udo_entries', entries)
 redis.register_function('udo_hold', hold)
 redis.register_function('udo_leave', leave)
 redis.register_function('udo_append', append)
@@ -642,9 +875,17 @@ redis.register_function('udo_hold_savepoint', hold_savepoint)
 redis.register_function('udo_drop_savepoint', drop_savepoint)
 redis.register_function('udo_replaced', replaced)
 redis.register_function('udo_rewind', rewind)
+redis.register_function('udo_hand_over', hand_over)
+redis.register_function('udo_deliver', deliver)
+redis.register_function('udo_take_in', take_in)
+redis.register_function('udo_handed_on', handed_on)
+redis.register_function('udo_take', take)
 redis.register_function('udo_accept', accept)
 redis.register_function('udo_emit', emit)
 redis.register_function('udo_trim', trim_covered)
+redis.register_function('udo_tell', tell_slot)
+redis.register_function('udo_route', route)
+redis.register_function('udo_cut', cut)
 redis.register_function('udo_pin', pin)
 redis.register_function('udo_mirror', mirror)
 redis.register_function('udo_promote', promote)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,9 @@ import pyarrow as pa
 
 from benchmarks.chaos.kinds import ANSWERS
 from benchmarks.chaos.oracle import Event
-from udo_interface.lane import Collector, Sender, exchange
-from udo_interface.opening import KeyedCall, Request, reach
+from udo_interface.lane import Collector, Sender
+from udo_interface.opening import KeyedCall, Request, conversations
+from udo_interface.split import SplitExchange
 from udo_protocol.formats.schema import GROUP_COLUMN
 
 EVENTS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("kind", pa.string()), ("t", pa.timestamp("us"))])
@@ -46,7 +48,7 @@ def batches(frames: Sequence[Sequence[tuple[Event, int]]]) -> Iterator[tuple[pa.
 
 
 class Attempt:
-    """`step` until it is complete; any error ends it. `rows` are its answers so far, in order."""
+    """`step` until it is complete; any error ends it. `rows` are its answers so far, in order. It has a lane in each slot."""
 
     def __init__(
         self,
@@ -61,13 +63,20 @@ class Attempt:
         keyed = KeyedCall(who.run, "c", who.groups, who.start_empty)
         request = Request(who.deployment, who.session, who.partition, who.number, who.epoch, window=window, keyed=keyed)
         self.who, self.frames, self.rows = who, len(frames), Rows()
-        opened, self._end = reach(node, request, SENT)
-        sender = Sender(self._end, opened.place, SENT, stamp=opened.stamp)
-        if late:  # as if its frames had been under way for long: the early refusal is a service, not the rule
-            sender._part = sender._label = ""
-        sender.open()
-        self._collector = Collector(self._end, sender, answers)
-        self._answers = exchange(sender, self._collector, batches(frames), window)
+        self._opened = ExitStack()
+        self._lanes, opened = self._opened.enter_context(conversations(node, request, SENT, answers))
+        open_another = opened.open_lane
+        assert open_another is not None
+
+        def used(lane: tuple[Sender, Collector]) -> tuple[Sender, Collector]:
+            if late:  # as if its frames had been under way for long: the early refusal is a service, not the rule
+                lane[0]._part = lane[0]._label = ""
+            return lane
+
+        for lane in self._lanes:
+            used(lane)
+        split = SplitExchange(self._lanes, opened.group_slots or (0,), window, open_lane=lambda prefix: used(open_another(prefix)))
+        self._answers = split.run(batches(frames))
         self.steps, self.complete = 0, False
 
     def step(self) -> bool:
@@ -82,8 +91,8 @@ class Attempt:
 
     @property
     def repeated(self) -> int:
-        """Frames that were answered again. A caller drops those; with one slot there are none."""
-        return self._collector._answers.dropped
+        """Frames that were answered again. A caller drops those; within a node there are none."""
+        return sum(collector._answers.dropped for _, collector in self._lanes)
 
     def cut_short(self) -> None:
         """A limit downstream wants no more: the lane ends void."""
@@ -93,11 +102,13 @@ class Attempt:
     def close(self) -> None:
         """The task is over, for good or bad: what its lane left behind goes."""
         with contextlib.suppress(Exception):
-            self._end.close()
+            self._opened.close()
         self.die()
 
     def die(self) -> None:
         """kill -9 of the worker: nobody says goodbye."""
-        self._end.conn.close()
-        with contextlib.suppress(Exception):
-            self._answers.close()  # type: ignore[attr-defined]
+        for sender, _ in self._lanes:
+            sender._end.conn.close()
+        for left in (self._answers, self._opened):
+            with contextlib.suppress(Exception):
+                left.close()  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock, Semaphore
@@ -14,7 +14,8 @@ from threading import Lock, Semaphore
 from benchmarks.chaos import stops
 from benchmarks.chaos.canaries import CANARY, Canaries
 from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, READS_BOTH, UPDATE, Changes
-from benchmarks.chaos.inside import CHANGE_POINTS, POINTS, RESTORED
+from benchmarks.chaos.inside import CHANGE_POINTS, MOVE_POINTS, POINTS, RESTORED
+from benchmarks.chaos.moves import MOVE, SCALE, Moves, several
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.rules import InvalidRun
@@ -22,11 +23,16 @@ from udo_protocol.errors import UdoError
 from udo_protocol.queue.connection import ReplyError
 
 KILL, KILL_AT, FORMER = "instance killed", "instance killed at", "former owner resumed"
+# Only where operators have processes of their own.
+KILL_OPERATOR = "operator's process killed"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
 WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, CANARY: 8.0, QUEUE: 0.6, STATE: 0.6, MANAGER: 0.4}
 # Scaling an update, a canary and one another.
 DIFF, RECORDING = "diff", "recording"
+# Instead of a fault: what lives for a second has no figures, and without figures controllers do nothing.
+NOTHING = "nothing"
 WEIGHTS |= {DIFF: 4.0, RECORDING: 4.0, UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
+_OF_ONE_SLOT = {CANARY, DIFF, RECORDING, BACK_KEPT}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER)
@@ -36,6 +42,11 @@ _AT_ONCE = 16
 _CANARY_S = 3.0
 # A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
 _WHILE_STOPPED_S = 5.0
+
+
+def weights_of(slots: int, weights: dict[str, float]) -> dict[str, float]:
+    """As far as these faults befall deployments with so many slots; with several there are more."""
+    return weights if slots == 1 else several(weights, _OF_ONE_SLOT)
 
 
 @dataclass(frozen=True)
@@ -58,8 +69,10 @@ class Drawn:
 class Faults:
     """Shared by all queries of a node. `happened` is (seconds since start, who drew it, what, what took place)."""
 
-    def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS) -> None:
+    def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS, slots: int = 1, points: Sequence[str] = ()) -> None:
         self._node, self._weights, self._changes = node, weights, Changes(node)
+        self._points = points or (POINTS if slots == 1 else (*POINTS, *MOVE_POINTS))
+        self._moves = Moves(node, slots)
         self.canaries = Canaries(node, self._changes, _CANARY_S)
         self.stops = Stops(node.pids, node.well)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault")
@@ -72,7 +85,12 @@ class Faults:
         """One fault, beside the caller; none if too many are under way. Draws the same from `rng` in either case."""
         [kind] = rng.choices(list(self._weights), list(self._weights.values()))
         drawn = Drawn(
-            kind, rng.choice(POINTS), rng.choice(CHANGES), rng.random() * 2, rng.random() < 0.5, Stop.draw(rng, _PARTS, self._node.scale)
+            kind,
+            rng.choice(self._points),
+            rng.choice(CHANGES),
+            rng.random() * 2,
+            rng.random() < 0.5,
+            Stop.draw(rng, _PARTS, self._node.time_scale),
         )
         if self._free.acquire(blocking=False):
             self._pool.submit(self._run, deployment, who, drawn)
@@ -99,10 +117,14 @@ class Faults:
     def _step(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
         """What took place, and why the rest did not."""
         node = self._node
+        if drawn.kind == NOTHING:
+            return [], ""
         if drawn.kind == STOPPED:
             return self.stops.happen(deployment, drawn.stop), ""
         if drawn.kind in CHANGES:
             return self._changes.run(deployment, drawn.kind, pause_s=drawn.pause_s / 4)
+        if drawn.kind in (MOVE, SCALE):
+            return self._moves.run(deployment, drawn.kind, random.Random(drawn.pause_s))
         if drawn.kind == CANARY:
             return self.canaries.run(deployment, random.Random(drawn.pause_s))
         if drawn.kind == DIFF:
@@ -112,23 +134,26 @@ class Faults:
         if drawn.kind == FORMER:
             return self._stop_change_resume(deployment, drawn)
         if drawn.kind == KILL_AT:
-            pid, took = self._armed(deployment, drawn.point, "kill", lambda: self._changes.run(deployment, drawn.change, most=1)[0])
+            pid, took = self._armed(deployment, drawn, drawn.point, "kill", lambda: self._changes.run(deployment, drawn.change, most=1)[0])
             return [*took, *([str(drawn)] if pid else [])], ""
         steps: dict[str, Callable[[], bool]] = {
             KILL: lambda: node.kill_instance(deployment),
+            KILL_OPERATOR: lambda: node.kill_operator(deployment),
             QUEUE: lambda: node.kill_server("queue"),
             STATE: lambda: node.kill_server("state"),
             MANAGER: node.kill_manager,
         }
         return [str(drawn)] if steps[drawn.kind]() else [], ""
 
-    def _armed(self, deployment: str, point: str, action: str, change: Callable[[], list[str]]) -> tuple[int, list[str]]:
-        """The pid of the instance that came by, or 0; and what was done so that one would come by: a kill, or `change`."""
+    def _armed(self, deployment: str, drawn: Drawn, point: str, action: str, change: Callable[[], list[str]]) -> tuple[int, list[str]]:
+        """The pid of the instance that came by, or 0; and what was done so that one would come by: a kill, a move, or `change`."""
 
         def bring() -> list[str]:
             if point in CHANGE_POINTS:
                 return change()
             with contextlib.suppress(UdoError):  # whoever did come by is stopped, and to be resumed
+                if point in MOVE_POINTS:
+                    return self._moves.run(deployment, MOVE, random.Random(drawn.pause_s))[0]
                 return [KILL] if point == RESTORED and self._node.kill_instance(deployment) else []
             return []
 
@@ -139,11 +164,12 @@ class Faults:
 
     def _stop_change_resume(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
         """The owner stops at a point of its loop, the version changes, the former owner wakes up."""
-        point = "promoted" if drawn.point == "loaded" else drawn.point  # who loads is no owner yet
+        # Who loads is no owner yet, and a move would wait for one that is stopped.
+        point = {"loaded": "promoted", **dict.fromkeys(MOVE_POINTS, "before_checkpoint")}.get(drawn.point, drawn.point)
         with self._changes.alone(deployment) as alone:
             if not alone:
                 return [], "another one is under way"
-            pid, before = self._armed(deployment, point, "stop", lambda: self._changes.steps(deployment, UPDATE)[0])
+            pid, before = self._armed(deployment, drawn, point, "stop", lambda: self._changes.steps(deployment, UPDATE)[0])
             if not pid:
                 return before, "none came by"
             try:

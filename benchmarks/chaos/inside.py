@@ -12,6 +12,8 @@ from contextlib import suppress
 # Only the one that replaces a dead owner passes the first, only an update's standby the second and third.
 RESTORED, CHANGE_POINTS = "restored", ("loaded", "promoted")
 POINTS = (RESTORED, "before_emit", "after_emit", "before_checkpoint", "after_checkpoint", *CHANGE_POINTS)
+# Around the checkpoint by which key groups leave a slot, or become part of another.
+MOVE_POINTS = ("before_hand_over", "after_hand_over", "before_take_in", "after_take_in")
 _ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
@@ -53,9 +55,28 @@ def install_points(directory):
     around(KeyedOwner, "begin", None, "restored")
     around(KeyedOwner, "send", "before_emit", "after_emit")
     around(KeyedOwner, "store", "before_checkpoint", "after_checkpoint")
+    install_move_points(directory)
     for state in (StandbyState, RewoundState):
         around(state, "load", None, "loaded", lambda self: self._prefix)
     around(StandbyState, "promoted", None, "promoted", lambda self: self._prefix)
+
+
+def install_move_points(directory):
+    """A slot's owner passes those around its part of a move."""
+    from udo_runtime.drivers.keyed import KeyedOwner
+    from udo_runtime.engine.effects import HandOver, TakeIn
+
+    store, names = KeyedOwner.store, {HandOver: "hand_over", TakeIn: "take_in"}
+
+    def passing(self, effect):
+        name = names.get(type(effect.moving))
+        if name:
+            at(directory, self._link.prefix, f"before_{name}")
+        store(self, effect)
+        if name:
+            at(directory, self._link.prefix, f"after_{name}")
+
+    KeyedOwner.store = passing
 
 
 def lack_fence(directory):
@@ -170,6 +191,30 @@ def lack_changelog(directory):
     StandbyState.sync = lambda self: None
 
 
+def lack_handover(directory):
+    """A slot hands over the values of its groups, and not what leads from there back to those before the epoch."""
+    from udo_runtime.engine.effects import HandOver
+    from udo_runtime.engine.keyed import Engine
+
+    checkpoint = Engine.checkpoint
+
+    def values_only(self, seq, riding=(), *, ends=False, moving=None):
+        if isinstance(moving, HandOver):
+            for session in self.sessions.values():
+                for n in session.groups.keys() & set(moving.groups):
+                    group = session.groups[n]
+                    group.settle()
+                    group.undo, group.candidate, group.touched = {}, None, True
+                    session.unsaved.add(n)
+        return checkpoint(self, seq, riding, ends=ends, moving=moving)
+
+    Engine.checkpoint = values_only
+
+
+def lack_cut(directory):
+    """From the cut on the slot takes no more frames by an older map: the queue server's rule (benchmarks/chaos/manager.py)."""
+
+
 LACKS = {
     "fence": lack_fence,
     "undo": lack_undo,
@@ -179,7 +224,13 @@ LACKS = {
     "riding": lack_riding,
     "commit_frame": lack_commit_frame,
     "changelog": lack_changelog,
+    "handover": lack_handover,
+    "cut": lack_cut,
 }
+
+
+# Those that count only where key groups move.
+OF_MOVES = ("handover", "cut")
 
 
 def main():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +19,13 @@ State = dict[str, Any]
 OTHERWISE = "7"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """An operator of benchmarks/operators in two forms of state. `plain` reads a key's state in either form.
 
     A `chained` one has commit = "frame": of its answers and its state the oracle knows neither `drawn` nor `at`. `otherwise`: entry of
-    a version that reads both forms and answers each event with a row more, if there is one.
+    a version that reads both forms and answers each event with a row more, if there is one. `elsewhere`: what the manifests of some
+    versions say so that these do not run in the process of their engine, and `program`, which lies in their folder then.
     """
 
     operator: str
@@ -34,10 +36,16 @@ class Kind:
     plain: Callable[[State], State]
     chained: bool = False
     otherwise: str = ""
+    elsewhere: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    program: Path | None = None
 
     @property
     def versions(self) -> dict[str, Mapping[str, Any]]:
         """What each version says that operator.toml does not: two equal ones, two of another form, two that take that back."""
+        return {version: {**more, **self.elsewhere.get(version, {})} for version, more in self._forms.items()}
+
+    @property
+    def _forms(self) -> dict[str, Mapping[str, Any]]:
         other = {"entry": self.other, "state_version": 1, "migrates_from": (0,)}
         back = {"entry": self.back, "migrates_from": (1,)}
         tried = {OTHERWISE: {"entry": self.otherwise, "migrates_from": (1,)}} if self.otherwise else {}

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
+from benchmarks.chaos import controlled
 from benchmarks.chaos.canaries import Canaries
-from benchmarks.chaos.faults import WEIGHTS, Faults
+from benchmarks.chaos.faults import NOTHING, WEIGHTS, Faults, weights_of
 from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
 from benchmarks.chaos.node import ChaosNode, chaos_node
@@ -22,6 +23,8 @@ KINDS = (HISTORY, HISTORY, CHAIN)
 AT_ONCE = 6
 # A node serves this many seeds, then a fresh one takes over.
 SEEDS_PER_NODE = 100
+# With controllers that act: for each fault so many that are none.
+_CALM = 5
 
 
 @dataclass
@@ -54,14 +57,22 @@ def run(
     *,
     kinds: Sequence[Kind] = KINDS,
     broken: str = "",
-    weights: dict[str, float] = WEIGHTS,
+    weights: dict[str, float] | None = None,
+    points: Sequence[str] = (),
     scale: float = 1.0,
     until_mismatch: bool = False,
     deadline_s: float = float("inf"),
     shown: Callable[[int, Counter[str]], bool] = lambda seeds, faults: True,
     done: Callable[[int], None] = lambda seed: None,
+    slots: int = 1,
+    auto: bool = False,
 ) -> Outcome:
     """All seeds, in order but several at once, in turn on deployments of these kinds; `done` is told each one that came through.
+
+    `slots` of each deployment; with several, key groups move and the number of slots changes, by the default weights. auto: the node's
+    controllers move key groups and change the number of slots as well (controlled.py).
+
+    points: of the runtime, at which faults take place; all if none is given.
 
     until_mismatch: stop at the first, as a broken build is only to be caught. deadline_s: start no seed after that long, once
     the number of seeds that ended and their faults satisfy `shown`: on a busy machine that takes longer.
@@ -70,15 +81,20 @@ def run(
     outcome, wanted = Outcome(), list(seeds)
     started = time.monotonic()
 
-    def enough(faults: Counter[str]) -> bool:
+    def enough(faults: Callable[[], Counter[str]]) -> bool:
         if until_mismatch and outcome.reports:
             return True
-        return time.monotonic() - started > deadline_s and shown(outcome.seeds, faults)
+        return time.monotonic() - started > deadline_s and shown(outcome.seeds, faults())
 
-    while wanted and not enough(outcome.faults):
+    while wanted and not enough(lambda: outcome.faults):
         part, wanted = wanted[:SEEDS_PER_NODE], wanted[SEEDS_PER_NODE:]
-        with chaos_node(*kinds, broken=broken, scale=scale) as (node, names):
-            faults = Faults(node, weights)
+        with chaos_node(*kinds, broken=broken, scale=scale, slots=slots, auto=auto) as (node, names):
+            drawn = weights_of(slots, WEIGHTS) if weights is None else weights
+            faults = Faults(node, drawn | ({NOTHING: _CALM * sum(drawn.values())} if auto else {}), slots, points)
+
+            def counted(now: Faults = faults, on: ChaosNode = node, of: list[str] = names) -> Counter[str]:
+                return outcome.faults + now.counts + (controlled.told(on.api, of)[0] if auto else Counter())
+
             try:
                 _some(
                     part,
@@ -87,12 +103,14 @@ def run(
                     faults,
                     outcome,
                     lambda: until_mismatch and bool(outcome.reports),
-                    lambda now=faults: enough(outcome.faults + Counter(now.counts)),
+                    lambda now=counted: enough(now),
                     done,
                 )
             finally:
                 faults.close()
-            outcome.faults += faults.counts
+            acted, wrong = controlled.told(node.api, names) if auto else (Counter[str](), [])
+            outcome.faults += faults.counts + acted
+            outcome.reports |= {f"journal {n}": text for n, text in enumerate(wrong, len(outcome.reports))}
             outcome.add(faults.canaries, _told(faults))
             outcome.add_stops(faults.stops, _told(faults))
     return outcome

@@ -8,9 +8,29 @@ from pathlib import Path
 from benchmarks.chaos import canary_orders
 from node_manager.__main__ import main
 from node_manager.instances import runtime_base
+from node_manager.servers import embedded
+from udo_protocol.queue import slot
+
+_CUT = ("if route ~= a[4] then", "if tonumber(route) < tonumber(a[4]) then")
+
+
+def without_cut() -> str:
+    """The server functions, but that a slot takes frames by an older group map, too."""
+    whole = slot.lua_source()
+    assert whole.count(_CUT[0]) == 1
+    return whole.replace(*_CUT)
+
+
+def lacks(name: str) -> bool:
+    """Whether this node is to do without that rule."""
+    told = Path(sys.argv[sys.argv.index("--home") + 1]) / "chaos" / "broken"
+    return told.exists() and told.read_text() == name
+
 
 if __name__ == "__main__":
     runtime_base.bootstrap = lambda: Path(__file__).with_name("inside.py")
     canary_orders.install()
+    if lacks("cut"):
+        embedded.lua_source = without_cut
     sys.argv += ["--sandbox", "none"]  # orders come to an instance as files beside the sockets, and it says by its own pid that one fired
     sys.exit(main())

@@ -6,20 +6,21 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
 from benchmarks.bringup import OPERATORS, wait_until
-from benchmarks.chaos import canary_orders
+from benchmarks.chaos import canary_orders, controlled, moves
 from benchmarks.chaos.canaries import Tried
 from benchmarks.chaos.inside import LACKS
 from benchmarks.chaos.kinds import HISTORY, Kind
@@ -43,14 +44,23 @@ _FIRE_S, _TAKEN_S = 3.0, 1.0
 class ChaosNode:
     """One node manager and what it runs. Methods may be called from any thread."""
 
-    def __init__(self, top: Path, broken: str = "", module: str = "benchmarks.chaos.manager", scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        top: Path,
+        broken: str = "",
+        module: str = "benchmarks.chaos.manager",
+        scale: float = 1.0,
+        slots: int = 1,
+        auto: bool = False,
+    ) -> None:
         self.home, self._top, self._module = top / "h", top, module
         # Of the times in which servers are given up: see benchmarks.chaos.stops.
-        self.scale = scale
+        self.time_scale = scale
         self.api = connect_node(self.home / "node.sock")
         self.process: subprocess.Popen[bytes] | None = None
         self.chaos = self.home / "chaos"
         self.chaos.mkdir(parents=True)
+        self._slots, self._auto = slots, auto
         self._kinds: dict[str, Kind] = {}
         self._digests: dict[tuple[str, str], str] = {}  # by operator and version
         if broken:
@@ -63,8 +73,9 @@ class ChaosNode:
         """Start the manager, or start it again, and wait until it serves."""
         with (self._top / "manager.log").open("ab") as log:
             argv = [sys.executable, "-m", self._module, "--home", str(self.home), "--node", "n1", "--warm", "2"]
-            argv += ["--heartbeat-grace-ms", str(round(DEFAULT.heartbeat_grace_ms * self.scale))]
+            argv += ["--heartbeat-grace-ms", str(round(DEFAULT.heartbeat_grace_ms * self.time_scale))]
             argv += ["--sandbox", "none"]  # instances are told what to do by files, and say which process they are
+            argv += controlled.ARGUMENTS if self._auto else ()
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self.api.healthy, _START_S, f"the node manager to serve; its log: {self._top}/manager.log")
 
@@ -87,7 +98,10 @@ class ChaosNode:
         for version in kind.versions:
             if (kind.operator, version) not in self._digests:
                 self._digests[kind.operator, version] = self._put_image(kind, version)
-        self.api.deploy(name, kind.operator, "1", self._digests[kind.operator, "1"])
+        config = controlled.CONFIG if self._auto else "{}"
+        self.api.deploy(name, kind.operator, "1", self._digests[kind.operator, "1"], config)
+        if self._slots > 1:
+            self.api.scale(name, self._slots)
 
     def _put_image(self, kind: Kind, version: str) -> str:
         source = OPERATORS / kind.operator
@@ -96,6 +110,9 @@ class ChaosNode:
         directory = self.home / "images" / digest.replace(":", "-")
         (directory / "deps").mkdir(parents=True)
         shutil.copytree(source, directory / "code", ignore=shutil.ignore_patterns("__pycache__"))
+        if kind.program is not None and manifest.command:
+            (directory / "code" / "bin").mkdir()
+            shutil.copy(kind.program, directory / "code" / "bin")
         (directory / "manifest.json").write_text(manifest.model_dump_json())
         return digest
 
@@ -106,11 +123,12 @@ class ChaosNode:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def owner_pid(self, name: str) -> int:
-        """The instance that owns the deployment's slot; 0 while there is none."""
-        for s in self.api.status().slots:
-            if s.deployment == name and not s.pinned:
-                return int(s.pid)
-        return 0
+        """The instance that owns the deployment's slot, or one of several; 0 while there is none."""
+        return random.choice(self._owner_pids(name) or [0])
+
+    def _owner_pids(self, name: str) -> list[int]:
+        """Of each slot, 0 where there is none."""
+        return [int(s.pid) for s in self.api.status().slots if s.deployment == name and not s.pinned]
 
     def server_pid(self, role: str) -> int:
         """The queue or the state server."""
@@ -129,7 +147,7 @@ class ChaosNode:
             status = self.api.status()
         except UdoError:
             return False
-        return self.owner_pid(name) != 0 and not any(s.trouble for s in status.servers)
+        return all(self._owner_pids(name) or [0]) and not any(s.trouble for s in status.servers)
 
     def connect(self, role: Role) -> Connection:
         """A fresh connection to the queue or the state server."""
@@ -153,7 +171,7 @@ class ChaosNode:
     def kept(self, name: str) -> str | None:
         """The version that could come back by what is kept of its state; '' for none, None if nothing ever is."""
         kind = self._kinds[name]
-        if kind.chained:
+        if kind.chained or self._slots > 1:
             return None
         with contextlib.closing(self.connect("state")) as state, contextlib.closing(self.connect("queue")) as queue:
             found = rewinding.kept(state, prefix(name, 0))
@@ -182,11 +200,31 @@ class ChaosNode:
         """A recording; whether it has come to its end."""
         return [part.WhichOneof("part") for part in self.api.record(name, for_s)][-1:] == ["end"]
 
+    # -- slots: what benchmarks.chaos.moves asks for ---------------------------------------------------------------------
+
+    def slots(self, name: str) -> list[int]:
+        """The numbers of the deployment's slots."""
+        return moves.mapped(self.api, name)
+
+    def move(self, name: str, groups: Sequence[int], to: int, strategy: str) -> None:
+        """Move these key groups to that slot."""
+        moves.move(self.api, name, groups, to, strategy)
+
+    def scale(self, name: str, count: int) -> None:
+        """Let the deployment have that many slots."""
+        self.api.scale(name, count)
+
     # -- faults: each answers whether it took place ----------------------------------------------------------------------
 
     def kill_instance(self, name: str) -> bool:
         """kill -9 of the owner, wherever it is."""
         return _signal(self.owner_pid(name), signal.SIGKILL)
+
+    def kill_operator(self, name: str) -> bool:
+        """kill -9 of the owner's operator, if it has a process of its own."""
+        with contextlib.suppress(psutil.Error):
+            return any([_signal(p.pid, signal.SIGKILL) for p in psutil.Process(self.owner_pid(name)).children(recursive=True)])
+        return False
 
     def arm(self, name: str, point: str, action: str) -> int:
         """Let the instance kill or stop itself at a point of its loop; its pid, or 0 if none came by in time."""
@@ -245,11 +283,17 @@ def _signal(pid: int, signum: int) -> bool:
 
 @contextmanager
 def chaos_node(
-    *kinds: Kind, broken: str = "", module: str = "benchmarks.chaos.manager", scale: float = 1.0
+    *kinds: Kind,
+    broken: str = "",
+    module: str = "benchmarks.chaos.manager",
+    scale: float = 1.0,
+    slots: int = 1,
+    auto: bool = False,
 ) -> Iterator[tuple[ChaosNode, list[str]]]:
-    """A node with a deployment of each of these kinds, removed at the end whatever happened; `module`: the manager to run."""
+    """A node with a deployment of each of these kinds, removed at the end whatever happened; `module`: the manager to run; `auto`: its
+    controllers act (controlled.py)."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))
-    node = ChaosNode(top, broken, module, scale)
+    node = ChaosNode(top, broken, module, scale, slots, auto)
     try:
         node.start()
         names = [f"d{i}" for i in range(len(kinds))]

@@ -10,7 +10,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
@@ -26,13 +26,14 @@ from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPD
 from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.lanes import KINDS, Outcome
+from benchmarks.chaos.moves import MOVE, SCALE, Moves, mapped, move, several
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.chaos.streaming import StreamingQuery, report
 from node_manager.servers import access
 from udo_cli import local
 from udo_cli.home import Home
 from udo_interface.java import QUIET, spark_session
-from udo_protocol.errors import UdoError
+from udo_protocol.errors import UdoError, WaitTimeout
 from udo_protocol.queue.keys import prefix
 from udo_protocol.registry.canary import DIFFERENT, Measured
 from udo_protocol.state import rewinding
@@ -45,14 +46,19 @@ INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (
     "node manager killed",
     "registry away",
 )
-WEIGHTS = {INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
+# Half of the seeds' events pass a stateless operator first, on the JVM path.
+FRONT, FRONT_OPERATOR, FRONT_VERSIONS = "front", "relay", ("1", "2")
+FRONT_KILLED, FRONT_UPDATED = "stateless instance killed (JVM path)", "stateless operator updated (JVM path)"
+WEIGHTS = {FRONT_KILLED: 3.0, FRONT_UPDATED: 2.0, INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
 WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 8.0}
 _OF_ONE_SLOT = {BACK_KEPT, CANARY}  # refused for a keyed deployment with several
+_OF_FRONT = {FRONT_KILLED, FRONT_UPDATED}
 _NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER, stops.REGISTRY)
 # As many as two queries draw in one epoch each, and canaries of the epochs before.
 _FAULTS_AT_ONCE = 6
 _CANARY_S = 8.0  # some epochs
+_SCALE_S, _LOOK_S = 20.0, 0.05
 _NEVER_ENOUGH = 1 << 40  # events
 
 
@@ -106,16 +112,38 @@ class _Versions:
         return Tried(Measured.together(counted), told["state"] == "done", f"{ending}: {told['detail']}")
 
 
+class _Slots:
+    """Moves asked of the node, and numbers of slots asked of the registry: see benchmarks.chaos.moves."""
+
+    def __init__(self, p: Platform) -> None:
+        self._platform = p
+
+    def slots(self, deployment: str) -> list[int]:
+        return mapped(self._platform.node(), deployment)
+
+    def move(self, deployment: str, groups: Sequence[int], to: int, strategy: str) -> None:
+        move(self._platform.node(), deployment, groups, to, strategy)
+
+    def scale(self, deployment: str, count: int) -> None:
+        with self._platform.registry() as registry:
+            registry.scale(deployment, count)
+        deadline = time.monotonic() + _SCALE_S
+        while len(self.slots(deployment)) != count:
+            if time.monotonic() > deadline:
+                raise WaitTimeout(f"waited {_SCALE_S:g} s for {count} slots of {deployment}")
+            time.sleep(_LOOK_S)
+
+
 class PlatformFaults:
     """Faults of the whole platform, drawn by a query and happening beside it. `happened` says what, when and how it went."""
 
-    def __init__(self, p: Platform, kinds: Mapping[str, Kind], weights: Mapping[str, float]) -> None:
-        versions, self._weights = _Versions(p, kinds), weights
+    def __init__(self, p: Platform, kinds: Mapping[str, Kind], weights: Mapping[str, float], slots: int) -> None:
+        versions, self._weights, self._moves = _Versions(p, kinds), weights, Moves(_Slots(p), slots)
         self.stops = Stops(self._pids, self._well)
         self._platform, self._changes, self._started = p, Changes(versions), time.monotonic()
         self.canaries = Canaries(versions, self._changes, _CANARY_S)
         self._pool = ThreadPoolExecutor(_FAULTS_AT_ONCE, thread_name_prefix="fault")
-        self._free, self._node_wide, self._counting = Semaphore(_FAULTS_AT_ONCE), Lock(), Lock()
+        self._free, self._node_wide, self._counting, self._front = Semaphore(_FAULTS_AT_ONCE), Lock(), Lock(), Lock()
         self.counts: Counter[str] = Counter()
         self.happened: list[str] = []
 
@@ -136,6 +164,11 @@ class PlatformFaults:
         try:
             if kind in CHANGES:
                 took, why = self._changes.run(deployment, kind, pause_s=after_s)
+            elif kind in (MOVE, SCALE):
+                took, why = self._moves.run(deployment, kind, random.Random(after_s))
+            elif kind in _OF_FRONT:
+                with self._front:  # one at a time: an update waits for the one before it
+                    took, why = [kind], self._at_front(kind)
             elif kind == CANARY:
                 with self._changes.alone(deployment) as alone:
                     took, why = self.canaries.run(deployment, random.Random(after_s)) if alone else ([], "a change is under way")
@@ -168,6 +201,18 @@ class PlatformFaults:
                 process.kill()
             psutil.wait_procs(processes, 10)
             local.start(p.home, _options(p.home), lambda _: None)
+
+    def _at_front(self, kind: str) -> str:
+        """Kill or update the stateless operator; why it did not take place, or ''."""
+        if kind == FRONT_KILLED:
+            os.kill(self._pids(stops.INSTANCE, FRONT)[0], signal.SIGKILL)
+            return ""
+        with self._platform.registry() as registry:
+            other = FRONT_VERSIONS[registry.deployment(FRONT)["version"] == FRONT_VERSIONS[0]]
+            last = list(registry.update(FRONT, other))[-1]
+        if last["phase"] != "done":
+            raise UdoError(str(last["detail"]))
+        return f"to {other}"
 
     def _processes(self, name: str) -> list[psutil.Process]:
         """All that run it: the registry's worker would answer on for a moment."""
@@ -216,14 +261,17 @@ def run(
     done: Callable[[int], None] = lambda seed: None,
     slots: int = 1,
 ) -> Outcome:
-    """All seeds, with deployments of so many slots; no new one starts `deadline_s` after Spark is up."""
+    """All seeds, with deployments of so many slots (several: subject to moves); no new one starts `deadline_s` after Spark is up."""
     outcome = Outcome()
     if slots > 1:
-        weights = {kind: weight for kind, weight in weights.items() if kind not in _OF_ONE_SLOT}
+        weights = several(weights, _OF_ONE_SLOT)
     with _platform() as p:
         for kind in dict.fromkeys(KINDS):
             for version, otherwise in kind.versions.items():
                 p.push(kind.operator, version, **otherwise)
+        for version in FRONT_VERSIONS:
+            p.push(FRONT_OPERATOR, version)
+        p.deploy(FRONT, FRONT_OPERATOR)
         deployed = {f"d{i}": kind for i, kind in enumerate(KINDS)}
         for name, kind in deployed.items():
             p.deploy(name, kind.operator, slots=slots)
@@ -231,7 +279,7 @@ def run(
         say("starting Spark")
         spark = spark_session("udo-chaos", master="local[2,3]", **QUIET, **conf)
         spark.sparkContext.setLogLevel("OFF")
-        faults, started = PlatformFaults(p, deployed, weights), time.monotonic()
+        faults, started = PlatformFaults(p, deployed, weights, slots), time.monotonic()
 
         def one(seed: int) -> tuple[int, StreamingQuery | None, str, float]:
             if time.monotonic() - started > deadline_s:
@@ -239,7 +287,10 @@ def run(
             name, at = f"d{seed % len(KINDS)}", time.monotonic()
             fault = partial(faults.draw, name)
             directory = p.home.path / f"seed-{seed}"
-            query = StreamingQuery(spark, directory, name, deployed[name], p.home.node, seed, fault, lambda: faults.stops.stood_still_s)
+            front = FRONT if seed % 2 else ""
+            query = StreamingQuery(
+                spark, directory, name, deployed[name], p.home.node, seed, fault, lambda: faults.stops.stood_still_s, front
+            )
             try:
                 query.run()
                 error = ""

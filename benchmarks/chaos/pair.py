@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.bringup import Platform, wait_until
 from benchmarks.rules import InvalidRun
 from tests.support.netns import Host, Missing, Network, network
+from udo_cli.authority import Authority
 from udo_cli.home import Home
 from udo_protocol.errors import UdoError
 from udo_protocol.node.api import connect_node
@@ -35,13 +36,15 @@ class Pair:
         self._lock, self._losing = Lock(), Lock()
         self._threads: list[Thread] = []
         home = Home(top)
+        self._tls = Authority.of(top / "certs").sign_host([net.address])
         with (top / "log").open("ab") as log:
             command = [sys.executable, "-m", "registry", "--data", str(top / "registry"), "--listen", f"{net.address}:0"]
+            command += ["--tls", str(self._tls.ca.parent)]
             self._registry = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         address = top / "registry" / "address"
         wait_until(address.exists, _START_S, "the registry to listen")
         self._url = address.read_text("utf-8").strip()
-        platform = Platform(home, self._url, "")
+        platform = Platform(home, self._url, "", self._tls)
         platform.push(OPERATOR, "1")
         with platform.registry() as registry:
             registry.deploy(OPERATOR, OPERATOR, "1")
@@ -54,7 +57,7 @@ class Pair:
         with (self._top / "log").open("ab") as log:
             command = [sys.executable, "-m", "node_manager", "--home", home, "--node", host.name, "--registry", self._url]
             # In a sandbox instances would have a network of their own, and outlive their host.
-            command += ["--token-file", self._top / "registry" / "token", "--sandbox", "none"]
+            command += ["--token-file", self._top / "registry" / "token", "--sandbox", "none", "--tls", self._tls.ca.parent]
             self._managers[host.name] = host.popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
         def answers() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from udo_runtime.state.durable import load_session
 from benchmarks.chaos.kinds import Kind
 from node_manager.servers import access
 from udo_protocol.errors import ServerLost
-from udo_protocol.limits import MOST_SLOTS
+from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import prefix
+from udo_protocol.state import group_map, moving
+from udo_protocol.state.group_map import SlotGroups
 
 # The state server may just be stopped, for 90 s at most (stops.py), and killed at the end of that.
 _BACK_S = 150.0
@@ -26,18 +29,26 @@ _EPOCH = dt.datetime(1970, 1, 1)
 def durable_state(
     kind: Kind, home: Path, deployment: str, name: str
 ) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
-    """State by key, and timers as (at, kind, key)."""
+    """State by key, and timers as (at, kind, key), while no key group moves. ValueError if a group is in two slots."""
     deadline = time.monotonic() + _BACK_S
     while True:
         try:
             with contextlib.closing(access.connect(home, "state")) as conn:
-                prefixes = [p for n in range(MOST_SLOTS) if conn.call("EXISTS", (p := prefix(deployment, n)) + "sessions")]
-                sessions = [load_session(conn, p, name) for p in prefixes]
-                break
+                if (before := _lying(conn, deployment)) is not None:
+                    found = [bytes(key).decode() for key in conn.call("KEYS", f"udo:{deployment}:*:sessions")]
+                    prefixes = [key.removesuffix("sessions") for key in found if re.fullmatch(r"udo:[^:]+:\d+:sessions", key)]
+                    sessions = [load_session(conn, p, name) for p in prefixes]
+                    if before == _lying(conn, deployment):
+                        break
         except ServerLost:  # killed just now; it comes back
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.1)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"key groups of {deployment} moved for {_BACK_S:g} s without a pause")
+        time.sleep(0.1)
+    numbers = [n for session in sessions for n in session.groups if n >= 0]
+    if len(numbers) > len(set(numbers)):
+        raise ValueError(f"expected each key group in one slot, got {sorted(numbers)}")
     states: dict[str, dict[str, Any]] = {}
     timers: set[tuple[dt.datetime, str, str]] = set()
     for number, group in (item for session in sessions for item in session.groups.items()):
@@ -53,3 +64,9 @@ def durable_state(
             else:
                 states[key] = {n: v for n, v in kind.plain(value).items() if not n.startswith("\0")}
     return states, timers
+
+
+def _lying(state: Connection, deployment: str) -> SlotGroups | str | None:
+    """Which slot has which key group; None while some move."""
+    first = prefix(deployment, 0)
+    return None if moving.noted(state, first) is not None else group_map.load(state, first) or "as at first"

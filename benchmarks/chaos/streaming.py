@@ -48,7 +48,10 @@ class StreamingQuery:
         seed: int,
         fault: Fault,
         stood_still_s: Callable[[], float] = lambda: 0.0,
+        front: str = "",
     ) -> None:
+        """`front`: a stateless deployment that the events pass first, on the JVM path."""
+        self._front = front
         self._stood_still_s = stood_still_s
         self._spark, self._dir, self._node_home, self._fault = spark.newSession(), directory, node_home, fault
         self._deployment, self._kind = deployment, kind
@@ -106,6 +109,8 @@ class StreamingQuery:
         self._log(f"start {self.runs} with {partitions} partitions")
         try:
             source = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self._dir / "in"))
+            if self._front:
+                source = udo(self._front, path="jvm")(source)
             df = udo(self._deployment)(source, key="k")
             df = df.mapInArrow(_wrong(self._wrong, self.rng.randrange(partitions)), df.schema)
             self._query = df.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self._dir / "ckpt")).start()

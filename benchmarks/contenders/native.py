@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -20,6 +20,15 @@ def map_in_arrow(df: DataFrame, operator: str) -> DataFrame:
         return map(function, batches)
 
     return df.mapInArrow(apply, df.schema)
+
+
+def first_columns(df: DataFrame, names: Sequence[str]) -> DataFrame:
+    """`forward` of some columns among many: mapInArrow is given all of them, whatever its function reads."""
+
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (batch.select(list(names)) for batch in batches)
+
+    return df.mapInArrow(apply, df.select(*names).schema)
 
 
 def udf_rows(df: DataFrame, operator: str) -> DataFrame:

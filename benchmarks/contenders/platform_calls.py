@@ -22,6 +22,11 @@ def through_udo(df: DataFrame, operator: str, registry: str) -> DataFrame:
     return udo(DEPLOYMENTS[operator], registry=registry)(df)
 
 
+def through_jvm(df: DataFrame, operator: str, registry: str) -> DataFrame:
+    """The same call on the JVM path: no Python worker on Spark's side."""
+    return udo(DEPLOYMENTS[operator], registry=registry, path="jvm")(df)
+
+
 def unbatched(df: DataFrame, operator: str, registry: str, node: str) -> DataFrame:
     """One frame per event; Spark's side stays batched on both ends, so that only the queue's batching is taken away."""
     deployed = fetch(DEPLOYMENTS[operator], registry)

@@ -60,9 +60,9 @@ def apply_in_pandas_with_state(df: DataFrame) -> DataFrame:
     return df.groupBy("card").applyInPandasWithState(_in_pandas, COUNTED, _COUNT, "Append", GroupStateTimeout.NoTimeout)
 
 
-def keyed(df: DataFrame, registry: str) -> DataFrame:
+def keyed(df: DataFrame, registry: str, name: str = "count") -> DataFrame:
     """`udo("count", key="card")(df)`, nothing else."""
-    return udo("count", key="card", registry=registry)(df)
+    return udo(name, key="card", registry=registry)(df)
 
 
 def stateless(df: DataFrame, registry: str) -> DataFrame:

@@ -31,6 +31,12 @@ class Thresholds:
     alarming: float
     scale_out: float
 
+    def verdict(self, load: float) -> str:
+        """What this load asks for: scale in, nothing, prepare or scale out. Steps are taken only after hysteresis (detector.py)."""
+        if load < self.scale_in:
+            return "scale in"
+        return "nothing" if load < self.alarming else "prepare" if load < self.scale_out else "scale out"
+
 
 @dataclass(frozen=True)
 class Model:
@@ -100,7 +106,18 @@ def membership(corners: Trapezoid, x: float) -> float:
 @cache
 def shipped() -> Model:
     """The model in rules.toml of this package."""
-    return read((files("elasticity.bottleneck") / "rules.toml").read_text("utf-8"))
+    return read(shipped_text())
+
+
+def shipped_text() -> str:
+    """rules.toml of this package, to be copied and changed."""
+    return (files("elasticity.bottleneck") / "rules.toml").read_text("utf-8")
+
+
+@cache
+def given(text: str) -> Model:
+    """`read`, once for each text; the shipped model for ''."""
+    return read(text) if text else shipped()
 
 
 def read(text: str) -> Model:

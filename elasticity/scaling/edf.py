@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 from elasticity.scaling import guards
 from elasticity.scaling.model import Host, OperatorSample, Plan, Sample, ScalingDecision, plan
@@ -20,6 +21,21 @@ CAPACITY = 1
 CALM_S = 600.0
 # The SLA's second objective is kept over a window as long as this.
 DOWNTIME_WINDOW_S = 3600.0
+
+
+class Costed(Protocol):
+    """What an Application Manager ranks: a plan, or one that another node proposes."""
+
+    @property
+    def gain(self) -> float:
+        """How much the step improves: without a unit, only compared with that of other steps."""
+
+    @property
+    def cost_ms(self) -> float:
+        """The downtime that the step costs, in ms."""
+
+
+Step = TypeVar("Step", bound=Costed)
 
 
 @dataclass(frozen=True)
@@ -72,24 +88,34 @@ def edf(
     memory = memory or EdfMemory()
     calm, proposals, declined = memory.calm, list[Plan](), list[tuple[Plan, str]]()
     for operator in sample.operators:
-        wanted = operator_manager(sample, operator, rng, u_max, s_out, c)
-        now = len(operator.replicas)
-        shrink = next((p for p in wanted if p.kind == "scale_in" and not guards.against_scale_in(operator, p.replicas, s_out)), None)
-        calm, allowed = calm.shrink(operator.name, shrink.replicas if shrink else now, now, sample.at_s, calm_s)
-        for p in wanted:
-            reason = None
-            if p.kind == "scale_out":
-                reason = guards.against_scale_out(sample, operator)
-            elif p.kind == "scale_in":
-                reason = guards.against_scale_in(operator, p.replicas, s_out) or (None if allowed < now else "not calm for long enough")
-            if reason:
-                declined.append((p, reason))
-            else:
-                proposals.append(p)
+        wanted, refused, calm = guarded(sample, operator, rng, calm, u_max, s_out, c, calm_s)
+        proposals += wanted
+        declined += refused
     worried = sample.response_ms is not None and sample.response_ms > beta * r_max_ms
-    bucket = _refill(memory.bucket, sample.at_s, token_s if worried else idle_token_s, capacity)
+    bucket = refill(memory.bucket, sample.at_s, token_s if worried else idle_token_s, capacity)
     granted, refused, bucket = application_manager(proposals, bucket, sample.at_s, downtime_share)
     return ScalingDecision(tuple(granted), (*declined, *refused)), EdfMemory(bucket, calm)
+
+
+def guarded(
+    sample: Sample, operator: OperatorSample, rng: random.Random, calm: guards.Calm, u_max: float, s_out: float, c: float, calm_s: float
+) -> tuple[list[Plan], list[tuple[Plan, str]], guards.Calm]:
+    """What an operator's manager asks for, as far as the guards let it pass; what they do not, with the reason; and the calm afterwards."""
+    wanted, now = operator_manager(sample, operator, rng, u_max, s_out, c), len(operator.replicas)
+    shrink = next((p for p in wanted if p.kind == "scale_in" and not guards.against_scale_in(operator, p.replicas, s_out)), None)
+    calm, allowed = calm.shrink(operator.name, shrink.replicas if shrink else now, now, sample.at_s, calm_s)
+    proposals, declined = list[Plan](), list[tuple[Plan, str]]()
+    for p in wanted:
+        reason = None
+        if p.kind == "scale_out":
+            reason = guards.against_scale_out(sample, operator)
+        elif p.kind == "scale_in":
+            reason = guards.against_scale_in(operator, p.replicas, s_out) or (None if allowed < now else "not calm for long enough")
+        if reason:
+            declined.append((p, reason))
+        else:
+            proposals.append(p)
+    return proposals, declined, calm
 
 
 def operator_manager(sample: Sample, operator: OperatorSample, rng: random.Random, u_max: float, s_out: float, c: float) -> list[Plan]:
@@ -136,11 +162,11 @@ def near(node: Host, nodes: dict[str, Host], rng: random.Random, u_max: float = 
 
 
 def application_manager(
-    proposals: Iterable[Plan], bucket: Bucket, at_s: float, downtime_share: float | None
-) -> tuple[list[Plan], list[tuple[Plan, str]], Bucket]:
+    proposals: Iterable[Step], bucket: Bucket, at_s: float, downtime_share: float | None
+) -> tuple[list[Step], list[tuple[Step, str]], Bucket]:
     """The global policy (section 3.2): granted plans, declined ones with the reason, and the bucket afterwards."""
     spent = tuple((when, ms) for when, ms in bucket.spent if at_s - when < DOWNTIME_WINDOW_S)
-    granted, declined, tokens = list[Plan](), list[tuple[Plan, str]](), bucket.tokens
+    granted, declined, tokens = list[Step](), list[tuple[Step, str]](), bucket.tokens
     for p in sorted(proposals, key=lambda p: p.gain / max(p.cost_ms, 1e-3), reverse=True):
         budget_ms = float("inf") if downtime_share is None else 1000 * downtime_share * DOWNTIME_WINDOW_S
         if tokens < 1:
@@ -154,7 +180,7 @@ def application_manager(
     return granted, declined, replace(bucket, tokens=tokens, spent=spent)
 
 
-def _refill(bucket: Bucket, at_s: float, token_s: float | None, capacity: int) -> Bucket:
+def refill(bucket: Bucket, at_s: float, token_s: float | None, capacity: int) -> Bucket:
     """The bucket at the end of a control interval; token_s: seconds for a token at the present response time, None: none comes."""
     passed = 0.0 if bucket.at_s is None else at_s - bucket.at_s
     earned = bucket.earned + (passed / token_s if token_s else 0.0)

@@ -27,10 +27,19 @@ class FuzzyMemory:
 
 
 def fuzzy(
-    sample: Sample, memory: FuzzyMemory | None, rng: random.Random, *, grow: float = GROW, confirm: int = 2, calm: int = 20, settle: int = 4
+    sample: Sample,
+    memory: FuzzyMemory | None,
+    rng: random.Random,
+    *,
+    grow: float = GROW,
+    confirm: int = 2,
+    calm: int = 20,
+    settle: int = 4,
+    rules: str = "",
 ) -> tuple[ScalingDecision, FuzzyMemory]:
-    """A bottleneck gets `grow` times the replicas, an idle operator loses one. confirm, calm, settle: samples, see Patience."""
-    watches, model = dict((memory or FuzzyMemory()).watches), logic.shipped()
+    """A bottleneck gets `grow` times the replicas, an idle operator loses one. confirm, calm, settle: samples, see
+    Hysteresis. rules: text of a rule table, '' for the one that comes with the package."""
+    watches, model = dict((memory or FuzzyMemory()).watches), logic.given(rules)
     granted, declined = list[Plan](), list[tuple[Plan, str]]()
     for o in sample.operators:
         seen = None if guards.unmeasured(o) else inputs([_slot(o, i) for i in range(len(o.replicas))])

@@ -1,6 +1,8 @@
 """An append-only journal of decisions: one JSON line each with all that was seen, so that it replays to the same decisions.
 
-The first line names the policy, its settings and the seed. A last line that was cut off by a crash is left out by whoever reads.
+The first line names the policy, its settings and the seed. A line `{"execution": ...}` says what became of a decision that was carried
+out, and `{"woken": ...}` that a frame ended a sleep; replaying needs none of them. A last line that was cut off by a crash is left out by
+whoever reads.
 """
 
 from __future__ import annotations
@@ -8,11 +10,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from elasticity import policies
-from elasticity.scaling.model import Host, OperatorSample, Plan, Replica, Sample, ScalingDecision
+from elasticity.scaling.model import Host, KeyGroups, OperatorSample, Plan, Replica, Sample, ScalingDecision
 from udo_protocol.errors import UsageError
 
 FORMAT = 1
@@ -20,11 +22,15 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Header:
-    """What decides: a name in policies.toml or "module:function", its settings by name, and the seed of all chance."""
+    """What decides: a name in policies.toml or "module:function", its settings by name, and the seed of all chance.
+
+    about: for people, such as whose journal it is; no decision depends on it.
+    """
 
     policy: str
     settings: Mapping[str, Any]
     seed: int
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,25 @@ class JournalEntry:
     number: int
     sample: Sample
     decision: ScalingDecision
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What became of the decision of that number: `done` with so many replicas afterwards, or the error; at_s: when that was known."""
+
+    number: int
+    at_s: float
+    replicas: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Woken:
+    """A frame came to a slot without an instance: when, and how many ms later it was answered."""
+
+    slot: int
+    at_s: float
+    answer_ms: float
 
 
 class Controller:
@@ -62,8 +87,31 @@ def line(entry: JournalEntry) -> str:
     return json.dumps(asdict(entry), allow_nan=False)
 
 
+def execution_line(execution: Execution) -> str:
+    """The line that says what became of a decision."""
+    return json.dumps({"execution": asdict(execution)})
+
+
+def woken_line(woken: Woken) -> str:
+    """The line that says that a frame ended a sleep."""
+    return json.dumps({"woken": asdict(woken)})
+
+
+def wakes(lines: Iterable[str]) -> Iterator[Woken]:
+    """Those of a journal that `read` has accepted."""
+    for text in lines:
+        if text.startswith('{"woken"') and text.endswith("}"):
+            yield Woken(**json.loads(text)["woken"])
+
+
 def read(lines: Iterable[str]) -> tuple[Header, list[JournalEntry]]:
     """What was written. UsageError names the line that is damaged, missing, or of another format; a cut-off last one is left out."""
+    header, entries, _ = read_all(lines)
+    return header, entries
+
+
+def read_all(lines: Iterable[str]) -> tuple[Header, list[JournalEntry], dict[int, Execution]]:
+    """As `read`; and what became of decisions, by their number."""
     texts = list(lines)
     made: list[dict[str, Any]] = []
     for i, text in enumerate(texts):
@@ -75,11 +123,23 @@ def read(lines: Iterable[str]) -> tuple[Header, list[JournalEntry]]:
             raise UsageError(f"journal, line {i + 1}: expected a JSON object, got {text[:60]!r}") from e
     if not made or made[0].get("format") != FORMAT:
         raise UsageError(f"journal, line 1: expected a journal of format {FORMAT}, got {texts[:1]}")
-    entries = [_entry(m) for m in made[1:]]
-    for i, entry in enumerate(entries):
-        if entry.number != i:
-            raise UsageError(f"journal, line {i + 2}: expected decision {i}, got {entry.number}")
-    return Header(made[0]["policy"], made[0]["settings"], made[0]["seed"]), entries
+    entries, executions = list[JournalEntry](), dict[int, Execution]()
+    for i, m in enumerate(made[1:], 2):
+        try:
+            if "woken" in m:
+                Woken(**m["woken"])
+                continue
+            if "execution" in m:
+                executions[m["execution"]["number"]] = Execution(**m["execution"])
+                continue
+            entry = _entry(m)
+        except (KeyError, TypeError) as e:
+            raise UsageError(f"journal, line {i}: expected a decision or what became of one, got {texts[i - 1][:60]!r}") from e
+        if entry.number != len(entries):
+            raise UsageError(f"journal, line {i}: expected decision {len(entries)}, got {entry.number}")
+        entries.append(entry)
+    first = made[0]
+    return Header(first["policy"], first["settings"], first["seed"], first.get("about", {})), entries, executions
 
 
 def replay(
@@ -96,9 +156,20 @@ def replay(
 def _entry(made: Mapping[str, Any]) -> JournalEntry:
     s, d = made["sample"], made["decision"]
     operators = tuple(
-        OperatorSample(o["name"], tuple(Replica(**r) for r in o["replicas"]), tuple(o["upstream"]), o["max_replicas"])
+        OperatorSample(
+            o["name"], tuple(Replica(**r) for r in o["replicas"]), tuple(o["upstream"]), o["max_replicas"], _groups(o), o.get("prepared", 0)
+        )
         for o in s["operators"]
     )
     sample = Sample(s["at_s"], operators, tuple(Host(**n) for n in s["nodes"]), s["response_ms"], s["downtime_ms"])
-    granted, declined = tuple(Plan(**p) for p in d["granted"]), tuple((Plan(**p), why) for p, why in d["declined"])
+    granted, declined = tuple(map(_plan, d["granted"])), tuple((_plan(p), why) for p, why in d["declined"])
     return JournalEntry(made["number"], sample, ScalingDecision(granted, declined, tuple(d["prepared"])))
+
+
+def _groups(operator: Mapping[str, Any]) -> KeyGroups | None:
+    found = operator.get("groups")  # journals of earlier releases have none
+    return KeyGroups(tuple(found["places"]), tuple(found["events"])) if found else None
+
+
+def _plan(made: Mapping[str, Any]) -> Plan:
+    return Plan(**{**made, "groups": tuple((group, to) for group, to in made.get("groups", ()))})

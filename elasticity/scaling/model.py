@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["scale_out", "migrate", "scale_in"]
-# Paper 5's order of gains; only the order counts.
-GAIN: Mapping[Kind, float] = {"scale_out": 3.0, "migrate": 2.0, "scale_in": 1.0}
+Kind = Literal["scale_out", "migrate", "scale_in", "balance", "prepare", "stand_down"]
+# Paper 5's order of gains, and before them what takes no further replica (paper 2, section 5); only the order counts.
+GAIN: Mapping[Kind, float] = {"balance": 4.0, "scale_out": 3.0, "migrate": 2.0, "scale_in": 1.0, "prepare": 0.0, "stand_down": 0.0}
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,27 @@ class Replica:
 
 
 @dataclass(frozen=True)
+class KeyGroups:
+    """Of each key group of a keyed operator: the place of its replica among the operator's, and its events in the last window_s."""
+
+    places: tuple[int, ...]
+    events: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class OperatorSample:
-    """An operator of the application; upstream: the operators it reads from, none for one that reads the source."""
+    """An operator of the application; upstream: the operators it reads from, none for one that reads the source.
+
+    groups: of one that keeps state by key group, as far as they were measured. prepared: replicas that it is to have, for which a
+    scale-out is prepared; 0: for none.
+    """
 
     name: str
     replicas: tuple[Replica, ...]
     upstream: tuple[str, ...] = ()
     max_replicas: int = 1_000
+    groups: KeyGroups | None = None
+    prepared: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,10 +86,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Plan:
-    """A step for one operator, with the replicas it has afterwards.
+    """A step for one operator, with the replicas it has afterwards; prepare: with those for which a scale-out is prepared (scale_out.py).
 
     scale_out: `target` is the node of the first new replica, if the policy chooses one. migrate: `replica` goes to `target`.
-    scale_in: `replica` goes, if the policy chooses one. cost_ms: downtime. why: for people.
+    scale_in: `replica` goes, if the policy chooses one. balance: key groups and the replica that each goes to. cost_ms: downtime. why:
+    for people.
     """
 
     operator: str
@@ -86,6 +101,7 @@ class Plan:
     why: str
     replica: str | None = None
     target: str | None = None
+    groups: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)

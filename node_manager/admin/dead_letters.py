@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from node_manager.deployments.deployments import NodeDeployment
 from node_manager.manager import Manager
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
+from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection
-from udo_protocol.state import rewinding, untrusted
+from udo_protocol.state import replication, rewinding, untrusted
 from udo_protocol.state.dead_letters import DEAD, KEPT, PENDING, REPLAY, KeyedName, Letter, letter_id, parse_name
 
 # Letters read at a time; each may be as large as an event.
@@ -38,16 +39,21 @@ class FoundLetter:
     letter: Letter
 
     @property
+    def prefix(self) -> str:
+        """What the names of its slot's keys begin with."""
+        return keys.prefix(self.deployment, self.slot)
+
+    @property
     def marks(self) -> str:
         """The hash that says which letters of its slot are to be sent again."""
-        return f"udo:{self.deployment}:{self.slot}:{REPLAY}"
+        return f"{self.prefix}{REPLAY}"
 
     @property
     def places(self) -> list[str]:
         """All that is to be rid of it, where it lies first. What has been answered stays with what was kept for a rollback: a
         version that goes back has to process it again."""
         kept = [] if self.replay.startswith(_ANSWERED) else [DEAD, PENDING, REPLAY]
-        return [self.key, self.marks, *(f"udo:{self.deployment}:{self.slot}:{KEPT}{kind}" for kind in kept)]
+        return [self.key, self.marks, *(f"{self.prefix}{KEPT}{kind}" for kind in kept)]
 
 
 class DeadLetters:
@@ -76,7 +82,7 @@ class DeadLetters:
             raise UsageError("pass either the ids of dead letters or all, not both")
         with self._state() as state:
             found = self._each(deployment, ids, unfinished) if ids else self.letters(deployment, unfinished=unfinished)
-            return sum(state.transaction([("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
+            return sum(replication.write(state, k.prefix, [("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
 
     def replay(self, deployment: str, ids: Sequence[str], *, everything: bool = False) -> tuple[int, int]:
         """Mark keyed letters for the next epoch of their session: (how many wait now, timers left out).
@@ -103,7 +109,7 @@ class DeadLetters:
                         "will process it again. Let the source send the event once more (udo dead show), then drop it"
                     )
             for k in wanted:
-                state.call("HSETNX", k.marks, k.name, "")
+                replication.write(state, k.prefix, [("HSETNX", k.marks, k.name, "")])
         return len(wanted), len(timers)
 
     def amend(self, deployment: str, id_: str, code: str, reason: str, traceback: str) -> None:
@@ -111,7 +117,7 @@ class DeadLetters:
         (kept,) = self._each(deployment, [id_], False)
         changed = replace(kept.letter, code=code, reason=reason, traceback=traceback, replays=kept.letter.replays + 1)
         with self._state() as state:
-            state.call("HSET", kept.key, kept.name, changed.encode())
+            replication.write(state, kept.prefix, [("HSET", kept.key, kept.name, changed.encode())])
 
     def _each(self, deployment: str, ids: Iterable[str], unfinished: bool) -> list[FoundLetter]:
         there = list(self.letters(deployment, unfinished=unfinished))

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
 
@@ -52,43 +51,40 @@ def _former(manager: Manager, slot: Slot) -> Iterator[Line]:
 def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
     """The last lines (0 = all that is kept) of all its slots, then with `follow` new ones until `stop` is set."""
     lines: list[Line] = []
+    shown: dict[str, int] = {}
     for each in deployment.slots:
         lines += _former(manager, each)
         owner = each.view().owner
         if owner is not None:
-            stamp = _Stamp()
-            lines += [stamp.line(owner.name, owner.record["version"], text) for text in logfile.tail(Path(owner.directory) / "log", 0)]
+            stamp, path = _Stamp(), owner.directory / "log"
+            shown[owner.name] = logfile.whole(path)
+            lines += [stamp.line(owner.name, owner.record["version"], text) for text in logfile.tail(path, 0, shown[owner.name])]
     yield from lines[-tail_lines:] if tail_lines else lines
     if follow:
-        yield from _following(manager, deployment, stop)
+        yield from _following(deployment, shown, stop)
 
 
-def _following(manager: Manager, deployment: NodeDeployment, stop: Event) -> Iterator[Line]:
-    """What the instances of its own slots write from now on, also of slots that it gets meanwhile."""
+def _following(deployment: NodeDeployment, shown: dict[str, int], stop: Event) -> Iterator[Line]:
+    """What the instances of its own slots write behind what was shown of them, also of slots that it gets meanwhile."""
     told: SimpleQueue[Line] = SimpleQueue()
     followed: set[int] = set()
-    first = True
     while not stop.is_set():
         for slot in [s for s in deployment.own if s.number not in followed]:
             followed.add(slot.number)
-            supervised.keep("logs", partial(_follow, manager, slot, told, stop, shown=first), stop, f"{slot.deployment}:{slot.number}")
-        first = False
+            supervised.keep("logs", partial(_follow, slot, shown, told, stop), stop, f"{slot.deployment}:{slot.number}")
         with contextlib.suppress(Empty):
             yield told.get(timeout=_NEXT_S)
 
 
-def _follow(manager: Manager, slot: Slot, told: SimpleQueue[Line], stop: Event, *, shown: bool) -> None:
-    """One slot; with `shown` what its present instance has written so far was shown already."""
-    owner = slot.view().owner
-    seen = owner.name if owner and shown else ""
-    first = True
+def _follow(slot: Slot, shown: dict[str, int], told: SimpleQueue[Line], stop: Event) -> None:
+    """One slot, instance by instance."""
+    over = ""
     while not stop.is_set():
         owner = slot.view().owner
-        if owner is None or owner.handle is None or (owner.name == seen and not first):
+        if owner is None or owner.name == over:
             stop.wait(_NEXT_S)
             continue
-        tail = 0 if owner.name != seen else -1
-        seen, first = owner.name, False
-        stamp = _Stamp()
-        for text in manager.driver.logs(owner.handle, tail_lines=tail, follow=True, stop=stop):
+        over = owner.name
+        stamp, ended = _Stamp(), owner.exited
+        for text in logfile.follow(owner.directory / "log", shown.get(owner.name, 0), stop, lambda ended=ended: not ended.is_set()):  # type: ignore[misc]
             told.put(stamp.line(owner.name, owner.record["version"], text))

@@ -20,7 +20,7 @@ from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError
 from udo_protocol.formats.manifest import Manifest
-from udo_protocol.queue import slot
+from udo_protocol.queue import route, slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import decode
 from udo_protocol.queue.slot_reader import SlotReader
@@ -174,7 +174,7 @@ class _Recorder:
                     yield End("frames were trimmed before they could be recorded: what follows depends on them")
                     return
                 cursor = read.first
-            if (why := self._changed()) is not None:  # looked at behind the read: what was read before is of the state we have
+            if (why := self._changed(cursor)) is not None:  # looked at behind the read: what was read before is of the state we have
                 yield End(why)
                 return
             frames = read.frames if left is None else read.frames[:left]
@@ -196,10 +196,12 @@ class _Recorder:
                     told = now
                 self._stop.wait(min(_LOOK_S, max(deadline - now, 0.0)))
 
-    def _changed(self) -> str | None:
-        """Whether the state of a session was dropped or replaced meanwhile: what follows began with another one."""
+    def _changed(self, cursor: int) -> str | None:
+        """Whether the state was changed meanwhile by other than the frames from `cursor` on: what follows began with another one."""
         if not self._keyed:
             return None
+        if route.told(self._queue, self._slot.prefix)[1] >= cursor:
+            return "key groups were moved to other slots or from there"
         cuts = self._cuts_now()
         changed = sorted(s for s, seq in cuts.items() if self._cuts.get(s) != seq)
         if changed:

@@ -94,10 +94,12 @@ class States:
         """
         deployment = self._manager.deployments.find(name)
         first, manifest = keyed(deployment)
+        deployment.require_not_over_nodes("an export of state")
         pin = f"export-{secrets.token_hex(4)}"
         with self._connected() as (state, queue), contextlib.ExitStack() as pins:
-            for slot in deployment.own:
-                pins.enter_context(savepoints.made(state, slot.prefix, pin))
+            with self._manager.moves.none_during(name):
+                for slot in deployment.own:
+                    pins.enter_context(savepoints.made(state, slot.prefix, pin))
             info = self._whole(state, queue, deployment, session, pin)
             leases = [savepoints.holding(state, slot.prefix, pin) for slot in deployment.own]
 
@@ -120,8 +122,6 @@ class States:
         deployment = self._manager.deployments.find(name)
         keyed(deployment)
         first, *others = deployment.own
-        with self._connected() as parts:
-            found = self._whole(*parts, deployment, session)
 
         def removal(slot: Slot, state: Connection, queue: Connection) -> Writes:
             if not force:
@@ -136,11 +136,14 @@ class States:
 
         def release() -> None:
             if self._registered(name):
-                self._manager.homes.release(name, session)
+                self._manager.homes.release(name, session, first.prefix)
 
-        for slot in others:
-            self._change(slot, session, functools.partial(removal, slot), lambda: None)
-        self._change(first, session, drop, release)
+        with self._manager.moves.none_during(name):
+            with self._connected() as parts:
+                found = self._whole(*parts, deployment, session)
+            for slot in others:
+                self._change(slot, session, functools.partial(removal, slot), lambda: None)
+            self._change(first, session, drop, release)
         return found.record
 
     def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup], *, replace: bool) -> None:
@@ -148,6 +151,7 @@ class States:
         deployment = self._manager.deployments.find(name)
         slot, manifest = keyed(deployment)
         deployment.require_one_slot("an import of state")
+        self._manager.moves.require_none(name)
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
         home: Writes = []

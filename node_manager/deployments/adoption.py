@@ -9,6 +9,7 @@ import structlog
 
 from node_manager.deployments.deployments import Deployments
 from node_manager.deployments.lanes import Lanes
+from node_manager.deployments.scale_out import STANDS_READY
 from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import Images
 from node_manager.instances.instances import Instance, InstanceConfig
@@ -61,6 +62,9 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Sc
                 del deployment.numbers[digest]
         for number in more:
             slot = deployment.more[number] = scaling.new(deployment, number)
+            take(slot, config)
+        for number in deployment.preparation.numbers if deployment.preparation else ():
+            slot = deployment.prepared[number] = scaling.new(deployment, number, pinned=STANDS_READY)
             take(slot, config)
         for number in leaving:
             slot = deployment.beside[number] = scaling.new(deployment, number, pinned="canary")

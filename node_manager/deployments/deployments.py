@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
+from node_manager.deployments.preparation import Preparation
 from node_manager.files import read_json, write_json
 from node_manager.images.images import Images, OperatorImage
 from node_manager.instances.instances import InstanceConfig
@@ -16,6 +17,7 @@ from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
 from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol.errors import Conflict, NotFound, Unavailable, UsageError
+from udo_protocol.state.group_map import FIRST_VERSION
 
 # Slots of pinned versions are numbered from here on, those of the deployment itself from 0.
 PINNED_FROM = 1000
@@ -39,12 +41,26 @@ class NodeDeployment:
     canary: Canary | KeyedCanary | None = None
     more: dict[int, Slot] = field(default_factory=dict)  # its own beside the first: new lanes are shared out among them
     beside: dict[int, Slot] = field(default_factory=dict)  # a canary's, and those that only answer the lanes they have
+    in_all: int = 1  # its slots on all nodes, where they are spread over nodes
+    asked: int = 0  # slots that were asked for last; in mode auto there may be others by now
+    preparation: Preparation | None = None  # of a scale-out
+    prepared: dict[int, Slot] = field(default_factory=dict)  # slots that stand ready for it: no part of the group map, without lanes
+    # Its own slots that came here by a later version of the placement than the first: number -> version (Replication.terms).
+    terms: dict[int, int] = field(default_factory=dict)
     adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
 
     def record(self) -> dict[str, Any]:
         """The record on disk."""
-        names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number")
-        return {**{k: getattr(self, k) for k in names}, "more": list(self.more), "beside": list(self.beside)}
+        names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number", "in_all", "asked")
+        numbers: dict[str, Any] = {"more": list(self.more), "beside": list(self.beside)}
+        numbers["preparation"] = self.preparation and self.preparation.record()
+        if terms := [(number, term) for number, term in self.terms.items() if term != FIRST_VERSION]:  # which former releases do not know
+            numbers |= {"terms": terms, "first": self.slot.number}
+        return {**{k: getattr(self, k) for k in names}, **numbers}
+
+    def term(self, number: int) -> int:
+        """By which version of the placement it has the slot with that number."""
+        return self.terms.get(number, FIRST_VERSION)
 
     def take_number(self) -> int:
         """Of a new slot."""
@@ -56,23 +72,39 @@ class NodeDeployment:
         """The slots that serve the deployment's version, slot 0 first."""
         return [self.slot, *self.more.values()]
 
+    @property
+    def slots_in_all(self) -> int:
+        """How many serve the deployment's version, on this node, or on all that it is spread over."""
+        return max(len(self.own), self.in_all)
+
     def require_one_slot(self, what: str) -> None:
         """UsageError if `what` was asked for, which goes by the log and the state of one slot, and there are several."""
-        if len(self.own) > 1:
+        if (slots := self.slots_in_all) > 1:
+            where, fewer = " on this node", f"scale it to one (udo scale {self.name} 1), or "
+            if slots > len(self.own):
+                where = fewer = ""
             raise UsageError(
-                f"deployment {self.name!r} has {len(self.own)} slots on this node; expected one, since {what} is of one slot: scale it to "
-                f"one (udo scale {self.name} 1; not if it keeps state), or deploy the version under another name"
+                f"deployment {self.name!r} has {slots} slots{where}; expected one, since {what} is of one slot: {fewer}deploy the version "
+                "under another name"
+            )
+
+    def require_not_over_nodes(self, what: str) -> None:
+        """UsageError if `what` was asked for, which concerns all slots, and they are spread over nodes."""
+        if self.in_all > 1:
+            raise UsageError(
+                f"deployment {self.name!r} has {self.in_all} slots, {len(self.own)} of them on this node; expected all of them here, since "
+                f"{what} is made on one node: deploy it without --over-nodes"
             )
 
     @property
     def slots(self) -> list[Slot]:
         """All slots of the deployment, its own first."""
-        return [*self.own, *self.pinned.values(), *self.beside.values()]
+        return [*self.own, *self.pinned.values(), *self.beside.values(), *self.prepared.values()]
 
     @property
     def digests(self) -> set[str]:
         """Digests of the images that the deployment needs."""
-        beside = {s.wanted.image.digest for s in self.beside.values() if s.wanted}
+        beside = {s.wanted.image.digest for s in (*self.beside.values(), *self.prepared.values()) if s.wanted}
         return {self.digest, *self.numbers, *beside} | ({self.canary.digest} if self.canary else set())
 
 
@@ -89,16 +121,23 @@ class Deployments:
         """Take over those on disk, one by one; with the numbers of its `more` and `beside` slots."""
         for record in (read_json(self._settings.wanted) or {}).get("deployments", []):
             more, beside, name = record.pop("more", []), record.pop("beside", []), record["name"]
-            deployment = self._by_name[name] = NodeDeployment(**record, slot=Slot(self._node, name, 0))
+            if (noted := record.pop("preparation", None)) is not None:
+                record["preparation"] = Preparation(**noted)
+            terms = {int(number): int(version) for number, version in record.pop("terms", ())}
+            first = Slot(self._node, name, int(record.pop("first", 0)))
+            deployment = self._by_name[name] = NodeDeployment(**record, slot=first, terms=terms)
             yield deployment, more, beside
 
-    def new(self, name: str, image: OperatorImage, config: dict[str, Any], source: str) -> NodeDeployment:
-        """One that this image is to serve. Unavailable while the node stops: a slot made now would outlive it."""
+    def new(self, name: str, image: OperatorImage, config: dict[str, Any], source: str, first: int = 0) -> NodeDeployment:
+        """One that this image is to serve; `first`: the number of its first slot.
+
+        Unavailable while the node stops: a slot made now would outlive it.
+        """
         with self.lock:
             if self.closed:
                 raise Unavailable(f"node {self._settings.node} is stopping")
             manifest = image.manifest
-            slot = Slot(self._node, name, 0)
+            slot = Slot(self._node, name, first)
             deployment = self._by_name[name] = NodeDeployment(name, manifest.name, manifest.version, image.digest, config, source, slot)
             return deployment
 

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from node_manager.deployments.between import PlacementMoves
 from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.deployments.moves import Moves
 from node_manager.homes import GroupMaps, Homes, SessionRequest
 from node_manager.images.images import Images, OperatorImage, Source
 from node_manager.instances.instances import InstanceConfig
@@ -16,17 +18,21 @@ from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UdoError, Unavailable, UsageError
 from udo_protocol.formats.schema import from_ipc, require_fit
-from udo_protocol.queue import keys, route
+from udo_protocol.queue import route
 from udo_protocol.queue import slot as log
-from udo_protocol.state import checkpoints
+from udo_protocol.state import checkpoints, replication
+from udo_protocol.state.group_map import SlotGroups
+from udo_protocol.state.placement import Placement
 
 # Bindings of epochs to versions that are remembered for a deployment without a registry.
 _EPOCHS = 1000
 # A repair takes an instance's end and a few round trips.
 _REPAIR_POLL_S = 0.05
+# A run is known to replicas within milliseconds; callers that do not wait for an instance wait for that.
+_KNOWN_S = 2.0
 
 
-class Catalogue(Source, GroupMaps, Protocol):
+class Catalogue(Source, GroupMaps, PlacementMoves, Protocol):
     """The registry's operations that this module uses."""
 
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
@@ -40,6 +46,7 @@ class Lane:
     image: OperatorImage
     slots: tuple[Slot, ...]  # keyed: all of the deployment's; else one
     run_id: str
+    groups: SlotGroups | None = None  # keyed: which of them has which key group
 
     @property
     def slot(self) -> Slot:
@@ -47,11 +54,11 @@ class Lane:
         return self.slots[0]
 
 
-def require_no_store(name: str, lane: Lane) -> None:
+def require_no_store(name: str, slots: int) -> None:
     """UsageError if the session's state is to be kept in a store and lies in several slots."""
-    if len(lane.slots) > 1:
+    if slots > 1:
         raise UsageError(
-            f"deployment {name!r} keeps its state in {len(lane.slots)} slots, and a store is filled from one: call the operator without "
+            f"deployment {name!r} keeps its state in {slots} slots, and a store is filled from one: call the operator without "
             "store=, or deploy it with one slot"
         )
 
@@ -69,8 +76,11 @@ def require_groups(name: str, came: int, wanted: Wanted | None) -> None:
 class Lanes:
     """Opens the lanes of one node. Methods may be called from any thread."""
 
-    def __init__(self, node: NodeParts, deployments: Deployments, images: Images, homes: Homes, catalogue: Catalogue | None) -> None:
+    def __init__(
+        self, node: NodeParts, deployments: Deployments, images: Images, homes: Homes, moves: Moves, catalogue: Catalogue | None
+    ) -> None:
         self._node, self._deployments, self._images, self._homes, self._catalogue = node, deployments, images, homes, catalogue
+        self._moves = moves
         # What is wanted here and cannot be served: name -> why.
         self.unserved: dict[str, UdoError] = {}
 
@@ -103,11 +113,16 @@ class Lanes:
             what = f"events for {name} ({wanted.reference})"
             remedy = f"Select or cast the columns so that they fit; see: udo inspect {deployment.operator}"
             require_fit(from_ipc(schema), wanted.image.manifest.input_schema, what, remedy)
-        slots = tuple(deployment.own) if wanted.image.manifest.key else (slot,)
+        slots: tuple[Slot, ...] = (slot,)
+        groups, run_id = None, ""
+        if wanted.image.manifest.key:
+            groups, run_id = self._moves.in_force(deployment, deadline)
+            there = {own.number: own for own in deployment.slots}
+            slots = tuple(there[number] for number in groups.slots)
         for other in slots:
             other.wait_serving(max(0.0, deadline - time.monotonic()))
             self._await_repair(other, deadline)
-        return Lane(wanted.image, slots, self._node.servers.run_id("queue"))
+        return Lane(wanted.image, slots, run_id or self._node.servers.run_id("queue"), groups)
 
     def _await_repair(self, slot: Slot, deadline: float) -> None:
         """Until its log is whole: a task that failed because of it is retried sooner than the next look would find it."""
@@ -123,19 +138,47 @@ class Lanes:
                 time.sleep(_REPAIR_POLL_S)
 
     def begun(self, lane: Lane, session: str, name: str) -> list[int]:
-        """A producer is about to open the lane `name` in each slot: the versions of the routes that it is to go by."""
-        with contextlib.closing(self._node.servers.connect("queue")) as queue:
-            if lane.image.manifest.key:
-                for slot in lane.slots:
-                    log.uses(queue, slot.prefix, session, name)
-            return [route.version(queue, slot.prefix) for slot in lane.slots]
+        """A producer is about to open the lane `name` in each slot: the versions of the routes that it is to go by.
 
-    def run_order(self, lane: Lane, asked: SessionRequest, run: str, call: str, planned_ms: int) -> int:
-        """The place of a keyed session's run among all of its runs. StateElsewhere if its home is another node."""
+        Those of a keyed deployment's map: a slot that does not know of it yet lets the producer wait.
+        """
+        with contextlib.closing(self._node.servers.connect("queue")) as queue:
+            if lane.groups is None:
+                return [route.version(queue, slot.prefix) for slot in lane.slots]
+            for slot in lane.slots:
+                log.uses(queue, slot.prefix, session, name)
+            return [lane.groups.routes[slot.number] for slot in lane.slots]
+
+    def require_home(self, lane: Lane, asked: SessionRequest) -> int:
+        """The version of a keyed session's map by which this node serves it. StateElsewhere if it may not."""
+        if self._deployments.find(asked.deployment).source != "registry":
+            return 0
         with contextlib.closing(self._node.servers.connect("state")) as state:
-            if self._deployments.find(asked.deployment).source == "registry":
-                self._homes.require(state, lane.slot.prefix, asked)
-            return checkpoints.run_order(state, lane.slot.prefix, asked.session, run, call, planned_ms)
+            return self._homes.require(state, lane.slot.prefix, asked)
+
+    def run_order(self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, planned_ms: int, wait_s: float) -> int:
+        """The place of a keyed session's run among all of its runs; over nodes the first slot of all keeps their order.
+
+        Returns when that slot's replicas know it: another node may have to say it. Unavailable if they do not within `wait_s`.
+        """
+        deadline, slot = time.monotonic() + max(wait_s, _KNOWN_S), lane.slot
+        if placed is not None and placed.nodes[0] == self._node.settings.node:
+            if len(lane.slots) <= placed.ordinal(0):
+                raise Unavailable(f"node {placed.nodes[0]} is taking over slot 0 of deployment {slot.deployment!r}, which orders the runs")
+            slot = lane.slots[placed.ordinal(0)]
+
+        def between() -> None:
+            if time.monotonic() > deadline:
+                missing = ", ".join(replication.lacking(state, slot.prefix)[1])
+                raise Unavailable(
+                    f"deployment {slot.deployment!r} waits for its replicas on node {missing}, which do not know of a run yet"
+                )
+
+        with contextlib.closing(self._node.servers.connect("state")) as state:
+            order = checkpoints.run_order(state, slot.prefix, session, run, call, planned_ms)
+            if placed is not None and placed.replication is not None:
+                replication.await_held(state, slot.prefix, between)
+            return order
 
     def forget_homes(self, moved: Iterable[Mapping[str, Any]]) -> None:
         """What this node remembers of sessions whose group map has a newer version by now does not count any more."""
@@ -189,7 +232,7 @@ class Lanes:
                     del deployment.pinned[digest]
                     deployment.numbers.pop(digest, None)
                     self._deployments.save()
-            slot.stop(drop=True, letters_to=keys.prefix(deployment.name, 0))
+            slot.stop(drop=True, letters_to=deployment.slot.prefix)
 
         slot = deployment.pinned[digest] = Slot(self._node, deployment.name, number, pinned=digest, on_idle=retire)
         deployment.numbers[digest] = number

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 
 from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.deployments.move_steps import CPAL
+from node_manager.deployments.moves import Moves
 from node_manager.slots.loading import NodeParts
 from node_manager.slots.slot import Slot
-from udo_protocol.errors import Conflict, UdoError, UsageError
+from udo_protocol.errors import UdoError, UsageError
 from udo_protocol.limits import MOST_SLOTS
-from udo_protocol.queue import keys
+from udo_protocol.state import group_map
 
 
 class Scaling:
     """The slots of one node's deployments beside their first. Methods may be called from any thread."""
 
-    def __init__(self, node: NodeParts, deployments: Deployments) -> None:
-        self._node, self._deployments = node, deployments
+    def __init__(self, node: NodeParts, deployments: Deployments, moves: Moves) -> None:
+        self._node, self._deployments, self._moves = node, deployments, moves
         self._lock = deployments.lock
 
     def new(self, deployment: NodeDeployment, number: int = 0, *, pinned: str = "") -> Slot:
@@ -39,48 +42,74 @@ class Scaling:
         with self._lock:
             deployment.beside.pop(slot.number, None)
             self._deployments.save()
-        slot.stop(drop=True, letters_to=keys.prefix(deployment.name, 0))
+        slot.stop(drop=True, letters_to=deployment.slot.prefix)
 
     def begin(self, deployment: NodeDeployment, count: int) -> None:
-        """Give a new keyed deployment its slots, before the first lane is opened: they cannot be more or fewer later."""
+        """Give a new keyed deployment its slots, before the first lane is opened, so that no key group has to move."""
         with self._lock:
             while len(deployment.own) < count:
                 slot = self.new(deployment)
                 deployment.more[slot.number] = slot
 
-    def scale(self, name: str, count: int, wait_s: float) -> None:
+    def take_over(self, deployment: NodeDeployment, slots: Sequence[tuple[int | None, int]]) -> None:
+        """Give a deployment these further slots (number, term), which have their state here already. They are not noted yet."""
+        with self._lock:
+            for number, term in slots:
+                slot = self.new(deployment, number or 0)
+                deployment.more[slot.number], deployment.terms[slot.number] = slot, term
+
+    def scale(self, name: str, count: int, wait_s: float, strategy: str = CPAL) -> None:
         """Let the deployment have that many slots on this node; returns once all of them serve. The same again changes nothing.
 
-        Slots that are too many get no new lanes and answer those they have. Conflict for a keyed operator, whose key groups stay in the
-        slots they are in; OperatorError if a new slot cannot load.
+        Slots that are too many get no new lanes and answer those they have. A keyed operator's key groups are spread evenly over the
+        slots again, by moves of that strategy. OperatorError if a new slot cannot load.
         """
         deployment = self._deployments.find(name)
         if not 1 <= count <= MOST_SLOTS:
             raise UsageError(f"slots of deployment {name!r}: expected 1 to {MOST_SLOTS}, got {count}")
         wanted = self._deployments.serving(deployment)
+        # Over nodes a new slot gets key groups by moves, and one that is to go has none any more.
+        keyed = bool(wanted.image.manifest.key) and not self._moves.over_nodes(name)
+        if keyed and count > (groups := wanted.config.key_groups):
+            raise UsageError(f"deployment {name!r} has {groups} key groups: expected at most as many slots, got {count}")
+        if keyed and count != len(deployment.own):
+            self._moves.require_able(deployment)
+            self._moves.fix(deployment)
         with self._lock:
-            if wanted.image.manifest.key and count != (there := len(deployment.own)):
-                raise Conflict(
-                    f"deployment {name!r} keeps its state in {there} slot{'s' * (there > 1)} on node {self._node.settings.node}, as "
-                    f"many as when it was deployed there; expected the same, got {count}. Undeploy it first"
-                )
             while len(deployment.own) < count:
                 slot = self.new(deployment)
                 deployment.more[slot.number] = slot
                 slot.serve(wanted)
+            self._deployments.save()
+        for slot in deployment.own[1:]:
+            slot.wait_serving(wait_s)
+        if keyed:
+            self._spread(deployment, count, wait_s, strategy)
+        with self._lock:
             while len(deployment.own) > count:
                 number, slot = deployment.more.popitem()
                 slot.used_at = time.monotonic()
                 deployment.beside[number] = slot
             self._deployments.save()
-        for slot in deployment.own[1:]:
-            slot.wait_serving(wait_s)
+
+    def _spread(self, deployment: NodeDeployment, count: int, wait_s: float, strategy: str) -> None:
+        """Give new slots their share of the key groups, and take those of slots that are too many."""
+        numbers = [slot.number for slot in deployment.own]
+        now = self._moves.map(deployment)
+        if now.slots == numbers[:count]:  # as it is, also if somebody has moved groups by hand
+            return
+        for number, groups in group_map.shares(now, numbers[:count]).items():
+            for _ in self._moves.move(deployment.name, groups, number, strategy, wait_s):
+                pass
+        self._moves.leave_out(deployment, numbers[count:])
 
     def follow(self, deployment: NodeDeployment, going_to: str = "", only: Slot | None = None) -> None:
-        """Slots that get no new lanes serve what the deployment serves, or is about to (a digest)."""
+        """Slots that took no part in an update serve what the deployment serves, or is about to (a digest): those that get no new lanes,
+        and those that were added while it was prepared."""
         with self._lock:
             running = deployment.canary.slot if deployment.canary else None
-            slots = [s for s in deployment.beside.values() if s is not running and only in (None, s)]
+            there = [s for s in (*deployment.own, *deployment.beside.values()) if s is not running and only in (None, s)]
+            slots = [s for s in there if not s.updating]
         if not slots:
             return
         with contextlib.suppress(UdoError):  # one that is stopped just now

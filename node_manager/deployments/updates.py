@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.deployments.moves import Moves
 from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance
@@ -35,29 +36,34 @@ class Step:
 class Updates:
     """The updates of one node. `prune(digests)` removes all other images. Methods may be called from any thread."""
 
-    def __init__(self, node: str, deployments: Deployments, mirrors: Mirrors, scaling: Scaling, prune: Callable[[set[str]], None]) -> None:
+    def __init__(
+        self, node: str, deployments: Deployments, mirrors: Mirrors, scaling: Scaling, moves: Moves, prune: Callable[[set[str]], None]
+    ) -> None:
         self._node, self._deployments, self._mirrors, self._scaling, self._prune = node, deployments, mirrors, scaling, prune
+        self._moves = moves
 
     def prepare(
         self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True
     ) -> OperatorImage:
         """Pull and load a version as a standby of each slot; returns once all are ready. The old version serves whatever happens."""
         deployment = self._deployments.find(name)
+        self._moves.require_none(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
         self._require_readable(deployment, wanted.image.manifest)
         prepared = [slot.prepare(wanted, check=check) for slot in deployment.own]
         self._await(prepared, wanted.ready_timeout_s, f"{wanted.reference} to be ready")
+        self._moves.require_none(name)  # one that began before the slots said that they are updating
         return wanted.image
 
     def _require_readable(self, deployment: NodeDeployment, new: Manifest) -> None:
         """SchemaError if the version would start in each of several slots from what was kept there at the last update."""
         old = deployment.slot.wanted
-        if old is None or len(deployment.own) == 1 or not new.key:
+        if old is None or deployment.slots_in_all == 1 or not new.key:
             return
         if (there := old.image.manifest.state_version) not in (new.state_version, *new.migrates_from):
             raise SchemaError(
                 f"{new.reference} does not read the state of {old.image.manifest.reference}, which is of version {there}, and deployment "
-                f"{deployment.name!r} has {len(deployment.own)} slots: only with one slot can it return to the state from before the "
+                f"{deployment.name!r} has {deployment.slots_in_all} slots: only with one slot can it return to the state from before the "
                 "update. Update to a version that migrates from it (migrates_from)"
             )
 
@@ -67,7 +73,8 @@ class Updates:
         manifest = self._deployments.image(deployment, version, digest).manifest
         if manifest.key:
             self._mirrors.end(name, serving=manifest)
-        promoted = [slot.promote() for slot in deployment.own]
+        prepared = [slot for slot in deployment.own if slot.updating]
+        promoted = [slot.promote() for slot in prepared or deployment.own]  # one that was added meanwhile follows below
         instance = self._await(promoted, _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
         self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
         self._prune({digest for d in self._deployments.all() for digest in d.digests})
@@ -93,6 +100,8 @@ class Updates:
         owners = [slot.view().owner for slot in deployment.own]
         if owners[0] is not None and all(o and s.wanted == wanted for o, s in zip(owners, deployment.own, strict=True)):
             self.discard(name)
+            if config != deployment.config:  # by what no instance sees, such as its elasticity
+                self._deployments.want(deployment, version, digest, config)
             self._scaling.follow(deployment)
             return owners[0].name
         if any(owners) or deployment.digest != digest:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import Any, Protocol
 
 from udo_protocol.formats.manifest import Manifest
@@ -106,12 +105,13 @@ class Exit:
 
 @dataclass(frozen=True)
 class Inspection:
-    """One look at an instance; `cpu_percent` of one core since the sample before."""
+    """One look at an instance; `cpu_percent` of one core since the sample before, `cpu_s` since its start."""
 
     running: bool
     pid: int = 0
     rss_bytes: int = 0
     cpu_percent: float = 0.0
+    cpu_s: float = 0.0
     exit: Exit | None = None
 
 
@@ -157,15 +157,18 @@ class Driver(Protocol):
     # The Python that runs operators packed by `udo push`: cp311.
     python_tag: str
 
-    def inside(self, directory: Path, sockets: Path) -> Inside:
-        """Where an instance with this private directory finds it, and the servers' sockets."""
+    def inside(self, directory: Path, sockets: Path, *, engine: bool = False) -> Inside:
+        """Where an instance with this private directory finds it, and the servers' sockets. `engine`: as in Spec."""
 
     def capabilities(self) -> Capabilities:
         """What this driver enforces and isolates."""
 
-    def operator_box(self, directory: Path, code: Path) -> list[str]:
+    def operator_box(
+        self, directory: Path, cwd: Path, allowance: Allowance, *, python: bool = False, bare: bool = False, nice: int = 0
+    ) -> list[str]:
         """What an engine puts in front of an operator's program, which gets nothing but `directory` (in the instance's own, as the engine
-        sees it) and the `code` in it, where it is started. With it the program ends when its engine has ended."""
+        sees it), is started in `cwd` there, and with `python` sees the Python runtime. `bare`: it needs nothing of the system either.
+        `nice`: it yields the processor to others. With it the program ends when its engine ends."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         """Start it; OperatorError if it cannot be started. `on_exit` is called once, from a thread of the driver."""
@@ -193,6 +196,3 @@ class Driver(Protocol):
 
     def inspect(self, handle: Handle) -> Inspection:
         """Its state now."""
-
-    def logs(self, handle: Handle, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[str]:
-        """The last lines it wrote (0 = all that is kept, -1 = none), then, if `follow`, new ones until it ends or `stop` is set."""

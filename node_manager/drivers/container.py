@@ -16,12 +16,15 @@ import requests
 import structlog
 from docker.errors import DockerException, NotFound
 from docker.models.containers import Container
+from docker.types import Ulimit
 from docker.utils.socket import frames_iter
 
 from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Exit, OnExit
 
 _log = structlog.get_logger()
+# Counts as the instance's memory as well; it bounds what an operator that asks for no memory at all can write.
+TMP_BYTES = 64 << 20
 _PERIOD_US = 100_000
 # A daemon that is being restarted is asked again this often.
 _AGAIN_S = 1.0
@@ -35,7 +38,7 @@ class WatchedContainer:
     def __init__(self, container: Container, log: Path, allowance: Allowance, on_exit: OnExit) -> None:
         self.container, self.log, self.allowance, self.on_exit = container, log, allowance, on_exit
         self.rss_bytes, self.cpu_percent = 0, 0.0
-        self._cpu_s, self._sampled_at = 0.0, time.monotonic()
+        self.cpu_s, self._sampled_at = 0.0, time.monotonic()
         self.reason = ""
         self.exit: Exit | None = None
         self.ended = Event()
@@ -60,8 +63,8 @@ class WatchedContainer:
                 for stats in cast("Iterator[dict[str, Any]]", self.container.stats(stream=True, decode=True)):
                     self.rss_bytes, cpu_s = used(stats)
                     now = time.monotonic()
-                    self.cpu_percent = 100 * max(0.0, cpu_s - self._cpu_s) / max(now - self._sampled_at, 1e-3)
-                    self._cpu_s, self._sampled_at = cpu_s, now
+                    self.cpu_percent = 100 * max(0.0, cpu_s - self.cpu_s) / max(now - self._sampled_at, 1e-3)
+                    self.cpu_s, self._sampled_at = cpu_s, now
             self.ended.wait(_AGAIN_S)
 
     def _wait(self) -> Exit:
@@ -95,6 +98,23 @@ def over_memory(limit: int) -> str:
 def attach(container: Container, **more: int) -> Any:
     """A socket with all that it writes from now on, or with logs=1 all that is kept."""
     return container.attach_socket(params={"stdout": 1, "stderr": 1, "stream": 1, **more})
+
+
+def confined(allowance: Allowance, user: str) -> dict[str, Any]:
+    """As arguments of create: what each container of an operator may do and use."""
+    files = allowance.open_files
+    return {
+        **bounds(allowance),
+        "ulimits": [Ulimit(name="nofile", soft=files, hard=files)] if files else [],
+        "user": user,
+        "network_mode": "none",
+        "ipc_mode": "private",
+        "read_only": True,
+        "tmpfs": {"/tmp": f"size={TMP_BYTES},mode=1777,nosuid,nodev"},
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "init": True,
+    }
 
 
 def bounds(allowance: Allowance) -> dict[str, Any]:

@@ -2,14 +2,16 @@
 
 A container sees three things of its node: the directory of the two servers' sockets and its own private directory, both
 read-only, and a `/tmp` of bounded size. It is removed when it has ended; labels say whose it is, so that what a dead manager
-left behind is found again.
+left behind is found again. An engine whose operator has a process of its own is a process of this machine, and that of its
+operator is in a container (docker_operator.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -19,12 +21,13 @@ import structlog
 from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
-from docker.types import LogConfig, Mount, Ulimit
+from docker.types import LogConfig, Mount
 
-from node_manager.drivers import logfile
+from node_manager.drivers import docker_operator
 from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, Inspection, OnExit, Spec
-from node_manager.drivers.container import LOST, WatchedContainer, attach, bounds, over_memory, said, update, used
+from node_manager.drivers.container import LOST, WatchedContainer, attach, bounds, confined, over_memory, said, update, used
 from node_manager.drivers.docker_images import RUNTIME, DockerImages
+from node_manager.drivers.process import ProcessDriver
 from node_manager.servers.watchdog import DOCKER, HOME_LABEL
 from node_manager.settings import NodeSettings
 from udo_protocol import supervised
@@ -35,8 +38,6 @@ NODE_LABEL, INSTANCE_LABEL = "dev.udo.node", "dev.udo.instance"
 INSIDE = Inside("/udo/instance", "/udo/run", "/tmp", RUNTIME)
 # Of a node manager that runs as root; any other's containers run as its own user.
 UNPRIVILEGED = 65532
-# Counts as the instance's memory as well; it bounds what an operator that asks for no memory at all can write.
-TMP_BYTES = 64 << 20
 # Kept by the daemon for a manager that comes back; the manager keeps its own copy.
 _LOGS = LogConfig(type=LogConfig.types.JSON, config={"max-size": "4m", "max-file": "2"})
 _CALL_TIMEOUT_S = 60
@@ -61,6 +62,7 @@ class DockerDriver:
         self._group = os.getgid() or UNPRIVILEGED
         self._tasks: dict[str, WatchedContainer] = {}
         self._lock = Lock()
+        self._engines = ProcessDriver(remark="")
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
@@ -78,13 +80,15 @@ class DockerDriver:
             runs_images=True,
         )
 
-    def inside(self, directory: Path, sockets: Path) -> Inside:
-        return INSIDE
+    def inside(self, directory: Path, sockets: Path, *, engine: bool = False) -> Inside:
+        return Inside(str(directory), str(sockets), str(directory)) if engine else INSIDE
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         # By these a later manager finds the container if this one is killed now.
         Path(self._home, DOCKER).write_text(os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET)
         self._hand_over(spec.directory)
+        if spec.engine:
+            return replace(self._engines.start(spec, on_exit), driver=self.name)
         (spec.directory / "log").touch(mode=0o600)
         image = self._images.pulled(spec.image) if spec.image else self._images.runtime
         container = None
@@ -108,11 +112,10 @@ class DockerDriver:
 
     def _create(self, spec: Spec, image: str) -> Container:
         program: dict[str, Any] = {"entrypoint": list(spec.argv), "command": []} if spec.argv else {}
-        files = spec.allowance.open_files
         return self._client.containers.create(
             image,
             **program,
-            **bounds(spec.allowance),
+            **confined(spec.allowance, f"{self._user}:{self._group}"),
             name=f"udo-{spec.instance}",
             environment=dict(spec.env),
             working_dir=INSIDE.directory,
@@ -121,15 +124,6 @@ class DockerDriver:
                 Mount(INSIDE.sockets, self._sockets, type="bind", read_only=True),
                 Mount(INSIDE.directory, str(spec.directory), type="bind", read_only=True),
             ],
-            ulimits=[Ulimit(name="nofile", soft=files, hard=files)] if files else [],
-            user=f"{self._user}:{self._group}",
-            network_mode="none",
-            ipc_mode="private",
-            read_only=True,
-            tmpfs={"/tmp": f"size={TMP_BYTES},mode=1777,nosuid,nodev"},
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            init=True,
             log_config=_LOGS,
         )
 
@@ -148,6 +142,8 @@ class DockerDriver:
         self._client.close()
 
     def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
+        if _is_engine(handle):
+            return self._engines.recover(handle, allowance, on_exit)
         container = self._find(handle)
         if container is None or container.status != "running":
             self._drop(container)
@@ -159,9 +155,12 @@ class DockerDriver:
         self._watch(handle, WatchedContainer(container, log, allowance, on_exit), attach(container, logs=1))
         return True
 
-    def operator_box(self, directory: Path, code: Path) -> list[str]:
-        """Nothing: engine and operator share the container, as the two of a Python operator do."""
-        return []
+    def operator_box(
+        self, directory: Path, cwd: Path, allowance: Allowance, *, python: bool = False, bare: bool = False, nice: int = 0
+    ) -> list[str]:
+        labels = {**self._labels, INSTANCE_LABEL: directory.parent.name}
+        image = self._images.runtime if python else self._images.empty() if bare else self._images.commands
+        return docker_operator.command(image, directory, cwd, allowance, f"{self._user}:{self._group}", labels, nice)
 
     def sweep(self, known: Collection[str]) -> None:
         mine: dict[str, str | list[str] | bool] = {"label": f"{HOME_LABEL}={self._home}"}
@@ -191,6 +190,9 @@ class DockerDriver:
                 container.remove(force=True, v=True)
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
+        if _is_engine(handle):
+            self._engines.limit(handle, allowance)
+            return
         task = self._tasks.get(handle.instance)
         if task is None or task.ended.is_set():
             return
@@ -215,6 +217,9 @@ class DockerDriver:
         return 0
 
     def stop(self, handle: Handle, grace_s: float) -> None:
+        if _is_engine(handle):
+            self._engines.stop(handle, grace_s)
+            return
         task = self._tasks.get(handle.instance)
         if task is None:
             self._drop(self._find(handle))
@@ -226,7 +231,9 @@ class DockerDriver:
                 _log.error("a container does not end", container=task.container.short_id, waited_s=_GONE_S)
 
     def kill(self, handle: Handle, reason: str) -> None:
-        if task := self._tasks.get(handle.instance):
+        if _is_engine(handle):
+            self._engines.kill(handle, reason)
+        elif task := self._tasks.get(handle.instance):
             task.reason = task.reason or reason
             self._signal(task, "SIGKILL")
 
@@ -235,13 +242,13 @@ class DockerDriver:
             task.container.kill(name)
 
     def inspect(self, handle: Handle) -> Inspection:
+        if _is_engine(handle):
+            return self._engines.inspect(handle)
         task = self._tasks.get(handle.instance)
         if task is None or task.ended.is_set():
             return Inspection(False, exit=task.exit if task else None)
-        return Inspection(True, handle.data["pid"], task.rss_bytes, task.cpu_percent)
+        return Inspection(True, handle.data["pid"], task.rss_bytes, task.cpu_percent, task.cpu_s)
 
-    def logs(self, handle: Handle, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[str]:
-        task = self._tasks.get(handle.instance)
-        path = Path(handle.directory) / "log"
-        running = (lambda: not task.ended.is_set()) if task else (lambda: False)
-        return logfile.read(path, tail_lines=tail_lines, follow=follow, stop=stop, running=running)
+
+def _is_engine(handle: Handle) -> bool:
+    return "container" not in handle.data

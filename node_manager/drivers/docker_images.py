@@ -1,4 +1,4 @@
-"""What containers are made from: the runtime base of this node, and whole operator images pulled by digest.
+"""What containers are made from: the runtime base of this node, the images of commands, and whole operator images pulled by digest.
 
 The registry is asked only for what the daemon does not have.
 """
@@ -23,6 +23,8 @@ from udo_protocol.errors import OperatorError, Unavailable, UsageError
 PYTHON_LABEL, REPOSITORY = "dev.udo.python_tag", "udo/runtime-python"
 # The local name that docker/runtime.sh gives, the tag being the interpreter's: udo-runtime-python:cp311.
 LOCAL_NAME = "udo-runtime-python"
+# The image that holds nothing, for programs that need nothing; made here. An archive without members ends with two empty blocks.
+EMPTY_NAME, EMPTY_LABEL, _EMPTY_TAR = "udo-empty:1", "dev.udo.empty", bytes(1024)
 # Where a base keeps what every operator can import.
 RUNTIME = "/opt/udo/runtime"
 
@@ -40,6 +42,7 @@ class DockerImages:
             raise UsageError(
                 f"the image {settings.runtime_image} has no label {PYTHON_LABEL}: it is not a runtime base; build one: docker/runtime.sh"
             )
+        self.commands = self._of_commands(settings.command_image) if settings.command_image else self.runtime
 
     def _runtime(self, name: str) -> Image:
         tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -56,6 +59,22 @@ class DockerImages:
             f"the Docker daemon has no image {local}, in which operators run, and {why}. Make it with docker/runtime.sh, then publish it "
             f"for other nodes: udo registry base push {local}; or name another one: --runtime-image IMAGE"
         )
+
+    def _of_commands(self, name: str) -> str:
+        try:
+            return str(self._client.images.get(name).id)
+        except ImageNotFound:
+            raise Unavailable(f"the Docker daemon has no image {name}, which --command-image names; pull or build it there first") from None
+
+    def empty(self) -> str:
+        """The image that holds nothing; made if it is not there. It stays, as the runtime base does."""
+        with self._lock:
+            try:
+                return str(self._client.images.get(EMPTY_NAME).id)
+            except ImageNotFound:
+                name, _, tag = EMPTY_NAME.partition(":")
+                self._client.api.import_image_from_data(_EMPTY_TAR, name, tag, [f"LABEL {EMPTY_LABEL}=1"])
+                return str(self._client.images.get(EMPTY_NAME).id)
 
     def pulled(self, reference: str) -> str:
         """A name the daemon knows for `name@sha256:…` of the registry; OperatorError if it cannot be had."""

@@ -6,11 +6,10 @@ Passes the same contract suite as the real drivers. `argv` = ("fake", program, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from threading import Event
 
-from node_manager.drivers import logfile
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
@@ -65,10 +64,12 @@ class FakeDriver:
     def capabilities(self) -> Capabilities:
         return Capabilities(memory_limit=True)
 
-    def inside(self, directory: Path, sockets: Path) -> Inside:
+    def inside(self, directory: Path, sockets: Path, *, engine: bool = False) -> Inside:
         return Inside(str(directory), str(sockets), str(directory), images=True)
 
-    def operator_box(self, directory: Path, code: Path) -> list[str]:
+    def operator_box(
+        self, directory: Path, cwd: Path, allowance: Allowance, *, python: bool = False, bare: bool = False, nice: int = 0
+    ) -> list[str]:
         return []
 
     def sweep(self, known: Collection[str]) -> None:
@@ -122,9 +123,3 @@ class FakeDriver:
         if task is None or task.ended.is_set():
             return Inspection(False, exit=task.exit if task else None)
         return Inspection(True, 1, task.rss_bytes, 0.0)
-
-    def logs(self, handle: Handle, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[str]:
-        task = self.world[handle.instance]
-        return logfile.read(
-            Path(handle.directory) / "log", tail_lines=tail_lines, follow=follow, stop=stop, running=lambda: not task.ended.is_set()
-        )

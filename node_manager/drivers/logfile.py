@@ -77,14 +77,23 @@ class Lines:
         return text
 
 
-def tail(path: Path, lines: int) -> list[str]:
-    """The last `lines` lines (0 = all that is kept, -1 = none), without line ends."""
-    if lines < 0:
-        return []
+def whole(path: Path) -> int:
+    """Where its last complete line ends: up to there is what `tail` reads, from there on what `follow` does."""
+    with contextlib.suppress(OSError), path.open("rb") as f:
+        size = f.seek(0, 2)
+        start = f.seek(max(size - _CHUNK_BYTES, 0))
+        end = f.read(size - start).rfind(b"\n") + 1
+        return start + end if end or not start else size
+    return 0
+
+
+def tail(path: Path, lines: int, position: int | None = None) -> list[str]:
+    """The last `lines` lines (0 = all that is kept) in front of `position`, or of all, without line ends."""
     found: deque[str] = deque(maxlen=min(lines, KEPT_LINES) or KEPT_LINES)
-    for p in (path.with_name(path.name + ".1"), path):
+    for p, end in ((path.with_name(path.name + ".1"), None), (path, position)):
         with contextlib.suppress(OSError), p.open("rb") as f:
             size = f.seek(0, 2)
+            size = size if end is None else min(size, end)
             start = f.seek(max(size - KEPT_BYTES, 0))
             split = Lines(cut_before=start > 0)
             for data in _chunks(f, size):
@@ -99,12 +108,10 @@ def _chunks(f: BinaryIO, end: int) -> Iterator[bytes]:
         yield data
 
 
-def read(path: Path, *, tail_lines: int, follow: bool, stop: Event, running: Callable[[], bool]) -> Iterator[str]:
-    """The tail, then new lines until the writer ends or `stop` is set."""
-    position = path.stat().st_size if path.exists() else 0
-    yield from tail(path, tail_lines)
+def follow(path: Path, position: int, stop: Event, running: Callable[[], bool]) -> Iterator[str]:
+    """The lines behind `position`, as they are written, until the writer ends or `stop` is set."""
     split = Lines()
-    while follow:
+    while True:
         last = stop.wait(FOLLOW_S) or not running()
         with contextlib.suppress(OSError), path.open("rb") as f:
             size = f.seek(0, 2)

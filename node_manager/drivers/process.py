@@ -14,7 +14,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Lock
@@ -129,18 +129,21 @@ class ProcessDriver:
             return self._sandbox.capabilities
         return Capabilities(memory_limit=True, open_files_limit=True, remark=self._remark)
 
-    def inside(self, directory: Path, sockets: Path) -> Inside:
+    def inside(self, directory: Path, sockets: Path, *, engine: bool = False) -> Inside:
         if self._sandbox is not None:
             return Inside(str(directory), str(sockets), self._sandbox.scratch(directory)[0])
         return Inside(str(directory), str(sockets), str(directory), images=True)
 
-    def operator_box(self, directory: Path, code: Path) -> list[str]:
+    def operator_box(
+        self, directory: Path, cwd: Path, allowance: Allowance, *, python: bool = False, bare: bool = False, nice: int = 0
+    ) -> list[str]:
         bound = [*self._unprivileged[:-1], "--pdeathsig", "KILL", "--"] if self._unprivileged else []
+        bound += ["nice", "-n", str(nice)] if nice else []
         if self._sandbox is None:
             return bound
         for scratch in self._sandbox.scratch(directory):
             Path(scratch).mkdir(mode=0o700, exist_ok=True)
-        return [*bound, *confining(self._sandbox, directory, code)]
+        return [*bound, *confining(self._sandbox, directory, cwd, python=python)]
 
     def sweep(self, known: Collection[str]) -> None:
         """Nothing: a process without a handle cannot be told from others; without a manager it stops itself."""
@@ -251,11 +254,7 @@ class ProcessDriver:
             return Inspection(False, exit=task.exit if task else None)
         if not task.rss_bytes:
             task.sample()
-        return Inspection(True, task.process.pid, task.rss_bytes, task.cpu_percent)
-
-    def logs(self, handle: Handle, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[str]:
-        path = Path(handle.directory) / "log"
-        return logfile.read(path, tail_lines=tail_lines, follow=follow, stop=stop, running=lambda: proc.alive(_process(handle)))
+        return Inspection(True, task.process.pid, task.rss_bytes, task.cpu_percent, task.cpu_s)
 
 
 def _identity(pid: int) -> proc.ProcessId:

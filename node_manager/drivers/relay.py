@@ -124,6 +124,7 @@ async def serve(pidfd: int, found: list[tuple[socket.socket, str, int]]) -> None
 
 
 def main() -> None:
+    """Relay until the process ends that the first argument (a pidfd) stands for."""
     pidfd, netns, places = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     try:
         made = listeners(netns, [(address, port) for address, port, _ in places])

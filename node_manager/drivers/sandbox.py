@@ -91,10 +91,12 @@ class Sandbox(Protocol):
 
 @dataclass
 class Bubblewrap:
-    """Namespaces of its own. `shared`: what it sees beside the system and its own directory, at the same place."""
+    """Namespaces of its own. `shared`: what it sees beside the system and its own directory, at the same place; `runtime`: those of them
+    that a Python program needs."""
 
     program: str
     shared: tuple[Path, ...]
+    runtime: tuple[Path, ...] = ()
     capabilities: Capabilities = Capabilities()
     monitored: bool = True
 
@@ -125,9 +127,10 @@ class Bubblewrap:
 
 @dataclass
 class Landlock:
-    """This machine with most of its files out of reach."""
+    """This machine with most of its files out of reach. `shared`, `runtime`: as above."""
 
     shared: tuple[Path, ...]
+    runtime: tuple[Path, ...] = ()
     capabilities: Capabilities = Capabilities()
     monitored: bool = False
 
@@ -140,27 +143,31 @@ class Landlock:
         return [sys.executable, "-I", "-S", str(Path(confine.__file__)), *reads, "--", *writes, "--"]
 
 
-def confining(box: Sandbox, directory: Path, code: Path) -> list[str]:
-    """To be put in front of a program that is started in `code` and gets this, `directory` and the system's programs: the operator of an
-    engine, which is trusted and stays outside. It ends with who starts it."""
-    shared = () if code.is_relative_to(directory) else (code,)
-    if isinstance(box, Bubblewrap):
-        command = replace(box, shared=shared).command(directory)
-        command[command.index("--chdir") + 1] = str(code)
-        return [*command[:-1], "--die-with-parent", "--"]
+def confining(box: Sandbox, directory: Path, cwd: Path, shared: Iterable[Path] = (), *, python: bool = False) -> list[str]:
+    """To be put in front of a program that is started in `cwd` and sees this, `directory`, `shared` and the system's programs, and with
+    `python` the Python runtime: the operator of an engine, which is trusted and stays outside. It ends with who starts it."""
+    if not isinstance(box, Bubblewrap | Landlock):
+        return box.command(directory)
+    seen = (*(box.runtime if python else ()), *(path for path in (cwd, *shared) if not path.is_relative_to(directory)))
+    command = replace(box, shared=seen).command(directory)
     if isinstance(box, Landlock):
-        return replace(box, shared=shared).command(directory)
-    return box.command(directory)
+        return command
+    command[command.index("--chdir") + 1] = str(cwd)
+    return [*command[:-1], "--die-with-parent", "--"]
 
 
 def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:
     """The best one this host allows, or None, and a sentence about it. `runtime`: a directory of links in the node's home."""
     home = runtime.parent.absolute()
-    shared = _outermost([sockets, runtime, *_python(), *(p.resolve() for p in runtime.rglob("*") if p.is_symlink())])
+    python = _outermost([runtime, *_python(), *(p.resolve() for p in runtime.rglob("*") if p.is_symlink())])
+    shared = _outermost([sockets, *python])
     if wide := next((p for p in (*shared, Path("/usr")) if home.is_relative_to(p)), None):
         return None, f"no sandbox: the node manager's home {home} lies inside {wide}, which operators have to see; choose another --home"
     why = []
-    for box, name in ((Bubblewrap(shutil.which(PROGRAM) or PROGRAM, shared), "bubblewrap"), (Landlock(shared), "Landlock")):
+    for box, name in (
+        (Bubblewrap(shutil.which(PROGRAM) or PROGRAM, shared, python), "bubblewrap"),
+        (Landlock(shared, python), "Landlock"),
+    ):
         try:
             found = _probe(box)
         except FileNotFoundError:

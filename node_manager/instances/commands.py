@@ -1,4 +1,4 @@
-"""How an engine starts an operator that is a command: its files in a directory of its own, what confines it, its environment.
+"""How an engine starts an operator in a process of its own: its files in a directory of its own, what confines it, its environment.
 
 The engine has the servers' sockets and its password; the operator has this directory, and the one socket in it that leads to its engine.
 """
@@ -6,32 +6,53 @@ The engine has the servers' sockets and its password; the operator has this dire
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node_manager.drivers.base import Driver, Inside
+from node_manager.drivers.base import Allowance, Driver, Inside
 from node_manager.images.images import OperatorImage
-from node_manager.instances import instance_files
+from node_manager.instances import instance_files, linking
 from udo_protocol.formats.manifest import Manifest
 
 # Of the operator, within its instance's directory.
 OWN = "op"
 
 
-def launch(manifest: Manifest, code: str, directory: str, before: Sequence[str], home: str) -> dict[str, Any]:
-    """What an assignment says of it (docs/protocol.md): `code` and `directory` as the engine sees them."""
-    program = manifest.command[0]
-    if "/" in program and not program.startswith("/"):
-        program = f"{code}/{program}"
+@dataclass(frozen=True)
+class Python:
+    """What runs a Python operator: the interpreter, and the folders of its module path, the runtime base last."""
+
+    interpreter: str
+    path: Sequence[str]
+
+    def starting(self, manifest: Manifest) -> list[str]:
+        """The program and its arguments."""
+        start = f"{self.path[-1]}/udo_runtime/served/start.py"
+        return [self.interpreter, "-I", "-S", start, manifest.entry, manifest.name, manifest.version]
+
+
+def launch(manifest: Manifest, code: str, directory: str, before: Sequence[str], home: str, python: Python | None = None) -> dict[str, Any]:
+    """What an assignment says of it (docs/protocol.md): `code` and `directory` as the engine sees them. `python`: of an operator that is
+    no command; it is started in its directory, a command in its code."""
     kept = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "UTC")}
+    if python is not None:
+        program, cwd = python.starting(manifest), directory
+        kept["UDO_PYTHONPATH"] = os.pathsep.join(python.path)
+    else:
+        program, cwd = list(manifest.command), code
+        if "/" in program[0] and not program[0].startswith("/"):
+            program[0] = f"{code}/{program[0]}"
     return {
-        "argv": [*before, program, *manifest.command[1:]],
-        "cwd": code,
+        "argv": [*before, *program],
+        "cwd": cwd,
         "directory": directory,
         "env": {**kept, "HOME": home, "TMPDIR": home},
         "open_timeout_s": manifest.limits.open_timeout_s,
         "answer_timeout_s": manifest.limits.answer_timeout_s,
+        "rehearse": f"{code}/{manifest.rehearse}" if manifest.rehearse else "",
     }
 
 
@@ -43,10 +64,19 @@ def own(directory: Path) -> Path:
     return made
 
 
-def placed(image: OperatorImage, directory: Path, inside: Inside, driver: Driver, sockets: Path, nice: int) -> dict[str, Any]:
-    """The same, with its code put into its directory. `nice`: of one that is only compared."""
+def placed(
+    image: OperatorImage, directory: Path, inside: Inside, driver: Driver, sockets: Path, base: Path, allowance: Allowance, nice: int
+) -> dict[str, Any]:
+    """The same, with its code put into its directory. `inside`: what the engine sees; `base`: the node's runtime base; `nice`: of one
+    that is only compared."""
     instance_files.place(image, directory)
-    seen = f"{inside.directory}/{OWN}"
-    code = f"{seen}/{image.code.name}"
-    before = [*(["nice", "-n", str(nice)] if nice else []), *driver.operator_box(Path(seen), Path(code))]
-    return launch(image.manifest, code, seen, before, driver.inside(directory, sockets).home)
+    seen, manifest = Path(inside.directory) / OWN, image.manifest
+    code, dependencies = str(seen / image.code.name), str(seen / image.dependencies.name)
+    alone = driver.inside(directory, sockets)
+    python = None
+    if not manifest.command:
+        python = Python("python3" if alone.runtime else sys.executable, [code, dependencies, alone.runtime or str(base)])
+    cwd = Path(code) if python is None else seen
+    bare = python is None and "/" in manifest.command[0] and linking.static(image.code / manifest.command[0])
+    box = driver.operator_box(seen, cwd, allowance, python=python is not None, bare=bare, nice=nice)
+    return launch(manifest, code, str(seen), box, alone.home, python)

@@ -23,15 +23,17 @@ from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, S
 from node_manager.files import read_json, write_json
 from node_manager.images.images import OperatorImage
 from node_manager.instances import commands, instance_files, runtime_base
+from node_manager.instances.assignment import InstancePlace, assignment
 from node_manager.servers.access import remove_password, write_password
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
-from udo_protocol.errors import UsageError
-from udo_protocol.formats.schema import to_ipc
+from udo_protocol.errors import OperatorError, ServerLost, UsageError
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
 from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS, MOST_RETRIES
 from udo_protocol.queue import access, keys
+from udo_protocol.queue.slot import ABILITIES
+from udo_protocol.state import changelog
 from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL, POLICIES
 
 _log = structlog.get_logger()
@@ -135,8 +137,8 @@ class Instances:
         directory = self._settings.instances.absolute() / name
         directory.mkdir(mode=0o700)
         instance = Instance(name, directory, "cold" if cold else "warm")
-        inside = self._inside(instance)
-        engine = cold is not None and bool(cold.manifest.command)
+        engine = cold is not None and cold.manifest.own_process
+        inside = self._inside(instance, engine=engine)
         environment = {
             **({} if engine else env or {}),
             "TZ": os.environ.get("TZ", "UTC"),
@@ -152,6 +154,11 @@ class Instances:
             environment |= {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         try:
             whole = cold is not None and self.whole(cold)
+            if whole and engine and cold is not None:
+                raise OperatorError(
+                    f"{cold.manifest.reference} asks for a process of its own (isolation in operator.toml), which this node gives only to "
+                    f"operators packaged for its Python, {self.driver.python_tag}: push a version for it (udo push --python)"
+                )
             if not whole:
                 # An engine's operator is another process: nothing of it is on the engine's own path.
                 path = self._place(instance, cold, inside) if cold and not engine else []
@@ -172,8 +179,8 @@ class Instances:
         fits = image.manifest.python_tag in ("", self.driver.python_tag) or image.manifest.python_tag.startswith("py3")
         return not image.has_code or not fits
 
-    def _inside(self, instance: Instance) -> Inside:
-        return self.driver.inside(instance.directory, self._settings.sockets.absolute())
+    def _inside(self, instance: Instance, *, engine: bool) -> Inside:
+        return self.driver.inside(instance.directory, self._settings.sockets.absolute(), engine=engine)
 
     def _socket(self, inside: Inside, role: Role) -> str:
         return f"{inside.sockets}/{self._servers.socket(role).name}"
@@ -202,15 +209,15 @@ class Instances:
         With `comparing` it may compare answers, but give none.
         """
         assert instance.handle is not None
-        manifest, inside = image.manifest, self._inside(instance)
-        own = commands.own(instance.directory) if manifest.command else instance.directory
+        manifest, allowance = image.manifest, Allowance.of(image.manifest)
+        inside = self._inside(instance, engine=manifest.own_process)
+        own = commands.own(instance.directory) if manifest.own_process else instance.directory
         for name, content in config.files.items():
             instance_files.put(own, name, base64.b64decode(content))
-        command = {}
-        if manifest.command:  # behind the files, none of which is to be written through a link to the image
+        command = None
+        if manifest.own_process:  # behind the files, none of which is to be written through a link to the image
             nice = comparing["nice"] if comparing else 0
-            command = commands.placed(image, own, inside, self.driver, self._settings.sockets, nice)
-        allowance = Allowance.of(manifest)
+            command = commands.placed(image, own, inside, self.driver, self._settings.sockets, self._base.absolute(), allowance, nice)
         # A cold start has them on its path already, in front of the runtime.
         path = self._place(instance, image, inside) if instance.kind == "warm" else []
         self.driver.limit(instance.handle, allowance)
@@ -227,29 +234,18 @@ class Instances:
         }
         self.move(instance, "loading")
         prefix = keys.prefix(deployment, slot)
-        assignment = {
-            "instance": instance.name,
-            "token": token,
-            "prefix": prefix,
-            "queue_socket": self._socket(inside, "queue"),
-            "state_socket": self._socket(inside, "state"),
-            "operator": manifest.name,
-            "version": manifest.version,
-            "digest": image.digest,
-            "entry": manifest.entry,
-            **({"command": command} if command else {}),
-            "path": path,
-            "input": base64.b64encode(to_ipc(manifest.input_schema)).decode(),
-            "output": base64.b64encode(to_ipc(manifest.output_schema)).decode(),
-            "env": dict(config.env),
-            "secrets": dict(config.secrets),
-            "keyed": manifest.keyed,
-            "follow": follow,
-            "policy": config.policy,
-            "limits": dict(config.limits),
-            "open_files": allowance.open_files,
-            **({"comparing": dict(comparing)} if comparing else {}),
-        }
+        place = InstancePlace(instance.name, token, prefix, self._socket(inside, "queue"), self._socket(inside, "state"))
+        told = assignment(
+            place,
+            manifest,
+            image.digest,
+            config,
+            path=path,
+            open_files=allowance.open_files,
+            follow=follow,
+            command=command,
+            comparing=comparing,
+        )
         if manifest.key:
             self._servers.widen("state", instance.name, (access.reading if comparing else access.state)(prefix))
         elif config.policy == DEAD_LETTER and not comparing:
@@ -259,11 +255,15 @@ class Instances:
             self._servers.users.widen("queue", conn.call, instance.name, rules)
             # Holds secrets: expires soon even if it is not fetched.
             key = keys.warm(instance.name)
-            conn.transaction([("RPUSH", key, json.dumps(assignment)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
+            conn.transaction([("RPUSH", key, json.dumps(told)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 
     def ready(self, instance: Instance, report: Mapping[str, Any]) -> None:
-        """The instance has reported, and has therefore read its password. Of the report, how long its operator took to load is kept."""
-        instance.record["load_ms"] = {part: ms for part in LOAD_PARTS if isinstance(ms := report.get(f"{part}_ms"), int | float)}
+        """The instance has reported, and has therefore read its password. Of its first report, how long its operator took to load is kept,
+        and what it can do; a standby reports once more."""
+        times = {part: ms for part in LOAD_PARTS if isinstance(ms := report.get(f"{part}_ms"), int | float)}
+        instance.record.setdefault("load_ms", times)
+        told = report.get("abilities")
+        instance.record.setdefault("abilities", [known for known in ABILITIES if isinstance(told, list) and known in told])
         remove_password(instance.directory / _PASSWORD)
 
     def move(self, instance: Instance, state: str) -> None:
@@ -296,7 +296,14 @@ class Instances:
                 (kept / name).write_text("\n".join(lines) + "\n", "utf-8")
             for old in sorted(kept.iterdir())[:-_KEPT_LOGS]:
                 old.unlink(missing_ok=True)
+            self._leave_changelog(instance, keys.prefix(deployment, instance.record["slot"]))
         shutil.rmtree(instance.directory, ignore_errors=True)
+
+    def _leave_changelog(self, instance: Instance, prefix: str) -> None:
+        """Nothing is kept any more for a standby or a mirror, however it ended."""
+        if instance.record["follow"] or instance.record["comparing"]:
+            with contextlib.suppress(ServerLost), contextlib.closing(self._servers.connect("state")) as state:
+                state.call(*changelog.leaving(prefix, instance.name))
 
     def recover(self) -> list[Instance]:
         """Instances of a former manager that still run; what is left of the others is removed."""

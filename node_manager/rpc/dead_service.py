@@ -11,13 +11,14 @@ from udo_protocol.state import untrusted
 from udo_protocol.state.dead_letters import Letter
 
 
-def listed(letters: DeadLetters, request: pb.DeadListRequest) -> Iterator[pb.DeadLetter]:
+def listed(node: str, letters: DeadLetters, request: pb.DeadListRequest) -> Iterator[pb.DeadLetter]:
     """The reply to DeadList."""
     for kept in letters.letters(request.deployment, request.ids, unfinished=request.unfinished):
         try:
             message = _message(kept, whole=request.whole)
         except (ValueError, TypeError) as e:  # numbers beyond what the message holds
             message = _message(replace(kept, letter=Letter.unreadable(untrusted.broken(kept.key, "dead letters", e))), whole=request.whole)
+        message.node = node
         yield message
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
+import shutil
 import socket
+import sys
 from collections.abc import Iterator
+from typing import Any
+from wsgiref.simple_server import WSGIServer
 
+import structlog
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from node_manager.manager import Manager
-from node_manager.rpc.service import slot_stats
+from node_manager.rpc.slot_status import look, slot_stats, totals
+from node_manager.servers.embedded import ROLES
 from udo_protocol import supervised
 from udo_protocol.errors import ServerLost, UsageError
+from udo_protocol.limits import FRAME_TIMES_MS
+from udo_protocol.listening import on_this_host, reached_at, require_tls_beyond
+from udo_protocol.queue.slot import TIMES
+from udo_protocol.serving_tls import ServerTls
+from udo_protocol.state import replication
 
+_log = structlog.get_logger()
 _COUNTERS = {
     "udo_events_in": ("events_in", "Events taken from the queue."),
     "udo_events_out": ("events_out", "Events answered."),
@@ -32,6 +43,13 @@ _GAUGES = {
     "udo_resident_bytes": ("rss_bytes", "Resident memory of the owner."),
     "udo_cpu_percent": ("cpu_percent", "Share of one core the owner uses."),
 }
+# What the monitor has seen over its window (node_manager/control/looks.py), in the units of Prometheus.
+_SEEN = {
+    "udo_backlog_events": ("backlog", 1, "Events that wait, estimated from the frames that do."),
+    "udo_busy_ratio": ("busy", 1, "Share of the time in which the operator's code ran."),
+    "udo_response_seconds": ("response_ms", 1000, "From a frame's arrival in the queue to its answer, by Little's law."),
+    "udo_open_lanes": ("lanes", 1, "Producers at once, at most, over the window."),
+}
 
 
 class _Slots(Collector):
@@ -47,15 +65,30 @@ class _Slots(Collector):
         latency = GaugeMetricFamily("udo_frame_milliseconds", "Time of a frame inside the operator's code.", labels=[*labels, "quantile"])
         version = InfoMetricFamily("udo_operator", "What answers.", labels=labels)
         load = GaugeMetricFamily("udo_load_seconds", "Time the owner's operator took to import and to open.", labels=[*labels, "part"])
+        times = HistogramMetricFamily("udo_frame_seconds", "Time of a frame inside the operator's code.", labels=labels)
+        seen = {n: GaugeMetricFamily(n, text, labels=labels) for n, (_, _, text) in _SEEN.items()}
+        wait = GaugeMetricFamily(
+            "udo_queue_wait_seconds", "Of udo_response_seconds what is not time inside the operator's code.", labels=labels
+        )
         background = CounterMetricFamily("udo_background_errors", "Unexpected errors of background threads.", labels=["thread"])
         for kind, count in supervised.errors().items():
             background.add_metric([kind], count)
         yield background
+        yield CounterMetricFamily("udo_monitor_cpu_seconds", "Processor time of the monitor of slots.", value=self._manager.monitor.cpu_s)
         with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.glance("queue")) as queue:
             for slot in self._manager.deployments.slots():
                 view = slot.view()
-                stats = slot_stats(self._manager, queue, view)
+                looked = look(queue, None, view)
+                stats, counted = slot_stats(self._manager, queue, view, looked), totals(view, looked)
                 at = [view.deployment, str(view.number)]
+                times.add_metric(at, _buckets(counted), counted["busy_s"])
+                rates = self._manager.monitor.rates(view.deployment, view.number)
+                if not isinstance(rates, str):
+                    for name, (figure, unit, _) in _SEEN.items():
+                        if (value := getattr(rates, figure)) is not None:
+                            seen[name].add_metric(at, value / unit)
+                    if rates.response_ms is not None:
+                        wait.add_metric(at, (rates.response_ms - rates.service_ms) / 1000)
                 for name, counter in counters.items():
                     counter.add_metric(at, getattr(stats, _COUNTERS[name][0]))
                 for name, gauge in gauges.items():
@@ -71,17 +104,74 @@ class _Slots(Collector):
                     version.add_metric(at, info)
         yield from counters.values()
         yield from gauges.values()
-        yield from (rate, latency, load, version)
+        yield from seen.values()
+        yield from (rate, latency, load, version, times, wait)
+        yield self._replication(labels)
+        yield from self._of_node()
+
+    def _replication(self, labels: list[str]) -> Metric:
+        """Of slots that have replicas."""
+        lag = GaugeMetricFamily("udo_replication_lag_bytes", "Written by the slot's owner, and not on all of its replicas.", labels=labels)
+        with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.glance("state")) as state:
+            for deployment in self._manager.deployments.all():
+                for slot in deployment.own:
+                    if (size := replication.lag_bytes(state, slot.prefix)) is not None:
+                        lag.add_metric([deployment.name, str(slot.number)], size)
+        return lag
+
+    def _of_node(self) -> Iterator[Metric]:
+        """What the node's slots share: its name, its servers, and the disk of its home."""
+        settings = self._manager.settings
+        yield InfoMetricFamily("udo_node", "The node.", value={"node": settings.node, "driver": self._manager.driver.name})
+        memory = GaugeMetricFamily("udo_server_used_bytes", "Memory of the node's servers; 0 while one is away.", labels=["role"])
+        for role in ROLES:
+            memory.add_metric([role], self._manager.servers.used_bytes(role))
+        yield memory
+        disk = shutil.disk_usage(settings.home)
+        yield GaugeMetricFamily("udo_disk_bytes", "Size of the disk that holds the node's home.", value=disk.total)
+        yield GaugeMetricFamily("udo_disk_free_bytes", "What is free on it.", value=disk.free)
+
+
+def _buckets(counted: dict[str, float]) -> list[tuple[str, float]]:
+    """(bound in seconds, frames up to it) of a slot's counters. A whole image may not count its times: all its frames are in the last."""
+    below, found = 0.0, []
+    for bound, name in zip(FRAME_TIMES_MS, TIMES, strict=True):
+        below += counted[name]
+        found.append((f"{bound / 1000:g}", below))
+    return [*found, ("+Inf", max(below, counted["frames"]))]
 
 
 def serve(manager: Manager, host: str, port: int) -> str:
-    """Start the endpoint; answers its address as others reach it, where that is more than this host."""
+    """Start the endpoint, by mutual TLS on an address that other hosts reach; answers its URL as others say it. UsageError if it cannot."""
     registry = CollectorRegistry()
     registry.register(_Slots(manager))
+    listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    tls = None if on_this_host(host) else manager.settings.certificates
+    if tls is None:
+        require_tls_beyond(listen, "the metrics page")
+    serving = ServerTls(tls) if tls else None
+    own, key, ca = (str(tls.certificate), str(tls.key), str(tls.ca)) if tls else (None, None, None)
     try:
-        server, _ = start_http_server(port, host, registry)
+        server, _ = start_http_server(port, host, registry, own, key, ca, client_auth_required=True)
     except OSError as e:
-        raise UsageError(f"the metrics cannot be served on {host}:{port}: {e.strerror or e}; see --metrics-host, --metrics-port") from e
-    everywhere = ipaddress.ip_address(str(server.server_address[0])).is_unspecified
-    shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{server.server_port}/metrics"
+        raise UsageError(f"the metrics cannot be served on {listen}: {e.strerror or e}; see --metrics-host, --metrics-port") from e
+    if serving:
+        _follow(server, serving)
+    address = reached_at(f"{listen.rpartition(':')[0]}:{server.server_port}")
+    return f"{'https' if tls else 'http'}://{address}/metrics"
+
+
+def _follow(server: WSGIServer, serving: ServerTls) -> None:
+    """Let the server, which read its certificates once, take each connection by those that there are then."""
+    listener = server.socket
+
+    def accept() -> tuple[socket.socket, Any]:
+        plain, client = socket.socket.accept(listener)
+        # The thread that serves the connection makes the handshake, so that nobody has to wait for a client that sends nothing.
+        return serving.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False), client
+
+    def failed(_request: object, client_address: object) -> None:
+        _log.warning("a connection to the metrics page failed", client=client_address, error=str(sys.exc_info()[1]))
+
+    server.get_request = accept  # type: ignore[method-assign]
+    server.handle_error = failed  # type: ignore[method-assign,assignment]

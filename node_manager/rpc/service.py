@@ -2,58 +2,72 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from concurrent import futures
-from dataclasses import dataclass
-from typing import TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from elasticity.scaling.scale_out import REFRESH_S, STRATEGY
 from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
-from node_manager.deployments.lanes import require_groups, require_no_store
+from node_manager.deployments.lanes import Lane, require_groups, require_no_store
+from node_manager.deployments.move_steps import CPAL
 from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
-from node_manager.rpc import dead_service, record_service, state_service
+from node_manager.rpc import control_service, dead_service, move_service, record_service, replica_service, state_service
+from node_manager.rpc.forwarding import Forwarding
+from node_manager.rpc.lane_across import open_across
+from node_manager.rpc.slot_status import connected, group_map_of, look, slot_stats, slot_status
 from node_manager.rpc.wire import stream, unary
-from node_manager.servers.binaries import Role
-from node_manager.slots.slot import SlotView
-from node_manager.slots.watching import COUNTED
 from udo_protocol import supervised
-from udo_protocol.errors import ServerLost, SlotBroken, Unavailable, UsageError
+from udo_protocol.errors import Unavailable, UsageError
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
-from udo_protocol.queue import slot
-from udo_protocol.queue.connection import Connection
-from udo_protocol.state import group_map, untrusted
-from udo_protocol.state.dead_letters import count
+from udo_protocol.state.placement import Placement
 
 SERVICE = "udo.v1.NodeManager"
 # Every open lane, deploy and log follower holds one while it waits.
-_THREADS = 64
+THREADS = 64
 _METADATA_BYTES = 64 << 10
 CLOSE_GRACE_S = 2.0
-_Answer = TypeVar("_Answer")
+OPTIONS = [
+    ("grpc.max_metadata_size", _METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+    ("grpc.so_reuseport", 0),
+]
 
 
 class NodeService(rpc.NodeManagerServicer):
-    """See node_manager.proto."""
+    """See node_manager.proto. `queue`: where callers find the queue server; '' for its socket."""
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, queue: str = "") -> None:
         self._manager = manager
+        self._queue = queue or str(manager.servers.socket("queue"))
         self._states = States(manager)
         self._dead = DeadLetters(manager)
 
     @unary
     def OpenLane(self, request: pb.OpenLaneRequest, context: grpc.ServicerContext) -> pb.OpenLaneReply:
+        return self.open_lane(request)
+
+    def open_lane(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:
+        """The call itself, whichever way it came."""
+        across = self._manager.across
+        placed = across.find(request.deployment.partition("@")[0])
+        if placed and not request.here:
+            return open_across(across, self._manager.settings.node, placed, request, lambda asked: self._open(asked, placed))
+        return self._open(request, placed)
+
+    def _open(self, request: pb.OpenLaneRequest, placed: Placement | None) -> pb.OpenLaneReply:
+        """A lane in this node's own slots."""
         lane = self._manager.lanes.open(
             request.deployment,
             session=request.session,
@@ -62,20 +76,16 @@ class NodeService(rpc.NodeManagerServicer):
             schema=request.input_schema,
             wait_s=request.wait_ms / 1000,
         )
-        run = 0
-        if request.run:
-            base = request.deployment.partition("@")[0]
-            asked = SessionRequest(base, request.session, request.epoch, request.stored, request.start_empty, len(lane.slots))
-            run = self._manager.lanes.run_order(lane, asked, request.run, request.call, request.run_started_ms)
+        if request.stored:
+            require_no_store(request.deployment, len(placed.nodes) if placed else len(lane.slots))
+        run, version = self._run(request, lane, placed)
         manifest, wanted, groups = lane.image.manifest, lane.slot.wanted, request.key_groups or KEY_GROUPS
         if manifest.key:
             require_groups(request.deployment, groups, wanted)
-        if request.stored:
-            require_no_store(request.deployment, lane)
         routes = self._manager.lanes.begun(lane, request.session, request.lane)
         limits = wanted.config.limits if wanted else {}
         addresses = [self._address(slot.prefix, lane.run_id, route) for slot, route in zip(lane.slots, routes, strict=True)]
-        several = pb.GroupMap(version=group_map.FIRST_VERSION, slots=group_map.even(groups, len(addresses)))
+        several = pb.GroupMap(version=lane.groups.version, slots=lane.groups.places()) if lane.groups and len(addresses) > 1 else None
         return pb.OpenLaneReply(
             operator=manifest.name,
             version=manifest.version,
@@ -83,7 +93,7 @@ class NodeService(rpc.NodeManagerServicer):
             input_schema=to_ipc(manifest.input_schema),
             output_schema=to_ipc(manifest.output_schema),
             slots=addresses,
-            groups=several if len(addresses) > 1 else None,
+            groups=several,
             route=routes[0],
             node=self._manager.settings.node,
             window_frames=int(limits.get("window_frames", DEFAULT.window_frames)),
@@ -92,17 +102,30 @@ class NodeService(rpc.NodeManagerServicer):
             retained_bytes=int(limits.get("retained_bytes", DEFAULT.retained_bytes)),
             lane_ttl_ms=int(limits.get("lane_ttl_ms", DEFAULT.lane_ttl_ms)),
             run=run,
+            session_version=version,
             key=manifest.key,
             timed=manifest.event_time is not None,
             policy=wanted.config.policy if wanted else "",
             backoff_ceiling_us=int(limits.get("backoff_ceiling_us", DEFAULT.backoff_ceiling_us)),
         )
 
+    def _run(self, request: pb.OpenLaneRequest, lane: Lane, placed: Placement | None) -> tuple[int, int]:
+        """The place of a query's run, and the version of its session's map; (0, 0) for a batch job."""
+        if not request.run:
+            return 0, 0
+        lanes, base = self._manager.lanes, request.deployment.partition("@")[0]
+        version = lanes.require_home(lane, SessionRequest(base, request.session, request.epoch, request.stored, request.start_empty))
+        if request.run_elsewhere:
+            return 0, version
+        known = (request.session, request.run, request.call, request.run_started_ms)
+        return lanes.run_order(lane, placed, *known, wait_s=request.wait_ms / 1000), version
+
     def _address(self, prefix: str, run_id: str, route: int) -> pb.SlotAddress:
         """Where a lane leads, and with which user."""
-        servers = self._manager.servers
-        login, socket = servers.lanes(prefix), str(servers.socket("queue"))
-        return pb.SlotAddress(prefix=prefix, queue_socket=socket, run_id=run_id, user=login.user, password=login.password, route=route)
+        login, queue = self._manager.servers.lanes(prefix), self._queue
+        node = self._manager.settings.node
+        user, password = login.user, login.password
+        return pb.SlotAddress(prefix=prefix, queue_socket=queue, run_id=run_id, user=user, password=password, route=route, node=node)
 
     @unary
     def Deploy(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.DeployReply:
@@ -121,6 +144,69 @@ class NodeService(rpc.NodeManagerServicer):
         config = _config(request.config_json) if request.config_json else None
         for step in self._manager.updates.update(request.name, request.version, request.digest, config):
             yield pb.UpdateEvent(phase=step.phase, detail=step.detail, at_ms=step.at_ms, error_code=step.error_code)
+
+    @unary
+    def Scale(self, request: pb.ScaleRequest, context: grpc.ServicerContext) -> pb.ScaleReply:
+        name = request.deployment
+        self._manager.deployments.require_local(self._manager.deployments.find(name), f"udo scale {name}")
+        self._manager.ask_slots(name, request.slots, request.wait_ms / 1000)
+        return pb.ScaleReply()
+
+    @unary
+    def PrepareScaleOut(self, request: pb.PrepareScaleOutRequest, context: grpc.ServicerContext) -> pb.PrepareScaleOutReply:
+        r, wait_s = request, request.wait_ms / 1000
+        if r.slots:
+            strategy, refresh_s = r.strategy or STRATEGY, r.refresh_ms / 1000 or REFRESH_S
+            self._manager.scale_outs.prepare(r.deployment, r.slots, strategy, refresh_s, wait_s, by_hand=True)
+        else:
+            self._manager.deployments.find(r.deployment)
+            self._manager.scale_outs.stand_down(r.deployment, wait_s)
+        return pb.PrepareScaleOutReply()
+
+    @stream
+    def MoveGroups(self, request: pb.MoveGroupsRequest, context: grpc.ServicerContext) -> Iterator[pb.MoveEvent]:
+        started, wait_s, r = time.monotonic(), request.wait_ms / 1000, request
+        if (placed := self._manager.across.find(r.deployment)) and not r.here:
+            yield from move_service.over_nodes(self._manager, request, placed)
+            return
+        for now in self._manager.moves.move(r.deployment, r.groups, r.to_slot, r.strategy or CPAL, wait_s, r.to_node):
+            yield pb.MoveEvent(moved=now.moved, total=now.total, done=now.done, at_ms=(time.monotonic() - started) * 1000)
+
+    @unary
+    def ReadyToTake(self, request: pb.ReadyToTakeRequest, context: grpc.ServicerContext) -> pb.ReadyToTakeReply:
+        return pb.ReadyToTakeReply(place=self._manager.moves.takes.ready(request.deployment, request.slot))
+
+    @unary
+    def TakeGroups(self, request: Iterator[pb.GroupsPart], context: grpc.ServicerContext) -> pb.TakeGroupsReply:
+        return move_service.taken(self._manager, request)
+
+    @unary
+    def AdoptGroups(self, request: pb.AdoptGroupsRequest, context: grpc.ServicerContext) -> pb.AdoptGroupsReply:
+        placement = json.loads(request.placement_json)
+        self._manager.moves.takes.adopt(request.deployment, request.slot, request.version, placement, request.wait_ms / 1000)
+        return pb.AdoptGroupsReply()
+
+    @unary
+    def Places(self, request: pb.PlacesRequest, context: grpc.ServicerContext) -> pb.PlacesReply:
+        return move_service.places(self._manager, request)
+
+    @unary
+    def HandOverRuns(self, request: pb.HandOverRunsRequest, context: grpc.ServicerContext) -> pb.HandOverRunsReply:
+        move_service.hand_over_runs(self._manager, request)
+        return pb.HandOverRunsReply()
+
+    @unary
+    def TakeRuns(self, request: pb.TakeRunsRequest, context: grpc.ServicerContext) -> pb.TakeRunsReply:
+        move_service.take_runs(self._manager, request)
+        return pb.TakeRunsReply()
+
+    @stream
+    def CopySlot(self, request: pb.CopySlotRequest, context: grpc.ServicerContext) -> Iterator[pb.SlotCopyPart]:
+        return replica_service.copied(self._manager, request)
+
+    @unary
+    def FollowSlot(self, request: pb.FollowSlotRequest, context: grpc.ServicerContext) -> pb.FollowSlotReply:
+        return replica_service.followed(self._manager, request)
 
     @stream
     def Diff(self, request: pb.DiffRequest, context: grpc.ServicerContext) -> Iterator[pb.DiffEvent]:
@@ -146,8 +232,12 @@ class NodeService(rpc.NodeManagerServicer):
             )
             for s in m.servers.running()
         ]
-        with _connected(m, "queue") as queue, _connected(m, "state") as state:
-            slots = [_slot_status(m, v, _look(queue, state, v)) for v in (s.view() for s in m.deployments.slots())]
+        if relay := m.relay.running():
+            process, trouble = relay
+            servers.append(pb.ServerStatus(role="relay", socket=m.relay.address, pid=process.pid, version="envoy", trouble=trouble))
+        with connected(m, "queue") as queue, connected(m, "state") as state:
+            maps = {d.name: group_map_of(m, state, d) for d in m.deployments.all()}
+            slots = [slot_status(m, v, look(queue, state, v), maps.get(v.deployment)) for v in (s.view() for s in m.deployments.slots())]
         return pb.StatusReply(
             node=m.settings.node,
             driver=m.driver.name,
@@ -170,9 +260,21 @@ class NodeService(rpc.NodeManagerServicer):
     def Stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsReply:
         if request.deployment:
             self._manager.deployments.find(request.deployment)
-        with _connected(self._manager, "queue") as queue:
+        with connected(self._manager, "queue") as queue:
             views = [s.view() for s in self._manager.deployments.slots() if request.deployment in ("", s.deployment)]
             return pb.StatsReply(slots=[slot_stats(self._manager, queue, v) for v in views])
+
+    @unary
+    def Signals(self, request: pb.SignalsRequest, context: grpc.ServicerContext) -> pb.SignalsReply:
+        return control_service.signals(self._manager, request.deployment)
+
+    @stream
+    def Decisions(self, request: pb.DecisionsRequest, context: grpc.ServicerContext) -> Iterator[pb.DecisionLines]:
+        return control_service.decisions(self._manager, request.deployment)
+
+    @unary
+    def Usage(self, request: pb.UsageRequest, context: grpc.ServicerContext) -> pb.UsageReply:
+        return control_service.usage(self._manager, request.deployment)
 
     @unary
     def StateList(self, request: pb.StateListRequest, context: grpc.ServicerContext) -> pb.StateListReply:
@@ -199,7 +301,7 @@ class NodeService(rpc.NodeManagerServicer):
 
     @stream
     def DeadList(self, request: pb.DeadListRequest, context: grpc.ServicerContext) -> Iterator[pb.DeadLetter]:
-        return dead_service.listed(self._dead, request)
+        return dead_service.listed(self._manager.settings.node, self._dead, request)
 
     @unary
     def DeadDrop(self, request: pb.DeadDropRequest, context: grpc.ServicerContext) -> pb.DeadDropReply:
@@ -228,120 +330,13 @@ def _config(text: str) -> dict[str, object]:
     return config
 
 
-@contextlib.contextmanager
-def _connected(manager: Manager, role: Role) -> Iterator[Connection | None]:
-    """That server, or None while it is away."""
-    try:
-        conn = manager.servers.glance(role)
-    except ServerLost:
-        yield None
-        return
-    with contextlib.closing(conn):
-        yield conn
-
-
-def asked(conn: Connection | None, question: Callable[..., _Answer], *about: str, otherwise: _Answer) -> _Answer:
-    """What that server answers, `otherwise` while it is away or still reads its file: a status must not fail for that."""
-    with contextlib.suppress(ServerLost):
-        return question(conn, *about) if conn else otherwise
-    return otherwise
-
-
-@dataclass(frozen=True)
-class SlotReadings:
-    """What the servers say of a slot; `broken`: why not all of it could be read."""
-
-    log: slot.SlotStats
-    counted: dict[str, float]
-    dead_letters: int
-    broken: str
-
-
-def _look(queue: Connection | None, state: Connection | None, v: SlotView) -> SlotReadings:
-    """What an operator may have broken concerns its own slot only."""
-    prefix = f"udo:{v.deployment}:{v.number}:"
-    broken: list[str] = []
-
-    def sound(conn: Connection | None, question: Callable[..., _Answer], *about: str, otherwise: _Answer) -> _Answer:
-        try:
-            return asked(conn, question, *about, otherwise=otherwise)
-        except SlotBroken as e:
-            broken.append(str(e))
-            return otherwise
-
-    log = sound(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
-    nothing: dict[str, float] = {}
-    counted = sound(queue, slot.read_stats, prefix, v.owner.name, otherwise=nothing) if v.owner else nothing
-    return SlotReadings(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
-
-
-def _slot_status(m: Manager, v: SlotView, looked: SlotReadings) -> pb.SlotStatus:
-    log = looked.log
-    seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
-    image = v.wanted.image if v.wanted else None
-    return pb.SlotStatus(
-        deployment=v.deployment,
-        slot=v.number,
-        operator=image.manifest.name if image else "",
-        version=image.manifest.version if image else "",
-        digest=image.digest if image else "",
-        state="broken" if looked.broken else v.state,
-        instance=v.owner.name if v.owner else "",
-        pid=seen.pid if seen else 0,
-        restarts=v.restarts,
-        depth_frames=log.depth_frames,
-        retained_bytes=log.retained_bytes,
-        emitted=log.emitted,
-        rss_bytes=seen.rss_bytes if seen else 0,
-        last_error=looked.broken or v.last_error,
-        pinned=v.pinned,
-        lanes=log.lanes,
-        dead_letters=looked.dead_letters,
-        policy=v.wanted.config.bad_events() if v.wanted else "",
-        diff=m.mirrors.describe(v.deployment, v.number),
-        canary=next((c.describe() for name, c in m.canaries.running() if (name, c.slot.number) == (v.deployment, v.number)), ""),
-    )
-
-
-def slot_stats(m: Manager, queue: Connection | None, v: SlotView) -> pb.SlotStats:
-    """Counters of a slot since this manager knows it: those of former instances included."""
-    looked = _look(queue, None, v)
-    status, now = _slot_status(m, v, looked), looked.counted
-    total = {n: min(v.totals.get(n, 0.0) + now.get(n, 0.0), untrusted.MOST) for n in COUNTED}
-    seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
-    return pb.SlotStats(
-        deployment=v.deployment,
-        slot=v.number,
-        version=status.version,
-        events_in=int(total["events_in"]),
-        events_out=int(total["events_out"]),
-        frames=int(total["frames"]),
-        errors=int(total["errors"]),
-        dead_letters=int(total["dead_letters"]),
-        retries=int(total["retries"]),
-        busy_s=total["busy_s"],
-        p50_ms=now.get("p50_ms", 0.0),
-        p99_ms=now.get("p99_ms", 0.0),
-        cpu_percent=seen.cpu_percent if seen else 0.0,
-        rss_bytes=status.rss_bytes,
-        depth_frames=status.depth_frames,
-        restarts=status.restarts,
-        retained_bytes=status.retained_bytes,
-    )
-
-
 class RpcServer:
     """The gRPC server on the node's Unix socket, for this user only."""
 
     def __init__(self, manager: Manager) -> None:
         self._path = manager.settings.socket.absolute()
-        self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="rpc")
-        options = [
-            ("grpc.max_metadata_size", _METADATA_BYTES),
-            ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
-            ("grpc.so_reuseport", 0),
-        ]
-        self._server = grpc.server(self._pool, options=options)
+        self._pool = futures.ThreadPoolExecutor(THREADS, thread_name_prefix="rpc")
+        self._server = grpc.server(self._pool, options=OPTIONS, interceptors=[Forwarding(manager)])
         self._health = health.HealthServicer()
         rpc.add_NodeManagerServicer_to_server(NodeService(manager), self._server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

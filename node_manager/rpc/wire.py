@@ -32,15 +32,20 @@ MESSAGE_CHARACTERS = 6000
 def status_of(error: UdoError) -> status_pb2.Status:
     """The error as google.rpc.Status; the middle of a long message is left out."""
     code = next((c for cls, c in _CODES if isinstance(error, cls)), code_pb2.UNKNOWN)
-    text, half = str(error), MESSAGE_CHARACTERS // 2
-    if len(text) > MESSAGE_CHARACTERS:
-        text = f"{text[:half]}\n...\n{text[-half:]}"
+    text = shortened(str(error))
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.code, domain="udo", metadata={"retry": str(error.retry).lower()}))
     return status_pb2.Status(code=code, message=text, details=[detail])
 
 
-def _abort(context: grpc.ServicerContext, error: Exception) -> None:
+def shortened(text: str) -> str:
+    """A message as it may travel."""
+    half = MESSAGE_CHARACTERS // 2
+    return text if len(text) <= MESSAGE_CHARACTERS else f"{text[:half]}\n...\n{text[-half:]}"
+
+
+def refuse(context: grpc.ServicerContext, error: Exception) -> None:
+    """End the call with this error."""
     if not isinstance(error, UdoError):
         _log.exception("call failed")
         error = UdoError(f"the node manager failed: {type(error).__name__}: {error}; see its log")
@@ -54,7 +59,7 @@ def unary(method: Callable[[Any, Any, grpc.ServicerContext], T]) -> Callable[[An
         try:
             return method(self, request, context)
         except Exception as e:
-            _abort(context, e)
+            refuse(context, e)
             raise
 
     return call
@@ -67,6 +72,6 @@ def stream(method: Callable[[Any, Any, grpc.ServicerContext], Iterator[T]]) -> C
         try:
             yield from method(self, request, context)
         except Exception as e:
-            _abort(context, e)
+            refuse(context, e)
 
     return call

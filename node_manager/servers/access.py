@@ -1,8 +1,8 @@
 """Users of the two servers: the node manager's own, one per slot for its lanes, one per instance. No connection without a password.
 
 The manager's password, and the secret that those of the lanes are made of, are drawn once per home and kept in a file for this user
-only; an instance's is known to the instance alone, here only by its hash. A server starts with all its users (an access-control
-file), so that it never accepts unknown users and never refuses a known one.
+only; that of a slot's lanes is another one each hour; an instance's is known to the instance alone, here only by its hash. A server
+starts with all its users (an access-control file), so that it never accepts unknown users and never refuses a known one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -28,6 +29,8 @@ Call = Callable[..., Any]
 # Those of lanes are called `lane:fraud:0`, which no instance is.
 MANAGER, LANES = "manager", "lane"
 _BYTES = 24
+# A lane logs in right after it was opened. A password that was handed out is good for the rest of this time and the next one.
+LANE_PASSWORD_S = 3600
 # The server's own user of that name takes part in nothing.
 _CLOSED = "user default off resetpass resetkeys resetchannels -@all"
 
@@ -57,6 +60,7 @@ class Users:
     """See the module. Methods may be called from any thread."""
 
     def __init__(self, home: Path) -> None:
+        self.clock: Callable[[], float] = time.time
         self._directory = _file(home).parent
         if not _file(home).exists():
             write_json(_file(home), {name: secrets.token_urlsafe(_BYTES) for name in (MANAGER, LANES)})
@@ -82,14 +86,19 @@ class Users:
         self._set(role, call, name, ["on", _hash(password), *rules])
         return password
 
-    def lanes(self, prefix: str) -> Login:
-        """The user of this slot's lanes, the same for as long as the home lives."""
-        return Login(f"{LANES}:{prefix[4:-1]}", hmac.new(self._of_lanes, prefix.encode(), hashlib.sha256).hexdigest())
+    def hour(self) -> int:
+        """Whose passwords of lanes are handed out now."""
+        return int(self.clock() // LANE_PASSWORD_S)
 
-    def admit_lanes(self, call: Call, prefix: str) -> None:
-        """Admit the users of lanes on the queue server."""
-        login = self.lanes(prefix)
-        self._set("queue", call, login.user, ["on", _hash(login.password), *access.lanes(prefix)])
+    def lanes(self, prefix: str, hour: int = 0) -> Login:
+        """The user of this slot's lanes, and its password of that hour."""
+        password = hmac.new(self._of_lanes, f"{prefix}{hour}".encode(), hashlib.sha256).hexdigest()
+        return Login(f"{LANES}:{prefix[4:-1]}", password)
+
+    def admit_lanes(self, call: Call, prefix: str, hour: int) -> None:
+        """Admit the users of lanes on the queue server, with the passwords of this hour and the last one. Who is logged in stays so."""
+        passwords = [_hash(self.lanes(prefix, h).password) for h in (hour, hour - 1)]
+        self._set("queue", call, self.lanes(prefix).user, ["on", "resetpass", *passwords, *access.lanes(prefix)])
 
     def widen(self, role: Role, call: Call, name: str, rules: Sequence[str]) -> None:
         """Give a user of the queue server these rights on the server of this role, with the password it has."""

@@ -35,7 +35,7 @@ from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.limits import SERVER_WAIT_S
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection, Login, ReplyError, ServerLoading
-from udo_protocol.queue.slot import library
+from udo_protocol.queue.slot import lua_source
 
 _log = structlog.get_logger()
 ROLES: tuple[Role, Role] = ("queue", "state")
@@ -80,7 +80,7 @@ class Servers:
         self._lock = Lock()
         self._trouble: dict[Role, str] = {}
         self._launched: set[proc.ProcessId] = set()
-        self._with_lanes: set[str] = set()  # slots whose lanes' user this manager has let in; from then on every server starts with it
+        self._with_lanes: dict[str, int] = {}  # slot -> the hour whose password its lanes' user has; every server starts with that user
         self._stopping = Event()
         self._hang_s = settings.server_hang_s
         self._probe_s, self._probe_every_s = min(_PROBE_MOST_S, self._hang_s / 4), min(_PROBE_EVERY_S, self._hang_s / 4)
@@ -106,7 +106,7 @@ class Servers:
             return [self._running[role] for role in ROLES if role in self._running]
 
     def run_id(self, role: Role) -> str:
-        """Incarnation of the running server."""
+        """The id that the running server gave itself when it started."""
         with self._lock:
             return self._running[role].run_id
 
@@ -139,15 +139,15 @@ class Servers:
 
     def lanes(self, prefix: str) -> Login:
         """Whom the lanes of this slot log in as; ServerLost while the queue server is away."""
-        if prefix not in self._with_lanes:
+        if (hour := self.users.hour()) != self._with_lanes.get(prefix):
             with self._administered("queue") as client:
-                self.users.admit_lanes(client.execute_command, prefix)
-            self._with_lanes.add(prefix)
-        return self.users.lanes(prefix)
+                self.users.admit_lanes(client.execute_command, prefix, hour)
+            self._with_lanes[prefix] = hour
+        return self.users.lanes(prefix, hour)
 
     def dismiss_lanes(self, prefix: str) -> None:
         """The slot is removed."""
-        self._with_lanes.discard(prefix)
+        self._with_lanes.pop(prefix, None)
         self.dismiss(self.users.lanes(prefix).user)
 
     def dismiss(self, name: str) -> None:
@@ -206,7 +206,7 @@ class Servers:
             if role == "state":  # before anything else uses it
                 with contextlib.closing(self.connect(role, _LOAD_TIMEOUT_S)) as state:
                     state_format.bring_up(state)
-            client.function_load(library(), replace=True)
+            client.function_load(lua_source(), replace=True)
         process = proc.identify(int(info["process_id"]))
         if process is None:
             raise ServerLost(f"the {role} server on {self.socket(role)} runs outside of this process namespace")

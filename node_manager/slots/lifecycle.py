@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from udo_protocol.lifecycle import diagram
 
 # new: nothing is wanted of it yet; starting: its first owner is being loaded; serving: an owner answers, an update brings another one;
-# replacing: its owner is gone, the next one is started at once or after a pause, and frames wait in the log meanwhile;
+# replacing: its owner is gone, the next one is started at once, after a pause, or (asleep) when a frame comes, and frames wait in the log
+# meanwhile;
 # failed: no owner can be loaded, which callers are told, and loading is tried again; stopping, stopped: no owner will be started.
 SLOT: Mapping[str, tuple[str, ...]] = {
     "new": ("starting", "serving", "stopping"),

@@ -105,7 +105,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     with contextlib.closing(node.servers.connect("state")) as state:
         token = slot.next_token(state, prefix)
         follow = _followed(load, state, prefix)
-    cold = node.instances.whole(image) or bool(manifest.command) or contradicts(image.dependencies)
+    cold = node.instances.whole(image) or manifest.own_process or contradicts(image.dependencies)
     instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
     instance.listen(lambda _: None)
     node.instances.assign(

@@ -20,10 +20,11 @@ from node_manager.slots.loads import Loads
 from node_manager.slots.ownership import Ownership
 from node_manager.slots.promotions import Promotions, StateWork
 from node_manager.slots.restarts import Restarts
+from node_manager.slots.sleep import Sleep, Wake
 from node_manager.slots.thread import SlotThread
 from udo_protocol.errors import Fenced, OperatorError, ServerLost, SlotBroken, UdoError
 from udo_protocol.queue import slot
-from udo_protocol.state import dead_letters
+from udo_protocol.state import dead_letters, replication
 
 _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
 
@@ -60,6 +61,7 @@ class Slot(SlotThread):
         self._loads = Loads(self, self._ownership, self._loaded)
         self._restarts = Restarts(self, self._ownership, self._loads)
         self._promotions = Promotions(self, self._ownership, self._loads, self._restarts)
+        self._sleep = Sleep(self, self._ownership, self._loads, self._restarts)
         self.at("look", _LOOK_LEAST_S, self._look)
         self.start()
 
@@ -104,6 +106,28 @@ class Slot(SlotThread):
         self._ask(lambda: self._promotions.change_state(work, done))
         return done
 
+    def sleep(self) -> Future[None]:
+        """Be without an instance until the next frame comes. Conflict if it is in use, or keeps state."""
+        done: Future[None] = Future()
+        self._ask(lambda: self._sleep.begin(done))
+        return done
+
+    def wake(self) -> None:
+        """Have an instance, if it sleeps."""
+        self.post(self._sleep.wake)
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it is without an instance until the next frame comes."""
+        return self._sleep.asleep
+
+    def wakes(self) -> list[Wake]:
+        """Ends of sleeps that nobody has asked for yet, oldest first."""
+        found = []
+        while self._sleep.wakes:
+            found.append(self._sleep.wakes.popleft())
+        return found
+
     def server_restarted(self, role: Role) -> None:
         """The queue server was lost: its log, answers and owner are gone, and the instances with it. The state server is as it was."""
         self.post(self._start_over if role == "queue" else self.disconnect)
@@ -131,7 +155,8 @@ class Slot(SlotThread):
         """What it is doing now."""
         own, restarts = self._ownership, self._restarts
         owner, trouble, watch = own.owner, restarts.trouble, own.watch
-        state = trouble[0] if trouble else owner.life.state if owner else "failed" if own.error else "starting"
+        without = "failed" if own.error else "asleep" if self.asleep else "starting"
+        state = trouble[0] if trouble else owner.life.state if owner else without
         next_try_s = None if owner else restarts.next_try_s
         last = trouble[1] if trouble else own.last_error
         if next_try_s is not None and next_try_s >= 1:
@@ -153,6 +178,11 @@ class Slot(SlotThread):
         """The version that the slot serves or tries to serve."""
         return self._ownership.wanted
 
+    @property
+    def updating(self) -> bool:
+        """Whether another version is prepared, or is being prepared."""
+        return self._loads.updating
+
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def after_step(self) -> None:
@@ -166,6 +196,7 @@ class Slot(SlotThread):
         own = self._ownership
         if own.life.state == "stopping":
             return
+        self._sleep.end()
         if own.owner is not None:
             if own.wanted != wanted:
                 self._promotions.change_over(wanted)
@@ -218,6 +249,7 @@ class Slot(SlotThread):
     def _exited(self, instance: Instance) -> None:
         own, standby = self._ownership, self._loads.standby
         if instance is own.owner:
+            self._sleep.end()  # of one that was promoted while it slept
             own.lost()
             own.count(instance)
             self._restarts.owner_died(instance, self._remove(instance))
@@ -242,6 +274,7 @@ class Slot(SlotThread):
         if own.owner is not None:
             own.lost()
         self._restarts.forget()
+        self._sleep.end()
         for instance in lost:
             self.beside(lambda i=instance: self.node.instances.stop(i, 1.0))  # type: ignore[misc]
         self._restarts.count += bool(lost)
@@ -264,15 +297,23 @@ class Slot(SlotThread):
             self._on_idle(self)
         if own.owner is None or own.wanted is None:
             own.watch.no_owner()
+            if self.asleep:
+                if stats.depth_frames:  # a bell that nobody heard
+                    self._sleep.wake()
+                return
             if self._restarts.next_try_s is None:  # a step that should have seen to it failed
                 self._restarts.replace()
             return
         self._restarts.look(stats)
-        able, timeout_s = not self.node.servers.trouble("state"), own.wanted.answer_timeout_s
+        able, timeout_s = not self.node.servers.trouble("state") and not self._awaits_replicas(stats), own.wanted.answer_timeout_s
         if own.watch.stuck_s(stats, own.owner_since or 0.0, able=able) > timeout_s:
             reason = f"killed: it did not answer a frame within {timeout_s:g} s (limits.answer_timeout_s)"
             self._restarts.hangs(own.owner, reason)
         own.watch.rate(self.conn("queue"), own.owner)
+
+    def _awaits_replicas(self, stats: slot.SlotStats) -> bool:
+        """Whether a frame may wait for nodes that are to hold what it has ENDed: not the operator's fault."""
+        return bool(self._ownership.keyed and stats.depth_frames and replication.lacking(self.conn("state"), self.prefix)[1])
 
     def _stop(self, drop: bool, letters_to: str) -> None:
         if self._ownership.life.state in ("stopping", "stopped"):  # asked for twice

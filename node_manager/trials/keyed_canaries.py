@@ -65,7 +65,7 @@ class KeyedCanary:
             self._thread.join(self.slot.node.settings.stop_grace_s + 15)
 
     def takes(self) -> bool:
-        """Never a lane."""
+        """False: a keyed canary is compared on the owner's frames, and gets no lane of its own."""
         return False
 
     def describe(self) -> str:

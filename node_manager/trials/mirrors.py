@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from node_manager.instances.assignment import compared
 from node_manager.instances.instances import Instance
 from node_manager.servers.embedded import ROLES
 from node_manager.slots import loading
@@ -29,7 +30,7 @@ from udo_protocol.formats.manifest import Manifest, update_refusals
 from udo_protocol.limits import DEFAULT
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Connection
-from udo_protocol.state import changelog, untrusted
+from udo_protocol.state import untrusted
 
 _log = structlog.get_logger()
 # Without a manager that renews it, the owner stops keeping copies after this time.
@@ -130,8 +131,7 @@ class Mirrors:
         it does not load, Conflict if it could not keep up through no fault of the version.
         """
         self._require_comparable(slot, wanted)
-        groups = None if canary is None or len(canary) == wanted.config.key_groups else list(canary)
-        asked = {"examples": examples, "nice": _NICE, "groups": groups}
+        asked = compared(examples, _NICE, None if canary is None or len(canary) == wanted.config.key_groups else canary)
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
         load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)
         comparison = MirrorTrial(slot, wanted, load, Event(), {}, canary is not None)
@@ -265,8 +265,6 @@ class Mirrors:
                 self._node.instances.stop(instance, min(self._node.settings.stop_grace_s, 2.0))
                 own = (f"{p}{kind}:{instance.name}" for kind in _OWN_KEYS)
                 queue.transaction([("FCALL", "udo_pin", 1, p, instance.name, 0, 0), ("DEL", *own)])
-            with contextlib.closing(self._node.servers.connect("state")) as state:
-                state.call(*changelog.leaving(p, instance.name))
         except ServerLost as e:  # what was there is gone with it
             _log.warning("server lost during a diff", slot=p, error=str(e))
             self._node.instances.stop(instance, 0.0)

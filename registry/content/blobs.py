@@ -16,6 +16,8 @@ from registry.http.oci_errors import BlobUnknown, DigestInvalid
 
 # Digest algorithm -> its hexadecimal digits.
 ALGORITHMS = {"sha256": 64, "sha512": 128}
+# Folder of what is not whole yet.
+INCOMING = "incoming"
 _HEX = re.compile(r"[0-9a-f]+")
 
 
@@ -37,8 +39,8 @@ class Blobs:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.incoming = root / "incoming"
-        for name in ("incoming", *ALGORITHMS):
+        self.incoming = root / INCOMING
+        for name in (INCOMING, *ALGORITHMS):
             (root / name).mkdir(parents=True, exist_ok=True)
         _sync(root)
 

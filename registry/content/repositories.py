@@ -245,22 +245,24 @@ def delete_blob(session: Session, repository: str, digest: str) -> None:
     session.delete(held)
 
 
-def collect(session: Session, blobs: Blobs, before: float, *, untagged: bool = False) -> list[str]:
-    """Forget blobs no manifest needs and no push has touched since `before`; the digests whose files are to be removed.
+def forget_unused(session: Session, before: float, *, untagged: bool = False) -> None:
+    """Forget blobs no manifest needs and no push has touched since `before`; their files may go after the commit (`not_held`).
 
-    The files must go after the commit and under the same lock. With `untagged` also manifests older than that which
-    have no tag, belong to no index and are attached to nothing.
+    With `untagged` also manifests older than that which have no tag, belong to no index and are attached to nothing.
     """
     if untagged:
         _forget_untagged(session, before)
-    rows = session.execute(select(StoredManifest.repository, StoredManifest.digest, StoredManifest.needs)).all()
+    rows = session.execute(select(StoredManifest.repository, StoredManifest.needs)).all()
     needed = {(r.repository, digest) for r in rows for digest in r.needs}
     for held in session.scalars(select(Holding).where(Holding.touched_at < before)).all():
         if (held.repository, held.digest) not in needed:
             session.delete(held)
-    session.flush()
-    kept = {r.digest for r in rows} | set(session.scalars(select(Holding.digest)))
-    return [digest for digest in blobs.everything() if digest not in kept]
+
+
+def not_held(session: Session, digests: Iterable[str]) -> list[str]:
+    """Those of the digests that are neither a manifest nor held by a repository."""
+    kept = set(session.scalars(select(StoredManifest.digest))) | set(session.scalars(select(Holding.digest)))
+    return [digest for digest in digests if digest not in kept]
 
 
 def _forget_untagged(session: Session, before: float) -> None:

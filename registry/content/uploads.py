@@ -6,6 +6,7 @@ without a byte, or before that when there are too many. Of a layer never more th
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -14,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-from registry.content.blobs import Blobs, check_digest
+from registry.content.blobs import INCOMING, Blobs, check_digest
 from registry.http.body import Fill
 from registry.http.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, TooManyUploads, UploadInvalid, UploadUnknown
 from udo_protocol.pouring import pour
@@ -23,8 +25,15 @@ from udo_protocol.pouring import pour
 _ID = re.compile(r"[0-9a-f]{48}")
 
 
+def tidy(root: Path) -> None:
+    """Remove small blobs that a registry which was killed did not finish, from the blobs' folder; while no other process uses that."""
+    for path in (root / INCOMING).glob("*"):
+        if not _ID.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
 class Upload:
-    """One upload. Requests for it that come while another one is served are refused."""
+    """One upload. Requests for it that come while another one is served, by whichever process, are refused."""
 
     def __init__(self, path: Path, blobs: Blobs) -> None:
         self.id, self._path, self._blobs = path.name, path, blobs
@@ -43,11 +52,25 @@ class Upload:
     def taken(self) -> Iterator[None]:
         """The upload for one request alone; UploadInvalid while another one has it."""
         if not self._busy.acquire(blocking=False):
-            raise UploadInvalid(f"upload {self.id} is served to another request at this moment; ask for its status and continue from there")
+            raise self._is_busy()
         try:
-            yield
+            with self._opened() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise self._is_busy() from None
+                yield
         finally:
             self._busy.release()
+
+    def _opened(self) -> IO[bytes]:
+        try:
+            return self._path.open("rb+")
+        except FileNotFoundError:
+            raise UploadUnknown(f"upload {self.id} has ended") from None
+
+    def _is_busy(self) -> UploadInvalid:
+        return UploadInvalid(f"upload {self.id} is served to another request at this moment; ask for its status and continue from there")
 
     def append(self, fill: Fill, length: int | None, most: int) -> None:
         """Take what `fill` puts into buffers, `length` bytes of it if known, up to `most` in the whole upload."""
@@ -123,9 +146,6 @@ class Uploads:
         self._blobs, self._most, self._silence_s = blobs, most, silence_s
         self._known: dict[str, Upload] = {}
         self._lock = threading.Lock()
-        for path in blobs.incoming.iterdir():
-            if not _ID.fullmatch(path.name):  # a small blob that a registry which was killed did not finish
-                path.unlink(missing_ok=True)
 
     def begin(self, repository: str, now: float) -> Upload:
         """A new upload with no bytes yet; TooManyUploads if there is no room for it."""
@@ -168,6 +188,8 @@ class Uploads:
                 upload.cancel()
         except UploadInvalid:
             return False
+        except UploadUnknown:  # another process has done so, or finished it
+            pass
         return True
 
 

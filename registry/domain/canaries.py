@@ -1,13 +1,15 @@
-"""Bodies of requests about canaries: the conditions of one, and what nodes report. The rules are in updates.py."""
+"""Canaries: bodies of requests, what one may be asked for, and how it is told. Its course is in updates.py."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
-from udo_protocol.errors import UsageError
-from udo_protocol.registry.canary import MEASURES, PATTERN, Condition
+from registry.store.models import Deployment, Version
+from udo_protocol.errors import Conflict, UsageError
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.registry.canary import DIFFERENT, MEASURES, PATTERN, Condition, share_of_groups
 
 _MOST_S = 7 * 86400
 _SHOWN = "^" + PATTERN.replace(r"\w+", "|".join(MEASURES)).replace(r"\s", " ") + "$"
@@ -49,3 +51,32 @@ class MeasuredBody(BaseModel):
     compared: float = Field(default=0.0, ge=0)
     different: float = Field(default=0.0, ge=0)
     answered: float = Field(default=0.0, ge=0)
+
+
+def is_keyed(deployment: Deployment) -> bool:
+    """Whether it keeps state: then its canary answers nobody."""
+    return bool(deployment.version.manifest.get("key"))
+
+
+def tries(deployment: Deployment, canary: dict[str, Any]) -> str:
+    """What a canary is given."""
+    if not is_keyed(deployment):
+        return f"{canary['percent']:g} % of the new lanes"
+    groups = int(deployment.limits.get("key_groups", KEY_GROUPS))
+    return f"{len(share_of_groups(canary['percent'], groups))} of {groups} key groups, tested beside {deployment.version.version}"
+
+
+def conditions(canary: dict[str, Any]) -> str:
+    """By what it is rolled back."""
+    return " or ".join([*canary["rollback_if"], f"fewer than {canary['min_events']} events came"])
+
+
+def require_canary(deployment: Deployment, new: Version, canary: dict[str, Any], *, moves: bool) -> None:
+    """UsageError or Conflict if such a canary could tell nothing."""
+    if not is_keyed(deployment) and any(Condition.parse(text).measure == DIFFERENT for text in canary["rollback_if"]):
+        raise UsageError(
+            f"condition {DIFFERENT!r}: expected a keyed deployment, {deployment.name!r} is not: its canary answers events that the serving "
+            "version does not, so there is nothing to compare. Use a diff before"
+        )
+    if not moves:
+        raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: nothing to update to")

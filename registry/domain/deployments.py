@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, cast
@@ -13,16 +14,20 @@ from sqlalchemy import CursorResult, select
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.orm import Session
 
-from registry.domain import audit, catalogue
+from elasticity.scaling.modes import AUTO, Elasticity
+from registry.domain import applications, audit, catalogue, replicas, spreading
 from registry.domain.audit import Caller, iso
-from registry.domain.presence import Presence
+from registry.domain.presence import Presence, disks, reachable
+from registry.domain.replicas import Nodes
 from registry.store.models import Deployment, Epoch, GroupMap, NodeState, Update
 from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.formats.manifest import Name, OperatorLimits
 from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
-from udo_protocol.limits import KEY_GROUPS, MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_RETRIES, MOST_SLOTS, SlotLimits
+from udo_protocol.limits import KEY_GROUPS, MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_REPLICAS, MOST_RETRIES, MOST_SLOTS, SlotLimits
 from udo_protocol.state.dead_letters import DEAD_LETTER
+from udo_protocol.state.group_map import FIRST_VERSION
+from udo_protocol.state.placement import Placement
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=1 << 20)]
@@ -43,12 +48,27 @@ def require_files(files: dict[str, str]) -> None:
             raise ValueError(f"file {name!r}: expected its content in base64") from None
 
 
+class ElasticityBody(BaseModel):
+    """What the controllers are to do about a deployment (elasticity.scaling.modes.Elasticity); what is not given stays as it is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    mode: Literal["off", "advise", "auto"] | None = None
+    policy: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$", max_length=100)] | None = None
+    least: int | None = Field(default=None, ge=1, le=MOST_SLOTS)
+    most: int | None = Field(default=None, ge=0, le=MOST_SLOTS)
+    idle_after_s: float | None = Field(default=None, ge=0)
+    settings: dict[EnvName, int | float | EnvValue] | None = None
+
+
 class ScaleBody(BaseModel):
-    """Body of POST /api/v1/deployments/<name>/scale."""
+    """Body of POST /api/v1/deployments/<name>/scale; what is not given stays as it is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    slots: int = Field(ge=1, le=MOST_SLOTS)
+    slots: int | None = Field(default=None, ge=1, le=MOST_SLOTS)
+    replicas: int | None = Field(default=None, ge=0, le=MOST_REPLICAS)
+    elasticity: ElasticityBody | None = None
 
 
 class NewDeployment(BaseModel):
@@ -62,9 +82,12 @@ class NewDeployment(BaseModel):
     env: dict[EnvName, EnvValue] = {}
     secrets: dict[EnvName, EnvValue] = {}
     files: dict[str, str] = {}
-    slots: int = Field(default=1, ge=1, le=MOST_SLOTS)  # on each node
+    slots: int = Field(default=1, ge=1, le=MOST_SLOTS)  # on each node; or in all
+    over_nodes: bool = False  # in all, spread over the nodes
+    replicas: int = Field(default=0, ge=0, le=MOST_REPLICAS)  # of each slot, on other nodes
     policy: Literal["fail", "dead-letter"] = "fail"
     limits: dict[str, float] = {}
+    elasticity: ElasticityBody | None = None
 
     @field_validator("files")
     @classmethod
@@ -113,6 +136,9 @@ def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]
         "secrets": sorted(d.secrets),
         "files": sorted(d.files),
         "slots": d.slots,
+        "placement": d.placement,
+        "elasticity": Elasticity.parse(d.elasticity).record(),
+        "application": (applications.memberships(session).get(d.name) or {}).get("name"),
         "policy": d.policy,
         "limits": d.limits,
         "generation": d.generation,
@@ -128,53 +154,153 @@ def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
     return [describe(session, d, there) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
 
 
-def create(session: Session, caller: Caller, new: NewDeployment) -> tuple[Deployment, bool]:
+def create(session: Session, caller: Caller, new: NewDeployment, there: Presence) -> tuple[Deployment, bool]:
     """Deploy (deployment, whether it is new). The same again is fine, and nodes that have refused it try again; another one under
     that name is a Conflict."""
     version = catalogue.find(session, new.operator, new.version)
-    if version.manifest.get("key") and new.slots > (groups := int(new.limits.get("key_groups", KEY_GROUPS))):
-        raise UsageError(f"deployment {new.name!r} has {groups} key groups: expected at most as many slots, got {new.slots}")
+    _require_groups(new.name, version.manifest, new.limits, new.slots)
     config = {n: getattr(new, n) for n in ("env", "secrets", "files", "slots", "policy", "limits")}
-    if there := session.get(Deployment, new.name):
-        if there.version_id == version.id and all(getattr(there, n) == value for n, value in config.items()):
-            refused = sql_delete(NodeState).where(NodeState.deployment == there.name, NodeState.state == REFUSED)
+    _require_replicable(new.name, version.manifest, new.over_nodes, new.replicas)
+    config["elasticity"] = _elasticity(new.name, version.manifest, new.over_nodes, None, new.elasticity)
+    if old := session.get(Deployment, new.name):
+        asked = {n: value for n, value in config.items() if n != "elasticity" or new.elasticity}
+        same = all(getattr(old, n) == value for n, value in asked.items()) and (old.placement is not None) == new.over_nodes
+        same = same and replicas.wanted(old.placement) == new.replicas
+        if old.version_id == version.id and same:
+            refused = sql_delete(NodeState).where(NodeState.deployment == old.name, NodeState.state == REFUSED)
             if cast(CursorResult[Any], session.execute(refused)).rowcount:
-                there.generation = bump(session)
-            return there, False
+                old.generation = bump(session)
+            return old, False
         raise Conflict(
-            f"deployment {new.name!r} exists ({there.version.name}@{there.version.version}, or with other settings): change its version "
+            f"deployment {new.name!r} exists ({old.version.name}@{old.version.version}, or with other settings): change its version "
             f"with: udo update {new.name} {version.version}, its variables, secrets and files with: udo update {new.name} --env, --secret, "
-            f"--file or --unset, its slots with: udo scale {new.name}; for other limits or another policy undeploy it first"
+            f"--file or --unset, its slots and replicas with: udo scale {new.name}; for other limits or another policy undeploy it first"
         )
+    applications.require_no_application(session, new.name)
     deployment = Deployment(
-        name=new.name, version_id=version.id, version=version, previous=[], generation=bump(session), created_at=caller.now, **config
+        name=new.name,
+        version_id=version.id,
+        version=version,
+        previous=[],
+        generation=bump(session),
+        created_at=caller.now,
+        placement=None,
+        **config,
     )
+    if new.over_nodes:
+        deployment.placement = _placed(new, reachable(session, there), deployment.generation)
+        if new.replicas:
+            nodes = deployment.placement["nodes"]
+            copies = replicas.first(nodes, new.replicas, disks(session, nodes))
+            deployment.placement["replication"] = copies.document()
     session.add(deployment)
     audit.record(session, caller, "deploy", deployment=new.name, after=version.digest, detail=f"{version.name}@{version.version}")
     return deployment, True
 
 
-def scale(session: Session, caller: Caller, name: str, slots: int) -> Deployment:
-    """Let it have that many slots on each node; nodes that answered report again when they have them. Conflict while an update runs."""
-    deployment = find(session, name)
-    if deployment.version.manifest.get("key") and slots != deployment.slots:
+def _require_groups(name: str, manifest: Mapping[str, Any], limits: Mapping[str, Any], slots: int) -> None:
+    """UsageError for more slots of a keyed deployment than it has key groups."""
+    if manifest.get("key") and slots > (groups := int(limits.get("key_groups", KEY_GROUPS))):
+        raise UsageError(f"deployment {name!r} has {groups} key groups: expected at most as many slots, got {slots}")
+
+
+def _require_replicable(name: str, manifest: Mapping[str, Any], over_nodes: bool, count: int) -> None:
+    """UsageError for replicas of what has no state, or whose slots are not placed by the registry."""
+    if count and not (over_nodes and manifest.get("key")):
+        kind = "is spread over nodes" if manifest.get("key") else "keeps state"
+        raise UsageError(f"deployment {name!r}: expected replicas only of one that {kind}; got {count}")
+
+
+def _placed(new: NewDeployment, nodes: list[str], made: int) -> dict[str, Any]:
+    """The slots, spread evenly over these nodes."""
+    if not nodes:
         raise Conflict(
-            f"deployment {name!r} keeps state per key, whose groups stay where they are: expected {deployment.slots} slots per node, as it "
-            f"was deployed, got {slots}. Undeploy it, and deploy it with --slots {slots}"
+            f"deployment {new.name!r} is to be spread over nodes, and no live node listens for other hosts: start them with --tls and "
+            "--listen (docs/executors.md)"
         )
+    return {"version": FIRST_VERSION, "nodes": list(spreading.placed(nodes, new.slots)), "made": made}
+
+
+def _elasticity(
+    name: str, manifest: Mapping[str, Any], over_nodes: bool, before: dict[str, Any] | None, body: ElasticityBody | None
+) -> dict[str, Any] | None:
+    """What the controllers are to do, after the change. UsageError where they could not."""
+    if body is None:
+        return before
+    given = body.model_dump(exclude_none=True)
+    if given.get("policy", (before or {}).get("policy")) != (before or {}).get("policy"):
+        given = {"settings": {}, **given}  # those of another policy mean nothing
+    after = {**(before or {}), **given}
+    wish = Elasticity.parse(after)
+    if wish.idle_after_s and manifest.get("key"):
+        raise UsageError(
+            f"deployment {name!r} keeps state, so it always has an instance: expected no idle_after_s, got {wish.idle_after_s:g}"
+        )
+    if wish.mode == AUTO and over_nodes:
+        raise UsageError(
+            f"deployment {name!r}: expected mode off or advise, since its slots are spread over nodes, and stay where they are; got auto. "
+            f"See what is advised with: udo events {name}"
+        )
+    return after
+
+
+def scale(session: Session, caller: Caller, name: str, body: ScaleBody, there: Presence) -> Deployment:
+    """Let it have that many slots on each node, over nodes in all, that many replicas of each, or let the controllers decide about its
+    slots; nodes that answered report again when they have them. Conflict while an update runs or key groups move, and for slots that
+    have key groups and are to go."""
+    deployment = find(session, name)
+    slots = deployment.slots if body.slots is None else body.slots
+    elasticity = _elasticity(name, deployment.version.manifest, bool(deployment.placement), deployment.elasticity, body.elasticity)
+    _require_groups(name, deployment.version.manifest, deployment.limits, slots)
     if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
         raise Conflict(f"deployment {name!r} is being updated ({running.id}); scale it when that has ended")
-    if slots != deployment.slots:
-        audit.record(session, caller, "scale", deployment=name, detail=f"{deployment.slots} to {slots} slots")
-        deployment.slots, deployment.generation = slots, bump(session)
+    changes = [f"{deployment.slots} to {slots} slots"] if slots != deployment.slots else []
+    if body.replicas is not None and body.replicas != (before := replicas.wanted(deployment.placement)):
+        _require_replicable(name, deployment.version.manifest, bool(deployment.placement), body.replicas)
+        changes.append(f"{before} to {body.replicas} replicas")
+        now, _ = placement_of(deployment)
+        deployment.placement = replicas.changed(now, body.replicas, disks(session, now.nodes)).document()
+    if elasticity != deployment.elasticity:
+        told = elasticity or {}
+        changes.append(", ".join(f"{entry} {told[entry]}" for entry in ("mode", "policy", "least", "most") if entry in told) or "settings")
+    if changes and deployment.placement and slots != deployment.slots:
+        nodes = reachable(session, there)
+        deployment.placement = _rescaled(deployment, slots, nodes, disks(session, nodes))
+    if changes:
+        audit.record(session, caller, "scale", deployment=name, detail="; ".join(changes))
+        deployment.slots, deployment.elasticity, deployment.generation = slots, elasticity, bump(session)
         for state in session.scalars(select(NodeState).where(NodeState.deployment == name, NodeState.state == "answering")):
             state.state = "scaling"
     return deployment
 
 
+def placement_of(deployment: Deployment) -> tuple[Placement, int]:
+    """Of a deployment over nodes, and its number of key groups. Conflict while some of them move between nodes."""
+    assert deployment.placement is not None
+    now = Placement.parse(deployment.placement, keyed=bool(deployment.version.manifest.get("key")))
+    if now.moving is not None:
+        raise Conflict(
+            f"key groups of deployment {deployment.name!r} are being moved by node {now.moving.node}: try again when that is done"
+        )
+    return now, int(deployment.limits.get("key_groups", KEY_GROUPS))
+
+
+def _rescaled(deployment: Deployment, slots: int, nodes: list[str], disks: Mapping[str, str]) -> dict[str, Any]:
+    now, key_groups = placement_of(deployment)
+    now.require_no_replicas(deployment.name, "its number of slots cannot be changed")
+    if now.replication is not None:
+        nodes = Nodes(disks, nodes).able(now.replication)
+    if slots < len(now.nodes):
+        return spreading.shrunk(now, slots, key_groups).document()
+    if not nodes:
+        raise Conflict(f"no live node that may have new slots of deployment {deployment.name!r} listens for other hosts")
+    return spreading.grown(now, slots, nodes, key_groups, disks).document()
+
+
 def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = False) -> None:
     """Undeploy: nodes stop its instances, and drop its state if that is agreed to; Conflict else, and while an update runs."""
     deployment = find(session, name)
+    applications.require_free(session, name, "undeploy it")
     if deployment.policy == DEAD_LETTER and not drop_state:
         raise Conflict(
             f"deployment {name!r} keeps dead letters, which nodes would drop. See what there is with: udo dead ls {name}; then udo "

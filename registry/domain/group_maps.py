@@ -1,9 +1,10 @@
-"""Group maps: which node holds the keyed state of a session, and in how many slots there. Until state spans nodes a map names one
-node, the session's home; the deployment's slots there have equal ranges of the key groups (udo_protocol/state/group_map.py).
+"""Group maps: which nodes hold the keyed state of a session. A map names one node, the session's home, which knows itself which of its
+slots has which key group (udo_protocol/state/group_map.py); of a deployment over nodes also the others that have slots.
 
 The first node that asks becomes the home. A node asks once for each session and remembers the answer with the state itself
-(node_manager/homes.py), so a registry that is away holds up new sessions only. A release makes a new version of the map: what
-nodes remember of an older one no longer counts.
+(node_manager/homes.py), so a registry that is away holds up new sessions only. A node is known by its disk (incarnation): what is lost
+with one would otherwise begin anew, unnoticed while no epoch has been completed. A release makes a new version of the map: what nodes
+remember of an older one no longer counts.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class ReleaseBody(BaseModel):
     session: str = Field(min_length=1, max_length=1000)
     node: str = Field(default="", max_length=100)
     incarnation: str = Field(default="", max_length=64)
+    version: int | None = None  # of the map by which that node had the state
     force: bool = False
 
 
@@ -53,9 +55,9 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
     """The session's map, made now if there is none, and whether the asking node may serve the session: `granted`.
 
     With a store any node may, since it brings the state from there each epoch; but none may begin empty what began elsewhere
-    without a store.
+    without a store. Over nodes each one that has slots may serve its part, with the disk that it had when it first asked.
     """
-    deployment = deployments.find(session, name)
+    over = (deployments.find(session, name).placement or {}).get("nodes", ())
     found = session.get(GroupMap, (name, wish.session))
     if found is None:
         kept = select(func.count()).select_from(GroupMap).where(GroupMap.deployment == name, GroupMap.node != "")
@@ -64,18 +66,33 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
                 f"deployment {name!r} keeps the state of {MAPS_KEPT} sessions: remove those that no query continues (udo state ls {name}, "
                 f"udo state drop {name} SESSION)"
             )
-        empty = {"version": 0, "node": "", "incarnation": "", "slots": 1, "stored": False, "spread": False}
+        empty = {"version": 0, "node": "", "incarnation": "", "others": {}, "stored": False, "spread": False}
         found = GroupMap(deployment=name, session=wish.session, at=now, **empty)
         session.add(found)
     if not found.node:
         found.node, found.incarnation, found.stored, found.at = wish.node, wish.incarnation, wish.stored, now
-        found.slots = deployment.slots
+    if wish.node in over and not wish.stored:
+        return _part(found, wish)
     here = (found.node, found.incarnation) == (wish.node, wish.incarnation)
     granted = here and not found.spread
     if wish.stored:
         granted = here or found.stored or not wish.start_empty
         found.spread |= granted and not here
-    return {**describe(found), "granted": granted}
+    return {**describe(found), "granted": granted, "part": False}
+
+
+def _part(found: GroupMap, wish: ClaimBody) -> dict[str, Any]:
+    """The same for one of several nodes that have slots of the deployment."""
+    known = _nodes(found)
+    if wish.node not in known:
+        found.others = {**found.others, wish.node: wish.incarnation}
+    granted = known.get(wish.node, wish.incarnation) == wish.incarnation and not found.spread
+    return {**describe(found), "node": wish.node, "granted": granted, "part": True}
+
+
+def _nodes(found: GroupMap) -> dict[str, str]:
+    """The nodes that have state of the session, with their incarnations."""
+    return {found.node: found.incarnation, **found.others} if found.node else {}
 
 
 def describe(found: GroupMap) -> dict[str, Any]:
@@ -85,7 +102,7 @@ def describe(found: GroupMap) -> dict[str, Any]:
         "version": found.version,
         "node": found.node,
         "incarnation": found.incarnation,
-        "slots": found.slots,
+        "nodes": sorted(_nodes(found)),
         "spread": found.spread,
         "at": iso(found.at),
     }
@@ -100,26 +117,42 @@ def everything(session: Session, name: str) -> list[dict[str, Any]]:
 def release(session: Session, caller: Caller, name: str, wish: ReleaseBody, live: Collection[str]) -> dict[str, Any]:
     """The session has no home any more; the next node that asks becomes it. Conflict while its node lives, unless forced.
 
-    A node that has dropped its state names itself: that releases its own home only.
+    A node that has dropped its state names itself: that releases its own home only. Over nodes one part takes the others with it: what
+    they have of the session is old.
     """
     found = session.get(GroupMap, (name, wish.session))
     if found is None or not found.node:
         if wish.node:
             return {}
         raise NotFound(f"session {wish.session!r} of deployment {name!r} has no home")
+    known = _nodes(found)
     if wish.node:
-        if found.spread or (found.node, found.incarnation) != (wish.node, wish.incarnation):
+        over = deployments.find(session, name).placement is not None
+        former = over and wish.version not in (None, found.version)  # it is in the present map since it asked for what it may not serve
+        if found.spread or former or known.get(wish.node) != wish.incarnation:
             return describe(found)
-    elif found.node in live and not wish.force:
+    elif (there := sorted(known.keys() & live)) and not wish.force:
         raise Conflict(
-            f"node {found.node}, the home of session {wish.session} of {name!r}, is live: move the state with udo state export, drop "
+            f"node {', '.join(there)}, the home of session {wish.session} of {name!r}, is live: move the state with udo state export, drop "
             "and import, or give it up with --force"
         )
-    audit.record(session, caller, "release", deployment=name, detail=f"session {wish.session}, home {found.node}")
-    found.version, found.node, found.incarnation, found.at = found.version + 1, "", "", caller.now
+    audit.record(session, caller, "release", deployment=name, detail=f"session {wish.session}, home {', '.join(known)}")
+    found.version, found.node, found.incarnation, found.others, found.at = found.version + 1, "", "", {}, caller.now
     found.stored = found.spread = False
     bump(session)
     return describe(found)
+
+
+def replaced(session: Session, name: str, lost: str, heir: str, disk: str) -> None:
+    """The slots of a node that is lost are on another one: what it had of each session is there, on that disk."""
+    for found in session.scalars(select(GroupMap).where(GroupMap.deployment == name, GroupMap.node != "")):
+        known = _nodes(found)
+        if known.pop(lost, None) is None:
+            continue
+        home = heir if found.node == lost else found.node
+        known[heir] = disk
+        found.node, found.incarnation = home, known.pop(home)
+        found.others = known
 
 
 def moved(session: Session) -> list[dict[str, Any]]:

@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from registry.domain import group_maps, updates
+from registry.domain import applications, group_maps, updates
 from registry.domain.audit import iso
 from registry.domain.canaries import MeasuredBody
-from registry.domain.presence import Presence
+from registry.domain.presence import Presence, is_drained
 from registry.store.models import Deployment, Node, NodeState, Setting, Update, Version
+from registry.store.store import bump
 from udo_protocol.formats.manifest import Name
 from udo_protocol.lifecycle import UPDATE_OPEN
 
@@ -27,6 +28,8 @@ class Heartbeat(BaseModel):
     driver: str = Field(default="process", max_length=50)
     capabilities: dict[str, Any] = {}
     metrics_address: str = Field(default="", max_length=500)
+    listen: str = Field(default="", max_length=300)
+    incarnation: str = Field(default="", max_length=64)
 
 
 class ReportBody(BaseModel):
@@ -47,7 +50,10 @@ class ReportBody(BaseModel):
 
 
 def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
-    """The node is there, with these properties."""
+    """The node is there, with these properties. The others are told when it is reached elsewhere than before."""
+    before = session.get(Node, name)
+    if (before.listen if before else "") != beat.listen:
+        bump(session)
     session.merge(Node(name=name, last_seen=now, **beat.model_dump()))
 
 
@@ -76,8 +82,10 @@ def everything(session: Session, there: Presence, polled: Mapping[str, float]) -
             "driver": n.driver,
             "capabilities": n.capabilities,
             "metrics_address": n.metrics_address,
+            "listen": n.listen,
             "last_seen": iso(max(n.last_seen, polled.get(n.name, 0.0))),
             "live": n.name in there.live,
+            "drained": is_drained(session, n.name),
         }
         for n in session.scalars(select(Node).order_by(Node.name))
     ]
@@ -85,7 +93,7 @@ def everything(session: Session, there: Presence, polled: Mapping[str, float]) -
 
 def wanted(session: Session) -> dict[str, Any]:
     """What every node shall do; secrets included, so only for nodes."""
-    row = session.get(Setting, "generation")
+    row, together = session.get(Setting, "generation"), applications.memberships(session)
     running = session.execute(
         select(Update, Version).join(Version, Version.digest == Update.to_digest).where(Update.state.in_(UPDATE_OPEN))
     )
@@ -105,6 +113,7 @@ def wanted(session: Session) -> dict[str, Any]:
     return {
         "generation": row.value if row else 0,
         "moved": group_maps.moved(session),
+        "addresses": {n.name: n.listen for n in session.scalars(select(Node).where(Node.listen != ""))},
         "deployments": [
             {
                 "name": d.name,
@@ -114,8 +123,11 @@ def wanted(session: Session) -> dict[str, Any]:
                 "manifest": d.version.manifest,
                 "layers": d.version.layers,
                 "slots": d.slots,
+                "placement": {k: v for k, v in d.placement.items() if k != "moving"} if d.placement else None,
                 "generation": d.generation,  # another one says: try again what was refused
-                "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy},
+                "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy}
+                | ({"elasticity": d.elasticity} if d.elasticity else {})
+                | ({"application": together[d.name]} if d.name in together else {}),
                 "update": steps.get(d.name),
             }
             for d in session.scalars(select(Deployment).order_by(Deployment.name))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from registry.domain.audit import iso
-from registry.store.models import Node
+from registry.store.models import Node, Setting
+
+# Behind it the node's name: a setting of 1 for one that is drained.
+_DRAINED = "drained:"
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,35 @@ class Presence:
 def signs(session: Session, polled: Mapping[str, float]) -> dict[str, float]:
     """Every node known, and when it was last heard of; `polled`: node -> its last long poll."""
     return {n.name: max(n.last_seen, polled.get(n.name, 0.0)) for n in session.scalars(select(Node).order_by(Node.name))}
+
+
+def reachable(session: Session, there: Presence) -> list[str]:
+    """Live nodes that listen for other hosts, and may have slots of deployments over nodes."""
+    listening = set(session.scalars(select(Node.name).where(Node.listen != "")))
+    return sorted(n for n in there.live if n in listening and not is_drained(session, n))
+
+
+def disks(session: Session, live: Sequence[str]) -> dict[str, str]:
+    """The disks of these nodes, as each says it."""
+    found = session.execute(select(Node.name, Node.incarnation))
+    return {name: disk for name, disk in found if name in live}
+
+
+def drain(session: Session, node: str, *, drained: bool) -> None:
+    """The node is to have no slots of deployments over nodes, or may have them again."""
+    session.merge(Setting(key=f"{_DRAINED}{node}", value=int(drained)))
+
+
+def drained(session: Session) -> list[str]:
+    """The nodes that are to have none."""
+    rows = session.scalars(select(Setting.key).where(Setting.key.startswith(_DRAINED), Setting.value == 1))
+    return [key.removeprefix(_DRAINED) for key in rows]
+
+
+def is_drained(session: Session, node: str) -> bool:
+    """Whether it is to have none."""
+    row = session.get(Setting, f"{_DRAINED}{node}")
+    return row is not None and row.value == 1
 
 
 def presence(session: Session, since: float, polled: Mapping[str, float]) -> Presence:

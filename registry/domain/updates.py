@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from registry.domain import audit, catalogue, configuration, deployments
+from registry.domain import audit, canaries, catalogue, configuration, deployments, placements
 from registry.domain.audit import Caller, iso
 from registry.domain.configuration import ConfigBody
 from registry.domain.presence import Presence
@@ -21,8 +21,7 @@ from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound, SchemaError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.formats.manifest import Manifest, call_misfits, parse, update_refusals
 from udo_protocol.lifecycle import UPDATE, UPDATE_OPEN, Lifecycle
-from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.registry.canary import DIFFERENT, Condition, Measured, share_of_groups, verdict
+from udo_protocol.registry.canary import Measured, verdict
 
 # What nodes report of an update; only ready, answering and failed move it on, the others are shown to its watchers.
 # A canary's progress is told this often at most, so that a long one leaves a readable story.
@@ -117,6 +116,7 @@ def start(
             _roll_back(session, running, f"{caller.who} asked for it", caller.now)
             return running
         raise Conflict(f"deployment {name!r} is already being updated to @{running.to_version} (update {running.id}); one at a time")
+    placements.require_still(deployment)
     new, remark = target(session, deployment, action, ref)
     old = deployment.version
     if not there.live:
@@ -126,8 +126,10 @@ def start(
         )
     config = configuration.changed(deployment, change)
     moves = new.digest != old.digest or config is not None
+    if canary and deployment.placement:
+        raise UsageError(f"deployment {name!r} is spread over nodes (--over-nodes), which canaries do not support: update it without one")
     if canary:
-        _require_canary(deployment, new, canary, moves=moves)
+        canaries.require_canary(deployment, new, canary, moves=moves)
     update = Update(
         id=secrets.token_hex(8),
         deployment=name,
@@ -158,7 +160,7 @@ def start(
         route += f", not on {there.named()}"
     noted = f"{route}, update {update.id}"
     if canary:
-        remark = f"{_tries(deployment, canary)} for {canary['for_s']:g} s, rolled back if {_conditions(canary)}"
+        remark = f"{canaries.tries(deployment, canary)} for {canary['for_s']:g} s, rolled back if {canaries.conditions(canary)}"
         noted += f", canary: {remark}"
     audit.record(session, caller, action, deployment=name, before=old.digest, after=new.digest, detail=noted)
     _move(session, update, "canary" if canary else "preparing", caller.now, detail=f"{route}. {remark}".removesuffix(". "))
@@ -223,32 +225,6 @@ def observe(session: Session, update_id: str, node: str, measured: dict[str, flo
     _judge(session, update, now, at_end=False, hint=detail and f". On node {node}: {detail}")
 
 
-def _keyed(deployment: Deployment) -> bool:
-    return bool(deployment.version.manifest.get("key"))
-
-
-def _tries(deployment: Deployment, canary: dict[str, Any]) -> str:
-    """What a canary is given."""
-    if not _keyed(deployment):
-        return f"{canary['percent']:g} % of the new lanes"
-    groups = int(deployment.limits.get("key_groups", KEY_GROUPS))
-    return f"{len(share_of_groups(canary['percent'], groups))} of {groups} key groups, tested beside {deployment.version.version}"
-
-
-def _require_canary(deployment: Deployment, new: Version, canary: dict[str, Any], *, moves: bool) -> None:
-    if not _keyed(deployment) and any(Condition.parse(text).measure == DIFFERENT for text in canary["rollback_if"]):
-        raise UsageError(
-            f"condition {DIFFERENT!r}: expected a keyed deployment, {deployment.name!r} is not: its canary answers events that the serving "
-            "version does not, so there is nothing to compare. Use a diff before"
-        )
-    if not moves:
-        raise Conflict(f"deployment {deployment.name!r} serves @{new.version} already: nothing to update to")
-
-
-def _conditions(canary: dict[str, Any]) -> str:
-    return " or ".join([*canary["rollback_if"], f"fewer than {canary['min_events']} events came"])
-
-
 def _measured(session: Session, update: Update) -> Measured:
     parts = session.scalars(select(Participant).where(Participant.update_id == update.id))
     return Measured.together({k: v for k, v in p.measured.items() if k != "at"} for p in parts if p.measured)
@@ -267,8 +243,8 @@ def _share(session: Session, update: Update, now: float) -> None:
         update.canary = {**update.canary, "since": now}
         update.deadline_at = now + update.canary["for_s"]
         deployment = deployments.find(session, update.deployment)
-        what = "has" if _keyed(deployment) else "serves"
-        _event(session, update, "sharing", now, detail=f"{update.to_version} {what} {_tries(deployment, update.canary)}")
+        what = "has" if canaries.is_keyed(deployment) else "serves"
+        _event(session, update, "sharing", now, detail=f"{update.to_version} {what} {canaries.tries(deployment, update.canary)}")
 
 
 def _judge(session: Session, update: Update, now: float, *, at_end: bool, hint: str = "") -> None:
@@ -279,17 +255,40 @@ def _judge(session: Session, update: Update, now: float, *, at_end: bool, hint: 
     if why := verdict(update.canary["rollback_if"], update.canary["min_events"], measured, at_end=at_end):
         return _roll_back(session, update, why + hint, now)
     if at_end:
-        for part in session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state != "gone")):
-            part.state = "waiting"
-        update.deadline_at = now + update.timeout_s
-        _move(session, update, "preparing", now, detail=f"the canary passed: {measured}")
-        bump(session)
-        advance(session, update, now)
+        _pass(session, update, f"the canary passed: {measured}", now)
     return None
 
 
+def promote_canary(session: Session, caller: Caller, name: str) -> Update:
+    """End a canary under way as one that has passed, whatever it has counted so far; it goes on as any update does.
+
+    Conflict if there is none, or not all nodes have begun it.
+    """
+    deployments.find(session, name)
+    update = session.scalar(select(Update).where(Update.deployment == name, Update.state == "canary"))
+    if update is None or update.canary is None:
+        raise Conflict(f"deployment {name!r} has no canary under way that could be promoted; see: udo inspect {name}")
+    if update.canary["since"] is None:
+        raise Conflict(f"the canary of {name!r} has not begun on all nodes yet (update {update.id}): promote it then, or roll it back")
+    why = f"{caller.who} promoted the canary before its time: {_measured(session, update)}"
+    audit.record(
+        session, caller, "promote", deployment=name, before=update.from_digest, after=update.to_digest, detail=f"update {update.id}"
+    )
+    _pass(session, update, why, caller.now)
+    return update
+
+
+def _pass(session: Session, update: Update, why: str, now: float) -> None:
+    for part in session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state != "gone")):
+        part.state = "waiting"
+    update.deadline_at = now + update.timeout_s
+    _move(session, update, "preparing", now, detail=why)
+    bump(session)
+    advance(session, update, now)
+
+
 def _roll_back(session: Session, update: Update, why: str, now: float) -> None:
-    keyed = _keyed(deployments.find(session, update.deployment))
+    keyed = canaries.is_keyed(deployments.find(session, update.deployment))
     _move(session, update, "rolled_back", now, f"{why}. {update.from_version} {'continues to serve' if keyed else 'serves all new lanes'}")
     bump(session)
     _outcome(session, update, now)

@@ -9,9 +9,10 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel, ConfigDict, Field
 
 from registry.content import repositories
-from registry.domain import audit, catalogue, deployments, group_maps, nodes, updates
+from registry.domain import audit, catalogue, deployments, draining, failover, group_maps, nodes, placements, updates
 from registry.domain.canaries import CanaryBody
 from registry.domain.configuration import ConfigBody
+from registry.http.starting import TIMEOUT_S, promote, start
 from registry.http.stream import stream
 from registry.http.web import body, caller, flag, number, reply, services
 from udo_protocol.errors import UsageError
@@ -26,8 +27,7 @@ class UpdateBody(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     version: str | None = None
-    # Nodes may have to pull gigabytes and load a model; each of the two phases has this long.
-    timeout_s: float = Field(default=120.0, gt=0, le=3600)
+    timeout_s: float = Field(default=TIMEOUT_S, gt=0, le=3600)
     canary: CanaryBody | None = None
     config: ConfigBody | None = None
 
@@ -96,8 +96,9 @@ def get_deployment(name: str) -> Response:
 def deploy() -> Response:
     s, new = services(), body(deployments.NewDeployment)
     with s.store.write() as session:
-        deployment, created = deployments.create(session, caller(), new)
-        return reply(deployments.describe(session, deployment, s.presence(session)), 201 if created else 200)
+        there = s.presence(session)
+        deployment, created = deployments.create(session, caller(), new, there)
+        return reply(deployments.describe(session, deployment, there), 201 if created else 200)
 
 
 @routes.delete("/deployments/<name>")
@@ -112,7 +113,23 @@ def undeploy(name: str) -> Response:
 def scale(name: str) -> Response:
     s, wish = services(), body(deployments.ScaleBody)
     with s.store.write() as session:
-        return reply(deployments.describe(session, deployments.scale(session, caller(), name, wish.slots), s.presence(session)))
+        return reply(
+            deployments.describe(session, deployments.scale(session, caller(), name, wish, s.presence(session)), s.presence(session))
+        )
+
+
+@routes.post("/deployments/<name>/moves")
+def move_groups(name: str) -> Response:
+    wish = body(placements.MoveBody)
+    with services().store.write(durable=True) as session:  # a version of the map that is forgotten could be given to another move
+        return reply({"placement": placements.move(session, caller(), name, wish)})
+
+
+@routes.post("/deployments/<name>/replicas")
+def replica_in_step(name: str) -> Response:
+    wish = body(failover.InStepBody)
+    with services().store.write(durable=True) as session:
+        return reply({"placement": failover.in_step(session, deployments.find(session, name), wish)})
 
 
 @routes.post("/deployments/<name>/epochs")
@@ -145,7 +162,7 @@ def release_group_map(name: str) -> Response:
 
 @routes.post("/deployments/<name>/<any(update, rollback):action>")
 def start_update(name: str, action: str) -> Response:
-    s, wish, by = services(), body(UpdateBody), caller()
+    wish, by = body(UpdateBody), caller()
     if action == "update" and wish.version is None:
         raise UsageError('update: expected the version to go to, as {"version": ...}')
     if action == "rollback" and wish.canary is not None:
@@ -153,16 +170,19 @@ def start_update(name: str, action: str) -> Response:
     if action == "rollback" and wish.config is not None:
         raise UsageError("rollback: variables, secrets and files stay as they are; change them by an update")
     canary = wish.canary.model_dump() if wish.canary else None
-    try:
-        with s.store.write() as session:
-            update = updates.start(session, by, name, action, wish.version, s.presumed(session), wish.timeout_s, canary, wish.config)
-    except UsageError as e:
-        with s.store.write() as session:
-            audit.record(session, by, f"{action}.refused", deployment=name, detail=str(e))
-        raise
+    return _followed(start(by, name, action, wish.version, wish.timeout_s, canary, wish.config))
+
+
+@routes.post("/deployments/<name>/promote")
+def promote_canary(name: str) -> Response:
+    return _followed(promote(caller(), name))
+
+
+def _followed(update_id: str) -> Response:
+    """What happens to an update as it happens, where that is asked for; else where it can be read."""
     if "text/event-stream" in request.headers.get("Accept", ""):
-        return stream(update.id)
-    return reply({"id": update.id, "events": f"/api/v1/updates/{update.id}/events"}, 202)
+        return stream(update_id)
+    return reply({"id": update_id, "events": f"/api/v1/updates/{update_id}/events"}, 202)
 
 
 @routes.get("/updates/<update_id>")
@@ -188,14 +208,15 @@ def audit_rows() -> Response:
 def list_nodes() -> Response:
     s = services()
     with s.store.read() as session:
-        return reply({"nodes": nodes.everything(session, s.presence(session), s.polled)})
+        found, delays = nodes.everything(session, s.presence(session), s.polled), s.managers.delays()
+        return reply({"nodes": [{**n, "delays_ms": delays.get(n["node"], {})} for n in found]})
 
 
 @routes.post("/nodes/<node>/heartbeat")
 def heartbeat(node: str) -> Response:
     s, beat = services(), body(nodes.Heartbeat)
     with s.store.write() as session:
-        nodes.heartbeat(session, _checked(node), beat, s.clock())
+        nodes.heartbeat(session, checked_node(node), beat, s.clock())
     return reply({"generation": s.hub.generation, "interval_s": s.config.node_live_s / 4})
 
 
@@ -208,10 +229,17 @@ def leave(node: str) -> Response:
     return reply({})
 
 
+@routes.post("/nodes/<node>/drain")
+def drain(node: str) -> Response:
+    s, wish = services(), body(draining.DrainBody)
+    with s.store.write(durable=True) as session:
+        return reply({"left": draining.drain(session, caller(), checked_node(node), wish, s.presence(session))})
+
+
 @routes.get("/nodes/<node>/wanted")
 def wanted(node: str) -> Response:
     s, after, wait_s = services(), request.args.get("after", "-1"), number("wait_s", 25, services().config.poll_max_s)
-    s.polled[_checked(node)] = s.clock()
+    s.polled[checked_node(node)] = s.clock()
     s.hub.enter()
     try:
         s.hub.wait_generation(int(after) if after.isdecimal() and len(after) < 19 else -1, wait_s)
@@ -231,11 +259,12 @@ def wanted(node: str) -> Response:
 def report(node: str) -> Response:
     said = body(nodes.ReportBody)
     with services().store.write() as session:
-        nodes.report(session, _checked(node), said, services().clock())
+        nodes.report(session, checked_node(node), said, services().clock())
     return reply({})
 
 
-def _checked(node: str) -> str:
+def checked_node(node: str) -> str:
+    """The name of a node. UsageError if it is none."""
     if not _NODE.match(node):
         raise UsageError(f"node name {node!r:.120}: expected letters, digits, '.', '_' or '-', at most 100")
     return node

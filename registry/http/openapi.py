@@ -7,7 +7,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from registry.domain import deployments, group_maps, nodes
+from registry.domain import deployments, draining, failover, group_maps, nodes, placements
+from registry.domain.application_managers import ToldBody
+from registry.domain.applications import ChangedApplication, NewApplication
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{model}"
@@ -33,16 +35,19 @@ _QUERY: dict[str, Json] = {
     "limit": {"type": "integer", "minimum": 0},
     "after": {"type": "integer", "minimum": -1},
     "drop_state": {"type": "boolean"},
+    "replace": {"type": "boolean"},
     "wait_s": {"type": "number", "minimum": 0, "maximum": 0.01},
 }
 _OCTETS = "application/octet-stream"
 _REPOSITORY, _UPLOAD = "/v2/{name}", "/v2/{name}/blobs/uploads/{upload_id}"
 _VERSION, _DEPLOYMENT, _NODE = "/api/v1/operators/{name}/versions/{ref}", "/api/v1/deployments/{name}", "/api/v1/nodes/{node}"
-_READS_WITH_TOKEN = (_NODE + "/wanted", _UPLOAD, "/v2/", "/api/v1/audit")
+_APPLICATION = "/api/v1/applications/{name}"
+_READS_WITH_TOKEN = (_NODE + "/wanted", _UPLOAD, "/v2/", "/api/v1/audit", "/api/v1/backup")
 
 # (method, path, what it does, statuses of success, query parameters, body: a model, a media type or nothing)
 _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[BaseModel] | str | None]] = [
     ("get", "/healthz", "Whether the registry answers", (200,), (), None),
+    ("get", "/metrics", "Figures for Prometheus", (200,), (), None),
     ("get", "/openapi.json", "This description", (200,), (), None),
     ("get", "/v2/", "Whether this is an OCI registry, and how to authenticate", (200,), (), None),
     ("get", "/v2/token", "A token in exchange for the password", (200,), (), None),
@@ -65,25 +70,45 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("get", _VERSION, "One version", (200,), (), None),
     ("delete", _VERSION, "Forget a version", (200,), (), None),
     ("post", "/api/v1/gc", "Remove unused blobs and uploads", (200,), (), "GcBody"),
+    ("get", "/api/v1/backup", "All that the registry has, as one archive", (200,), (), None),
+    ("post", "/api/v1/restore", "A backup in the place of what there is", (200,), ("replace",), _OCTETS),
     ("get", "/api/v1/deployments", "Deployments", (200,), (), None),
     ("post", "/api/v1/deployments", "Deploy", (200, 201), (), deployments.NewDeployment),
     ("get", _DEPLOYMENT, "One deployment", (200,), (), None),
     ("delete", _DEPLOYMENT, "Undeploy; if it has state or dead letters, only with drop_state", (200,), ("drop_state",), None),
-    ("post", _DEPLOYMENT + "/scale", "Change the number of slots on each node", (200,), (), deployments.ScaleBody),
+    (
+        "post",
+        _DEPLOYMENT + "/scale",
+        "Change the number of slots on each node, and who decides about it",
+        (200,),
+        (),
+        deployments.ScaleBody,
+    ),
+    ("post", _DEPLOYMENT + "/replicas", "A replica holds what its slot has ENDed", (200,), (), failover.InStepBody),
+    ("post", _DEPLOYMENT + "/moves", "A step of a move of key groups between nodes", (200,), (), placements.MoveBody),
     ("post", _DEPLOYMENT + "/epochs", "The version that serves an epoch", (200,), (), "EpochBody"),
     ("get", _DEPLOYMENT + "/group-maps", "The home of each keyed session's state", (200,), (), None),
     ("post", _DEPLOYMENT + "/group-maps", "A node is about to serve a session", (200,), (), group_maps.ClaimBody),
     ("post", _DEPLOYMENT + "/group-maps/release", "Release a session from its home", (200,), (), group_maps.ReleaseBody),
     ("post", _DEPLOYMENT + "/update", "Live update", (200, 202), (), "UpdateBody"),
     ("post", _DEPLOYMENT + "/rollback", "Roll back to a former version", (200, 202), (), "UpdateBody"),
+    ("post", _DEPLOYMENT + "/promote", "End the canary under way as one that has passed", (200, 202), (), None),
     ("get", "/api/v1/updates/{update_id}", "An update", (200,), (), None),
     ("get", "/api/v1/updates/{update_id}/events", "Its progress as server-sent events", (200,), (), None),
     ("get", "/api/v1/audit", "Who did what", (200,), ("deployment", "limit"), None),
     ("get", "/api/v1/nodes", "Nodes", (200,), (), None),
     ("delete", _NODE, "A node leaves", (200,), (), None),
     ("post", _NODE + "/heartbeat", "A node lives", (200,), (), nodes.Heartbeat),
+    ("post", _NODE + "/drain", "A node is to have no slots of deployments over nodes", (200,), (), draining.DrainBody),
     ("get", _NODE + "/wanted", "The wanted state of a node", (200,), ("after", "wait_s"), None),
     ("post", _NODE + "/report", "The report of a node", (200,), (), nodes.ReportBody),
+    ("post", _NODE + "/proposals", "What a node's Operator Managers propose; the answer has what is granted", (200,), (), ToldBody),
+    ("get", "/api/v1/applications", "Applications", (200,), (), None),
+    ("post", "/api/v1/applications", "Name deployments together, with an SLA", (200, 201), (), NewApplication),
+    ("get", _APPLICATION, "One application, and how it fares", (200,), (), None),
+    ("post", _APPLICATION, "Change it", (200,), (), ChangedApplication),
+    ("delete", _APPLICATION, "Remove it; its deployments stay", (200,), (), None),
+    ("get", _APPLICATION + "/journal", "What its manager has decided, and by which figures", (200,), (), None),
 ]
 
 

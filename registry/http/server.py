@@ -17,6 +17,9 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from registry.config import RegistrySettings
 from udo_protocol import supervised
+from udo_protocol.certificates import Tls
+from udo_protocol.listening import reached_at
+from udo_protocol.serving_tls import ServerTls
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -70,6 +73,11 @@ class _Application(BaseApplication):  # type: ignore[misc]
             "worker_exit": self._leave,
             "on_exit": self._gone,
         }
+        if self._config.tls is not None:
+            tls = Tls.folder(self._config.tls)
+            serving = ServerTls(tls, self._config.handshake_s)
+            settings |= {"certfile": str(tls.certificate), "keyfile": str(tls.key)}
+            settings["ssl_context"] = lambda _config, _default: serving.context()  # asked for each connection
         for name, value in settings.items():
             if name in self.cfg.settings:
                 self.cfg.set(name, value)
@@ -82,7 +90,10 @@ class _Application(BaseApplication):  # type: ignore[misc]
     def _ready(self, worker: RegistryWorker) -> None:
         path = self._config.data / "address"
         temporary = path.with_suffix(".new")
-        temporary.write_text(_address(worker.sockets[0].getsockname()) + "\n")
+        address = _address(worker.sockets[0].getsockname())
+        if self._config.tls is not None and not address.startswith("unix:"):
+            address = f"https://{reached_at(self._config.listen)}"  # by the name that its certificate has, too
+        temporary.write_text(address + "\n")
         os.replace(temporary, path)
 
     def _leave(self, _server: object, worker: RegistryWorker) -> None:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import time
 from collections.abc import Iterator
 
 from flask import Response, request
 
-from registry.domain import group_maps, nodes, updates
+from registry.domain import failover, group_maps, nodes, updates
 from registry.http.web import Services, services
+from registry.store import postgresql
 from udo_protocol import supervised
 from udo_protocol.lifecycle import UPDATE_FINAL
 
+log = logging.getLogger(__name__)
 # How late an update may fail after its deadline, or a vanished node be noticed.
 TICK_S = 0.5
 PRUNE_TICKS = 600
 # A tick that comes so late tells that this process stood still: what nodes have said meanwhile is still to be read.
 STOOD_STILL_S = 5.0
+# Nodes ask a registry that was away again at the latest after this time.
+RETRIED_S = 3.0
 
 
 def stream(update_id: str) -> Response:
@@ -35,6 +40,7 @@ def stream(update_id: str) -> Response:
 
 
 def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
+    said = time.monotonic()
     while not s.hub.stopping.is_set():
         seen = s.hub.commits
         with s.store.read() as session:
@@ -42,15 +48,31 @@ def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
         for event in fresh:
             after = event.pop("seq")
             yield f"id: {after}\nevent: {event['phase']}\ndata: {json.dumps(event)}\n\n"
+            said = time.monotonic()
             if event["phase"] in UPDATE_FINAL:
                 return
-        if not s.hub.wait_commit(seen, s.config.stream_beat_s):
+        # Commits of others, such as heartbeats, are no reason to be silent.
+        left_s = said + s.config.stream_beat_s - time.monotonic()
+        if left_s <= 0 or not s.hub.wait_commit(seen, left_s):
             yield ": still running\n\n"
+            said = time.monotonic()
+
+
+def _settle_replicas(s: Services) -> None:
+    with s.store.read() as session:
+        if not failover.due(session, s.suspected(session)):
+            return
+    with s.store.write(durable=True) as session:  # a version that is forgotten could be given out twice
+        failover.settle(session, s.clock(), s.suspected(session))
 
 
 def keep_time(s: Services) -> None:
-    """Until the server stops: fail updates that overstay, go on without nodes that vanished, forget what is old now and then."""
+    """Until the server stops: fail updates that overstay, go on without nodes that vanished, forget what is old now and then.
+
+    Of several processes each does this; the rules are applied by the one writer of that moment, to what the others have left.
+    """
     ticked, judges_from = time.monotonic(), 0.0
+    begun, decides_from = ticked, 0.0
     for tick in itertools.count():
         if s.hub.stopping.wait(TICK_S):
             return
@@ -60,6 +82,10 @@ def keep_time(s: Services) -> None:
         if ticked < judges_from:
             continue
         try:
+            if ticked - before > s.config.suspect_s / 2 or ticked < begun + RETRIED_S:
+                decides_from = ticked + s.config.suspect_s  # this process may have heard of nobody because it stood still, or was away
+            if ticked >= decides_from:
+                _settle_replicas(s)
             if tick % PRUNE_TICKS == 0:
                 with s.store.write() as session:
                     updates.prune(session)
@@ -72,5 +98,8 @@ def keep_time(s: Services) -> None:
             with s.store.write() as session:
                 updates.drop_dead(session, s.presumed(session).live, s.clock())
                 updates.expire(session, s.clock())
-        except Exception:
-            supervised.failed("update-deadlines")
+        except Exception as e:
+            if postgresql.is_away(e):
+                log.warning("the database is away, no deadline is kept until it is back: %s", type(e).__name__)
+            else:
+                supervised.failed("update-deadlines")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from flask import Response, current_app, request
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
@@ -24,9 +25,12 @@ from registry.config import RegistrySettings
 from registry.content import repositories
 from registry.content.blobs import Blobs
 from registry.content.uploads import Uploads
+from registry.domain.application_managers import ApplicationManagers
 from registry.domain.audit import Caller
-from registry.domain.presence import Presence, presence, presumed
+from registry.domain.presence import Presence, disks, drained, presence, presumed, reachable
+from registry.domain.replicas import Nodes
 from registry.http import auth, oci_errors
+from registry.store import postgresql
 from registry.store.hub import Hub
 from registry.store.store import Store
 from udo_protocol import errors
@@ -34,7 +38,7 @@ from udo_protocol.errors import UdoError, UsageError
 
 Model = TypeVar("Model", bound=BaseModel)
 # What only nodes, pushers and operators of the platform may read; all other reads are open.
-READS_WITH_TOKEN = frozenset(("api.wanted", "api.audit_rows", "oci.upload_status"))
+READS_WITH_TOKEN = frozenset(("api.wanted", "api.audit_rows", "backups.make", "oci.upload_status"))
 STATUS: dict[type[UdoError], int] = {
     errors.NotFound: 404,
     errors.Conflict: 409,
@@ -62,10 +66,16 @@ class Services:
 
     def __post_init__(self) -> None:
         self.started = self.clock()
+        self.managers = ApplicationManagers(self.store, self.clock, self.presence)
 
     def presence(self, session: Session) -> Presence:
         """Nodes heard of lately, and the others."""
         return presence(session, self.clock() - self.config.node_live_s, self.polled)
+
+    def suspected(self, session: Session) -> Nodes:
+        """The nodes, as heard of within the time after which others take their places."""
+        there = presence(session, self.clock() - self.config.suspect_s, self.polled)
+        return Nodes(disks(session, there.live), reachable(session, there), drained(session))
 
     def presumed(self, session: Session) -> Presence:
         """The same as updates see it: a registry that has just started gives nodes time to find it."""
@@ -76,9 +86,11 @@ class Services:
         them; how many of each."""
         before = self.clock() - unused_s
         with self.store.write(durable=True) as session:
-            unused = repositories.collect(session, self.blobs, before, untagged=untagged)
-            session.commit()
-            # Still the only writer: no manifest can come to refer to these blobs between the commit and here.
+            repositories.forget_unused(session, before, untagged=untagged)
+        there = list(self.blobs.everything())
+        # The only writer again: a blob that a push came to hold meanwhile stays, and none can come to be held before it is gone.
+        with self.store.write(removes_files=True) as session:
+            unused = repositories.not_held(session, there)
             for digest in unused:
                 self.blobs.remove(digest)
         return len(unused), self.uploads.expire(max(before, self.clock() - self.config.upload_kept_s))
@@ -93,26 +105,18 @@ def authorise() -> None:
     """Before every request: Unauthorized for a write, or one of READS_WITH_TOKEN, without a token."""
     if "gunicorn.socket" in request.environ:  # no peer holds a thread by silence
         request.environ["gunicorn.socket"].settimeout(services().config.silence_s)
+    if request.blueprint == "console":  # its forms have a check of their own
+        return
     reads = request.method in ("GET", "HEAD", "OPTIONS")
     if request.routing_exception is None and (not reads or request.endpoint in READS_WITH_TOKEN):
         auth.check(request.authorization, services().tokens)
 
 
 def on_error(e: Exception) -> Response:
-    """Any exception as its status and JSON; an unexpected error is logged and reported without its text."""
-    if isinstance(e, UdoError):
-        status = getattr(e, "status", None) or next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
-        code, message, retry = e.code, str(e), e.retry
-    elif _disk_full(e):
-        status, code, message, retry = 507, "unavailable", "the registry's disk is full; remove versions and run: udo registry gc", True
-    elif isinstance(e, HTTPException):
-        if e.response is not None or e.code in (301, 308):
-            return cast(Response, e.get_response())
-        status = e.code or 500
-        code, message, retry = "not_found" if status == 404 else "usage", f"{request.method} {request.path}: {e.description}", False
-    else:
-        current_app.logger.error("%s %s failed", request.method, request.path, exc_info=e)
-        status, code, message, retry = 500, "error", f"internal error of the registry ({type(e).__name__}); its log says where", False
+    """Any exception as its status and JSON."""
+    if isinstance(e, HTTPException) and (e.response is not None or e.code in (301, 308)):
+        return cast(Response, e.get_response())
+    status, code, message, retry = error_of(e)
     oci = request.path.startswith("/v2/")
     told = oci_errors.form(e, status, code, message, retry) if oci else {"error": {"code": code, "message": message, "retry": retry}}
     response = reply(told, status)
@@ -123,6 +127,22 @@ def on_error(e: Exception) -> Response:
         for challenge in auth.challenges(request.host_url, oci_base=request.path == "/v2/"):
             response.headers.add("WWW-Authenticate", challenge)
     return response
+
+
+def error_of(e: Exception) -> tuple[int, str, str, bool]:
+    """(status, code, message, whether a retry may help) of an exception; an unexpected one is logged, and told without its text."""
+    if isinstance(e, UdoError):
+        status = getattr(e, "status", None) or next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
+        return status, e.code, str(e), e.retry
+    if postgresql.is_away(e) or isinstance(e, PoolTimeout):
+        return 503, "unavailable", "the registry's database does not answer, or is too busy; try again in a moment", True
+    if _disk_full(e):
+        return 507, "unavailable", "the registry's disk is full; remove versions and run: udo registry gc", True
+    if isinstance(e, HTTPException):
+        status = e.code or 500
+        return status, "not_found" if status == 404 else "usage", f"{request.method} {request.path}: {e.description}", False
+    current_app.logger.error("%s %s failed", request.method, request.path, exc_info=e)
+    return 500, "error", f"internal error of the registry ({type(e).__name__}); its log says where", False
 
 
 def _disk_full(e: Exception) -> bool:

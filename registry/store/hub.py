@@ -1,4 +1,5 @@
-"""Wakes long polls and streams the moment something is committed. In process, no I/O, knows nothing of what changed."""
+"""Wakes long polls and streams the moment something is committed, here or by another process of the same database. No I/O, knows nothing
+of what changed."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ class Hub:
         self.stopping = threading.Event()
 
     def publish(self, generation: int | None) -> None:
-        """Something was committed; `generation` is given when what nodes shall do has changed."""
+        """Something was committed; `generation` is given when what nodes shall do has changed. News of an older one may come late."""
         with self._changed:
             self.commits += 1
-            self.generation = generation if generation is not None else self.generation
+            self.generation = max(self.generation, generation or 0)
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -80,8 +80,32 @@ class Deployment(Base):
     previous: Mapped[list[Any]]  # [{version, digest}], the latest first
     generation: Mapped[int]
     created_at: Mapped[float]
+    elasticity: Mapped[dict[str, Any] | None]  # elasticity.scaling.modes.Elasticity; null: its defaults
+    placement: Mapped[dict[str, Any] | None]  # {version, nodes}: the node of each slot; null: so many slots on each node
 
     version: Mapped[Version] = relationship(lazy="joined")
+
+
+class Application(Base):
+    """Deployments that are named together, with an SLA."""
+
+    __tablename__ = "applications"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    wish: Mapped[dict[str, Any]]  # elasticity.scaling.application_wish.ApplicationWish
+    created_at: Mapped[float]
+
+
+class ApplicationLine(Base):
+    """A line of an application's journal (elasticity/scaling/application_journal.py). Only ever appended to; old segments go as a whole."""
+
+    __tablename__ = "application_lines"
+    __table_args__ = (Index("ix_application_lines_segment", "application", "segment"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    application: Mapped[str]
+    segment: Mapped[int]
+    line: Mapped[str]
 
 
 class Update(Base):
@@ -143,7 +167,9 @@ class Node(Base):
     driver: Mapped[str]
     capabilities: Mapped[dict[str, Any]]
     metrics_address: Mapped[str]
+    listen: Mapped[str] = mapped_column(server_default="")  # host:port for other hosts; empty: it has none
     last_seen: Mapped[float]
+    incarnation: Mapped[str] = mapped_column(server_default="")  # of its state server: after the loss of its disk, another one
 
 
 class NodeState(Base):
@@ -183,8 +209,8 @@ class GroupMap(Base):
     session: Mapped[str] = mapped_column(primary_key=True)
     version: Mapped[int]
     node: Mapped[str]  # empty: released, the next node that asks becomes the home
-    slots: Mapped[int]  # over which the key groups are spread there, evenly (udo_protocol/state/group_map.py)
     incarnation: Mapped[str]  # of that node's state server: after the loss of its disk, a node is a different one
+    others: Mapped[dict[str, Any]]  # node -> incarnation: of a deployment over nodes, those that have its other slots
     stored: Mapped[bool]  # has had a store since it began
     spread: Mapped[bool]  # other nodes have served it from its store: no node alone has all of its state
     at: Mapped[float]

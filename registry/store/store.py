@@ -2,14 +2,17 @@
 
 SQLite runs with a write-ahead log and `synchronous=NORMAL`: a killed registry loses nothing, a power cut may lose the
 last commits but never the file. Commits about content are `durable`, on the disk before a request is answered or a file is
-removed. One process serves a database, so the writer's lock is an ordinary lock.
+removed. One process serves a SQLite database, so the writer's lock is an ordinary lock; with PostgreSQL it is the database's as well
+(postgresql.py), and any number of processes may serve it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,10 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
+from registry.store import postgresql
 from registry.store.hub import Hub
 from registry.store.models import Setting
+from udo_protocol import supervised
 from udo_protocol.errors import UsageError
 
 
@@ -29,7 +34,8 @@ def open_engine(url: str, *, durable: bool = False) -> Engine:
     sqlite = url.startswith("sqlite")
     # Error texts contain no values, for they may be secrets.
     try:
-        engine = create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=not sqlite, hide_parameters=True)
+        arguments = postgresql.connect_arguments() if postgresql.is_postgresql(url) else {}
+        engine = create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=not sqlite, hide_parameters=True, connect_args=arguments)
     except (ArgumentError, ModuleNotFoundError) as e:
         form = "sqlite:////path/registry.db or postgresql+psycopg://host/name with its driver installed"
         raise UsageError(f"the database URL does not work ({e}); expected one such as {form}") from e
@@ -48,6 +54,8 @@ def migrate(engine: Engine) -> None:
     config = AlembicConfig()
     config.set_main_option("script_location", str(Path(__file__).parents[1] / "migrations"))
     with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            postgresql.one_migration_at_a_time(connection)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
@@ -62,12 +70,30 @@ class Store:
         self._durable = sessionmaker(durable, expire_on_commit=False)
         self._writing = threading.Lock()
         self._hub = hub
+        self._neighbours = postgresql.OtherProcesses(engine) if postgresql.is_postgresql(url) else None
+        self._lead = postgresql.Lead(engine) if postgresql.is_postgresql(url) else None
+        self.clock: Callable[[], float] = time.time
         with self.read() as session:
             row = session.get(Setting, "generation")
             hub.publish(row.value if row else 0)
+        if self._neighbours is not None:
+            self.clock = self._neighbours.clock
+            self._neighbours.look()
+            supervised.keep("database-notifications", partial(self._neighbours.listen, hub), hub.stopping)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may serve the database as well."""
+        return self._lead is not None
+
+    def leads(self) -> bool:
+        """Whether this process is the one that does what only one may do. For one thread."""
+        return self._lead is None or self._lead.held()
 
     def close(self) -> None:
         """Close all connections."""
+        if self._lead is not None:
+            self._lead.give_up()
         for engine in self._engines:
             engine.dispose()
 
@@ -78,11 +104,21 @@ class Store:
             yield session
 
     @contextmanager
-    def write(self, *, durable: bool = False) -> Iterator[Session]:
-        """The one session that writes: committed at the end, rolled back on an error, watchers woken after it."""
+    def write(self, *, durable: bool = False, removes_files: bool = False) -> Iterator[Session]:
+        """The one session that writes: committed at the end, rolled back on an error, watchers woken after it.
+
+        With `removes_files` a process that stands still keeps all others from writing, since it may remove one when it goes on.
+        """
         with self._writing:
             with (self._durable if durable else self._sessions).begin() as session:
+                if self._neighbours is not None:
+                    postgresql.take_writers_lock(session)
+                    if removes_files:
+                        postgresql.stand_still_allowed(session)
                 yield session
+                if self._neighbours is not None:
+                    session.flush()
+                    self._neighbours.tell(session, session.info.get("generation"))
             self._hub.publish(session.info.get("generation"))
 
 

@@ -28,6 +28,7 @@ type wire struct {
 	reader *bufio.Reader
 	conn   net.Conn
 	lock   sync.Mutex // an operator may log from any goroutine
+	shared *shared    // once it is agreed on
 }
 
 type table struct {
@@ -65,8 +66,19 @@ func (w *wire) receive() (*pb.Message, map[pb.Part_Table][]byte, error) {
 	tables := make(map[pb.Part_Table][]byte, len(message.Parts))
 	at := 0
 	for _, part := range message.Parts {
+		if part.SharedOffset != nil {
+			if w.shared == nil {
+				return nil, nil, fmt.Errorf("part %v lies in shared memory, which was not agreed on", part.Table)
+			}
+			data, err := w.shared.take(*part.SharedOffset, part.Bytes)
+			if err != nil {
+				return nil, nil, err
+			}
+			tables[part.Table] = data
+			continue
+		}
 		end := at + int(part.Bytes)
-		if end > len(body) || part.SharedOffset != nil {
+		if end > len(body) {
 			return nil, nil, fmt.Errorf("part %v lies outside of the body", part.Table)
 		}
 		tables[part.Table] = body[at:end]
@@ -78,20 +90,15 @@ func (w *wire) receive() (*pb.Message, map[pb.Part_Table][]byte, error) {
 // send writes one message with its tables.
 func (w *wire) send(message *pb.Message, tables ...table) error {
 	var body bytes.Buffer
+	if len(tables) > 0 && w.shared != nil {
+		w.shared.used = 0
+	}
 	for _, t := range tables {
-		start := body.Len()
-		payload, err := ipc.GetRecordBatchPayload(t.batch)
+		part, err := w.put(t, &body)
 		if err != nil {
 			return err
 		}
-		_, err = payload.WritePayload(&body)
-		payload.Release()
-		if err != nil {
-			return err
-		}
-		size := body.Len() - start
-		message.Parts = append(message.Parts, &pb.Part{Table: t.kind, Bytes: uint64(size)})
-		body.Write(zeros[:padding(size)])
+		message.Parts = append(message.Parts, part)
 	}
 	head, err := proto.Marshal(message)
 	if err != nil {
@@ -106,6 +113,35 @@ func (w *wire) send(message *pb.Message, tables ...table) error {
 	pieces := net.Buffers{data, body.Bytes()}
 	_, err = pieces.WriteTo(w.conn)
 	return err
+}
+
+// put writes a table into the shared memory, if there is one and it is large, or into the body.
+func (w *wire) put(t table, body *bytes.Buffer) (*pb.Part, error) {
+	payload, err := ipc.GetRecordBatchPayload(t.batch)
+	if err != nil {
+		return nil, err
+	}
+	defer payload.Release()
+	write := func(to io.Writer) error { _, err := payload.WritePayload(to); return err }
+	start := body.Len()
+	var data []byte
+	if w.shared != nil {
+		var offset *uint64
+		if data, offset, err = w.shared.put(write); err != nil {
+			return nil, err
+		}
+		if offset != nil {
+			return &pb.Part{Table: t.kind, Bytes: uint64(len(data)), SharedOffset: offset}, nil
+		}
+	}
+	if data != nil {
+		body.Write(data)
+	} else if err := write(body); err != nil {
+		return nil, err
+	}
+	size := body.Len() - start
+	body.Write(zeros[:padding(size)])
+	return &pb.Part{Table: t.kind, Bytes: uint64(size)}, nil
 }
 
 // decoder makes record batches of messages that have no schema of their own.

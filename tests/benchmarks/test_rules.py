@@ -93,7 +93,7 @@ def test_figures_are_copied_between_their_markers_only() -> None:
         figures.replace_between(text, "latency", "new")
 
 
-@pytest.mark.parametrize("name", ["throughput", "latency", "update"])
+@pytest.mark.parametrize("name", ["demo", "throughput", "latency", "update"])
 def test_the_document_has_a_place_for_the_figures(name: str) -> None:
     figures.replace_between(figures.DOCUMENT.read_text("utf-8"), name, "figures")
 

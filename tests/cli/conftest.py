@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from tests.conftest import patience
+from tests.support import forked
 from udo_protocol.node.api import NodeClient
 
 # Longer on a busy machine.
@@ -77,9 +77,8 @@ class Shell:
 
     def __call__(self, *args: str | Path, code: int | None = 0, stdin: str = "", **env: str) -> Done:
         """Run to the end and check the exit code."""
-        done = subprocess.run(
-            self.command(*args), input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S * patience(), env=self.environment(**env)
-        )
+        words = [str(word) for word in args]
+        done = forked.run("udo_cli", words, stdin=stdin, environment=self.environment(**env), timeout_s=TIMEOUT_S * patience())
         assert code is None or done.returncode == code, f"udo {args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         assert "Traceback (most recent call last)" not in done.stderr or "--debug" in args or "op.py" in done.stderr
         return Done(done.returncode, done.stdout, done.stderr)

@@ -97,6 +97,8 @@ class Run(Operator):
         print("seen", event["a"])
         if event["a"] == 13:
             raise ValueError("unlucky")
+        if event["a"] == 77:
+            bytearray(300 << 20)
         if event["a"] == 99:
             time.sleep(60)
         host = ("127.0.0.1", int(os.environ["PORT"]))
@@ -132,7 +134,8 @@ def test_a_whole_image_is_tried_with_the_answers_errors_and_limits_of_production
 ) -> None:
     folder = operator(source=TRIED)
     manifest = (folder / "operator.toml").read_text()
-    (folder / "operator.toml").write_text(manifest.replace("op:run", "op:Run"))
+    manifest = manifest.replace("op:run", "op:Run").replace("answer_timeout_s", "memory_mb = 200\nanswer_timeout_s")
+    (folder / "operator.toml").write_text(manifest)
     reference = image(folder, "op")
 
     def tried(*events: int, code: int = 0) -> Done:
@@ -150,8 +153,21 @@ def test_a_whole_image_is_tried_with_the_answers_errors_and_limits_of_production
     for part in ("ValueError: unlucky", 'The offending event: {"a": 13}', 'raise ValueError("unlucky")'):
         assert part in failed
     assert "did not answer a frame within 2 s" in tried(99, code=6).err
+    assert "memory limit of 200 MiB exceeded" in tried(77, code=6).err
     assert docker.left() == []
     assert "belong to --replay" in udo("test", folder, "--image", reference, "--pdb", code=2).err
+
+
+def test_a_whole_image_that_is_missing_or_does_not_start_is_told(
+    udo: Shell, docker: Daemon, image: Callable[[Path, str], str], operator: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = operator(source="raise RuntimeError('no model here')")
+    assert "no-such-image:1" in udo("test", folder, "--image", "no-such-image:1", code=3, **docker.environment).err
+    failed = udo("test", folder, "--image", image(folder, "op"), code=6, **docker.environment).err
+    assert "RuntimeError: no model here" in failed and "op.py" in failed
+    (tmp_path / "junk.tar").write_bytes(b"no image")
+    assert "junk.tar is not a readable archive" in udo("test", folder, "--image", tmp_path / "junk.tar", code=2).err
+    assert docker.left() == []
 
 
 def test_a_keyed_whole_image_gets_its_events_as_one_micro_batch_and_its_timers_fire(

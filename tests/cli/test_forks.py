@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.conftest import patience
+
 # Each child runs a function between fork and exec, as Spark's launch of Java does; without the remedy one in fifty aborts.
 FORKS = """
 import udo_cli
@@ -26,5 +28,5 @@ sys.exit(f"{sum(e != 0 for e in ends)} of {len(ends)} children aborted" if any(e
 
 
 def test_a_process_that_has_used_grpc_can_start_others() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120 * patience())
     assert done.returncode == 0, done.stderr[-2000:]

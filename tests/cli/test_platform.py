@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.conftest import require, wait_until
+from tests.conftest import patience, require, wait_until
 from tests.support.asking import ask
 from udo_cli.commands.node import CAPABILITIES
 
@@ -81,6 +81,31 @@ def test_a_deployment_gets_more_slots_and_fewer_and_every_view_says_how_many(pla
     assert sorted(details) == ["2 to 3 slots", "3 to 1 slots"]
 
 
+def test_a_deployments_load_is_explained_decided_about_journalled_and_metered(platform: Shell, operator: Operators) -> None:
+    platform("push", operator("sized"))
+    assert "slots on each node by policy fuzzy" not in platform("deploy", "sized", "--mode", "auto", "--least", "2", "--most", "3").out
+    owners = lambda: [s for s in platform("status", "--json").json["node"]["slots"] if s["deployment"] == "sized"]  # noqa: E731
+    wait_until(lambda: len(owners()) == 2, 60, "the least number of slots")
+    assert ask(platform, "sized", 1) == 2
+    assert "by policy fuzzy, 2 to 3" in platform("inspect", "sized").out
+
+    wait_until(lambda: platform("explain", "sized", "--json").json["load"] is not None, 60, "figures")
+    assert "scale in below 20, prepare from 60, scale out from 75" in platform("explain", "sized").out
+    shown = platform("events", "sized").out
+    assert "scale out from 1 to 2" in shown and "at least 2" in shown and "done" in shown
+    assert platform("events", "sized", "--replay", "--json").json["same"] is True
+    wait_until(lambda: [d["events_in"] for d in platform("usage", "sized", "--json").json["deployments"]] == [1], 60, "one event")
+    assert "sized" in platform("usage").out
+
+    said = platform("scale", "sized", "--mode", "auto", "--policy", "ds2", "--setting", "target_use=0.5").out
+    assert said.strip() == "sized: 2 to 3 slots on each node by policy ds2; see: udo events sized"
+    assert platform("scale", "sized", "--mode", "advise").out.strip() == "sized: 1 slot on each node, mode advise"
+    assert "has no setting 'speed'" in platform("scale", "sized", "--setting", "speed=1", code=2).err
+    assert "expected a number of slots, or of replicas (--replicas), or a mode" in platform("scale", "sized", code=2).err
+    details = [e["detail"] for e in platform("registry", "audit", "--deployment", "sized", "--json").json if e["action"] == "scale"]
+    assert details == ["mode advise, policy ds2, least 2, most 3", "mode auto, policy ds2, least 2, most 3"]
+
+
 def test_the_same_version_again_is_fine_and_other_content_is_refused(platform: Shell, operator: Operators) -> None:
     first = platform("push", operator("twice", "1", plus=1), "--json")
     again = platform("push", operator("twice", "1", plus=1), "--json")
@@ -145,6 +170,8 @@ def test_an_update_changes_a_variable_and_a_file_without_a_new_version(platform:
     assert "live@1 answers after" in done.out and "variable E" in done.err
     assert ask(platform, "live", 1) == 1241
     (tmp_path / "plus.txt").write_text("50")
+    platform("update", "live", "--secret", "S", S="2000")
+    assert ask(platform, "live", 1) == 2241
     platform("update", "live", "--file", f"{tmp_path / 'plus.txt'}:plus", "--unset", "S")
     assert ask(platform, "live", 1) == 251
     assert platform("inspect", "live", "--json").json["secrets"] == []
@@ -220,8 +247,11 @@ def test_everything_a_script_reads_is_json(platform: Shell, operator: Operators)
     assert [s["state"] for s in status["node"]["slots"] if s["deployment"] == "seen"] == ["owner"]
     listed = platform("ls", "--json").json
     assert "seen" in [o["name"] for o in listed["operators"]]
-    slot = next(s for s in platform("top", "--once", "--json").json["slots"] if s["deployment"] == "seen")
-    assert slot["events_in"] == 1
+
+    def counted() -> int:
+        return next(int(s["events_in"]) for s in platform("top", "--once", "--json").json["slots"] if s["deployment"] == "seen")
+
+    wait_until(lambda: counted() == 1, 20, "the instance to publish its counters")
     assert platform("node", "ls", "--json").json[0]["live"]
     for words in (("status",), ("ls",), ("top", "--once"), ("node", "ls"), ("registry", "audit")):
         assert "seen" in platform(*words).out or words == ("node", "ls")
@@ -240,7 +270,7 @@ def test_logs_follow_until_ctrl_c(platform: Shell, operator: Operators) -> None:
         assert follower.stdout is not None
         assert "seen 1" in follower.stdout.readline()
         follower.send_signal(signal.SIGINT)
-        _, err = follower.communicate(timeout=20)
+        _, err = follower.communicate(timeout=20 * patience())
         assert follower.returncode == 130
         assert "Traceback" not in err
     finally:
@@ -281,7 +311,7 @@ def test_daemons_run_in_the_foreground_until_ctrl_c(platform: Shell, words: tupl
     try:
         wait_until(ready.exists, 60, f"{words} ready")
         os.killpg(daemon.pid, signal.SIGINT)
-        assert daemon.wait(30) == 0, (tmp_path / "log").read_text()
+        assert daemon.wait(30 * patience()) == 0, (tmp_path / "log").read_text()
     finally:
         daemon.kill()
         daemon.wait()
@@ -300,7 +330,21 @@ def test_without_a_platform_every_command_says_how_to_start_one(tmp_path: Path, 
 
 def test_inspect_is_readable(platform: Shell, operator: Operators) -> None:
     platform("push", operator("seen", "1"))
-    platform("deploy", "seen", "--env", "LIMIT=7", "--secret", "KEY", "--on-error", "dead-letter", "--retries", "2", KEY="hunter2")
+    platform(
+        "deploy",
+        "seen",
+        "--env",
+        "LIMIT=7",
+        "--secret",
+        "KEY",
+        "--on-error",
+        "dead-letter",
+        "--retries",
+        "2",
+        "--poll-us",
+        "500",
+        KEY="hunter2",
+    )
 
     deployment, version = (platform("inspect", name).out for name in ("seen", "seen@1"))
 
@@ -320,7 +364,7 @@ def test_inspect_is_readable(platform: Shell, operator: Operators) -> None:
     assert "hunter2" not in deployment and not deployment.lstrip().startswith("{")
     for said in ("OPERATOR seen@1", "op:run", "answer_timeout_s=2", "INPUT", "OUTPUT", "int64", "LAYER", "code", "USED BY", " B"):
         assert said in version, said
-    assert platform("inspect", "seen", "--json").json["limits"] == {"retries": 2}
+    assert platform("inspect", "seen", "--json").json["limits"] == {"retries": 2, "backoff_ceiling_us": 500}
     platform("undeploy", "seen", "--drop-state")
 
 
@@ -381,7 +425,7 @@ def test_ctrl_c_during_up_leaves_nothing_running(udo: Shell) -> None:
     while "node manager" not in starting.stderr.readline():
         pass
     os.killpg(starting.pid, signal.SIGINT)
-    assert starting.wait(60) == 130
+    assert starting.wait(60 * patience()) == 130
     assert "interrupted" in starting.stderr.read()
     starting.stderr.close()
     assert own.running() == []

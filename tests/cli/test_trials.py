@@ -6,55 +6,22 @@ import itertools
 import json
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.support.attempt import Attempt
-from udo_interface import connect
+from tests.support.traffic import traffic
 from udo_protocol.node.api import connect_node
 
 pytestmark = pytest.mark.long
 
 Operators = Callable[..., Path]
-
-
-@contextmanager
-def traffic(platform: Shell, name: str) -> Iterator[list[tuple[int, int]]]:
-    """Clients one after the other, each with ten events: (event, answer) of all, in order."""
-    stop, told, failures = threading.Event(), [], []
-
-    def run() -> None:
-        n = 0
-        try:
-            while not stop.is_set():
-                came: list[int] = []
-                with connect(name, node=str(platform.home / "node" / "node.sock")) as client:
-                    client.add_listener(lambda answer, came=came: came.append(answer["b"]))  # type: ignore[misc]
-                    for i in range(10):
-                        client.send({"a": (n + i) * 1000})
-                told.extend(((n + i) * 1000, b) for i, b in enumerate(came))
-                assert len(came) == 10, came
-                n += 10
-        except Exception as e:
-            failures.append(e)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield told
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not failures, failures
-    assert all(b - b % 1000 == a for a, b in told), "lost, doubled or reordered"
 
 
 @pytest.fixture
@@ -83,13 +50,13 @@ def test_a_diff_says_what_differs_writes_it_and_changes_nothing(platform: Shell,
     assert all(d["served"]["b"] == d["event"]["a"] + 1 and d["new"]["b"] == d["event"]["a"] + 2 for d in written)
     table = pyarrow.parquet.read_table(tmp_path / "d.parquet").to_pylist()
     assert json.loads(table[0]["new"])["b"] == json.loads(table[0]["served"])["b"] + 1
-    assert f"{deployed}: 2 answers otherwise than 1" in shown.out and "different in b" in shown.out and "frames compared" in shown.err
-    assert f"{deployed}: 3 answers as 1" in same.out
+    assert f"{deployed}: 2 gives other answers than 1" in shown.out and "different in b" in shown.out and "frames compared" in shown.err
+    assert f"{deployed}: 3 gives the same answers as 1" in same.out
     assert platform("inspect", deployed, "--json").json["version"] == "1"
 
 
 def test_a_diff_without_events_and_one_that_is_interrupted_have_their_own_exit_codes(platform: Shell, deployed: str) -> None:
-    assert "nothing was compared" in platform("update", deployed, "2", "--diff", "--for", "500ms", code=10).out
+    assert "no frame arrived" in platform("update", deployed, "2", "--diff", "--for", "500ms", code=10).out
     command = platform.command("update", deployed, "2", "--diff", "--for", "1h")
     diff = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=platform.environment())
     try:
@@ -97,7 +64,7 @@ def test_a_diff_without_events_and_one_that_is_interrupted_have_their_own_exit_c
         wait_until(running, 30, "the diff to begin")
         assert f"{deployed}: diff with {deployed}@2" in platform("status").out
         diff.send_signal(signal.SIGINT)
-        _, err = diff.communicate(timeout=30)
+        _, err = diff.communicate(timeout=30 * patience())
         assert diff.returncode == 130 and "the diff has ended" in err and "Traceback" not in err
         wait_until(lambda: not running(), 30, "the diff to end with its command")
     finally:
@@ -175,7 +142,7 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
         assert f"{name}: canary of 2: " in status and f"{name}: canary: 128 of 128 key groups tested by 2, which answers no query" in status
         assert platform("inspect", name, "--json").json["update"]["state"] == "canary"
         assert run() == [2, 2]
-        out, _ = update.communicate(timeout=60)
+        out, _ = update.communicate(timeout=60 * patience())
     finally:
         update.kill()
         update.communicate()
@@ -187,7 +154,7 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
         passed = beside.submit(platform, *words)
         wait_until(lambda: any("key groups tested by 3" in s for s in shown()) or passed.done(), 60, "the canary to begin")
         assert run() == [4, 4]
-        assert passed.result(60).json["outcome"] == "done"
+        assert passed.result(60 * patience()).json["outcome"] == "done"
     assert run() == [5, 5]
     platform("undeploy", name, "--drop-state")
 
@@ -195,13 +162,14 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
 @pytest.mark.short
 def test_what_makes_no_sense_is_told_before_anything_is_asked(platform: Shell) -> None:
     for words, why in (
-        (("--diff", "--canary", "10%"), "choose one"),
+        (("--diff", "--canary", "10%"), "exclude each other"),
         (("--for", "1x", "--diff"), "expected a time such as"),
         (("--for", "5s"), "only be used with --canary or --diff"),
         (("--canary", "0%"), "above 0%"),
         (("--canary", "5%", "--rollback-if", "error>1"), "there is no measure 'error'"),
         (("--rollback-if", "errors>0"), "only be used with --canary"),
         (("--min-events", "5"), "only be used with --canary"),
+        (("--promote",), "give neither a VERSION nor anything to change"),
         (("-o", "x.jsonl"), "only be used with --diff"),
         (("--diff", "-o", "x.txt"), ".jsonl or .parquet"),
     ):

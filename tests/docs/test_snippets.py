@@ -27,12 +27,24 @@ export UDO_QUEUE_PASSWORD="$(python -c "import json; print(json.load(open('$UDO_
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What cannot run as it stands: (document, reason) -> the test that does the same.
 NOT_RUN = {
+    ("docs/connect.md", "takes a Connect server"): "udo_interface/test_connect.py::test_a_batch_job_through_connect_answers_as_any_other",
+    ("docs/deploying.md", "takes a cluster"): "docs/test_kubernetes.py::test_the_daemons_understand_what_the_chart_tells_them",
     ("docs/docker.md", "takes the ports of a whole cluster"): "cli/test_compose.py::"
     "test_a_job_on_the_standalone_cluster_calls_an_operator_in_a_container",
+    ("docs/docker.md", "takes an image of Docker Hub"): "operators/test_static.py::"
+    "test_a_program_that_needs_the_systems_runs_in_the_image_that_the_node_names",
+    ("docs/executors.md", "takes three hosts"): "udo_interface/test_three_hosts.py::"
+    "test_a_client_a_spark_job_and_a_keyed_stream_on_one_host_use_the_slots_of_three",
     ("docs/first_steps.md", "the tests run inside such an environment"): "packaging/test_wheel.py::"
     "test_the_wheel_installed_into_a_fresh_environment_runs_the_demo",
+    (
+        "docs/operators.md",
+        "takes a worker",
+    ): "operators/test_spark_worker.py::test_a_worker_runs_unchanged_however_it_takes_and_answers_batches",
     ("docs/record.md", "typed by a person"): "node_manager/test_recording.py::"
     "test_a_breakpoint_in_the_operator_opens_the_debugger_in_this_terminal",
+    ("docs/registry.md", "takes two hosts and a database"): "node_manager/test_two_registries.py::"
+    "test_a_node_goes_on_with_the_other_process_and_updates_reach_it",
     ("docs/state.md", "takes two nodes"): "node_manager/test_homes.py::test_a_session_moves_by_export_drop_and_import",
     ("docs/state.md", "takes a bucket, and Spark's own libraries for it"): "udo_interface/test_store_s3.py::"
     "test_after_both_servers_lost_their_data_and_then_elsewhere_the_query_goes_on_from_the_bucket",
@@ -86,7 +98,7 @@ def platform(tmp_path: Path) -> Iterator[dict[str, str]]:
     binaries = str(Path(sys.executable).parent)
     env = {**keep, "UDO_HOME": str(tmp_path / "home"), "PATH": f"{binaries}{os.pathsep}{keep['PATH']}"}
     yield env
-    subprocess.run([f"{binaries}/udo", "down"], env=env, timeout=60, check=False, capture_output=True)
+    subprocess.run([f"{binaries}/udo", "down"], env=env, timeout=60 * patience(), check=False, capture_output=True)
 
 
 def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulated import chain
 from elasticity.scaling import journal
-from elasticity.scaling.journal import Controller, Header
+from elasticity.scaling.journal import Controller, Execution, Header
 from elasticity.scaling.model import Sample
 from tests.elasticity.applications import operator, sample
 from udo_protocol.errors import UsageError
@@ -78,3 +78,15 @@ def test_damage_is_named_by_its_line() -> None:
         journal.read([json.dumps(json.loads(lines[0]) | {"format": 2})])
     with pytest.raises(UsageError, match="line 1: expected a journal of format 1"):
         journal.read([])
+
+
+def test_what_became_of_decisions_is_read_beside_them_and_changes_no_replay() -> None:
+    lines = written(Header("ds2", {}, seed=1, about={"deployment": "d"}), [sample(operator(), at_s=30.0 * i) for i in range(3)])
+    done, failed = Execution(0, 1.5, 2), Execution(1, 40.0, 1, "it does not load")
+    mixed = [*lines[:2], journal.execution_line(done), lines[2], journal.execution_line(failed), lines[3]]
+    header, entries, executions = journal.read_all(mixed)
+    assert header.about == {"deployment": "d"} and [e.number for e in entries] == [0, 1, 2]
+    assert executions == {0: done, 1: failed}
+    assert list(journal.replay(header, entries)) == []
+    with pytest.raises(UsageError, match="line 3: expected a decision or what became of one, got '{\"exec"):
+        journal.read_all([*lines[:2], '{"execution": {"number": 1}}', *lines[2:]])

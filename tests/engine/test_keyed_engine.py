@@ -2,106 +2,24 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
-from udo_runtime.sdk.api import Operator
 from udo_runtime.state.codec import TIMERS, unpack
 
-from tests.support.attempt import GROUPS, Attempt
+from tests.support.attempt import Attempt
+from tests.support.counted import PARTITIONS, SCRIPT, Epochs, Plans, an_attempt, oracle, play
+from tests.support.counting_slot import COUNTS, EVENTS, slot
 from tests.support.memory_slot import MemorySlot
-from udo_protocol.formats.schema import GROUP_COLUMN, schema_id, to_ipc
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE
 from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
-
-EVENTS = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us"))])
-SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))
-COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
-PARTITIONS = 2
-
-
-class Count(Operator):
-    """A running count per key; 13 is an event it fails on; a timer two seconds behind the event tells the count once more."""
-
-    def process(self, event: Any, ctx: Any) -> Any:
-        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
-        if event["k"] == 13:
-            raise ValueError("thirteen")
-        ctx.timer(event["t"] + dt.timedelta(seconds=2))
-        yield {"k": event["k"], "n": n}
-
-    def on_timer(self, key: Any, at: Any, ctx: Any) -> Iterator[dict[str, Any]]:
-        yield {"k": key, "n": 1000 + ctx.state.get("n", 0)}
-
-
-def an_attempt(s: MemorySlot, epoch: int, number: int, partition: int) -> Attempt:
-    """Even keys come from partition 0, odd ones from 1."""
-    label, groups = Label(run=1, epoch=epoch, attempt=number), [g for g in GROUPS if g % PARTITIONS == partition]
-    lane = s.lane(f"q.1.{epoch}.{partition}.{number}")
-    return Attempt(lane, (EVENTS, COUNTS), groups=groups, session="q", partition=partition, label=label)
-
-
-def slot(*, commit: str = "epoch", policy: Policy | None = None, dies: frozenset[int] = frozenset()) -> MemorySlot:
-    keyed = KeyedConfig(("k",), "t", commit=commit)
-    return MemorySlot(Count, keyed, (EVENTS, COUNTS), {schema_id(to_ipc(SENT)): SENT}, policy=policy, dies_at=dies.__contains__)
-
-
-# What is sent: epochs, each with its partitions' keys; and how each partition's earlier attempts break off.
-Epochs = Sequence[Sequence[Sequence[int]]]
-
-
-def oracle(epochs: Epochs, bad: tuple[int, ...] = ()) -> list[list[tuple[int, int]]]:
-    """The answers of one process that sees every epoch once: by epoch and partition, timers due by the watermark last."""
-    counts, timers, answers = Counter[int](), dict[int, set[int]](), []
-    highest, watermark = -1, -1  # of events seen so far; of the epochs before
-    for second, epoch in enumerate(epochs):
-        watermark = highest
-        for keys in epoch:
-            answers.append([])
-            for k in keys:
-                if k not in bad:
-                    counts[k] += 1
-                    timers.setdefault(k, set()).add(second + 2)
-                    answers[-1].append((k, counts[k]))
-                    highest = second
-        for partition in range(PARTITIONS):
-            due = sorted((at, k % 4, k) for k, ats in timers.items() if k % PARTITIONS == partition for at in ats if at <= watermark)
-            answers[-PARTITIONS + partition] += [(k, 1000 + counts[k]) for _, _, k in due]
-        for ats in timers.values():
-            ats -= {at for at in ats if at <= watermark}
-    return answers
-
-
-def play(s: MemorySlot, epochs: Epochs, broken_off: Sequence[int] = (), read: int = 16) -> list[Attempt]:
-    """Each partition at each epoch: attempts that break off behind so many frames, then one that ENDs."""
-    done: list[Attempt] = []
-    for epoch, partitions in enumerate(epochs):
-        for partition, keys in enumerate(partitions):
-            for number, frames in enumerate(broken_off):
-                failed = an_attempt(s, epoch, number, partition)
-                for k in [*keys, 2 + partition][:frames]:
-                    failed.send([k], epoch + 50)  # a time that must not count
-            attempt = an_attempt(s, epoch, 100, partition)
-            attempt.send(keys[:1], epoch)
-            attempt.send(keys[1:], epoch)
-            attempt.end()
-            done.append(attempt)
-        s.serve(read)
-    return done
-
-
-SCRIPT: Epochs = [[[0, 2, 0], [1]], [[0], [3, 1]], [[4, 0], []], [[0], [1]]]
 
 
 def test_an_undisturbed_engine_counts_like_one_process() -> None:
@@ -118,6 +36,28 @@ def test_whatever_effect_a_process_dies_at_the_next_goes_on_as_if_nothing_had_ha
         s = slot(commit=commit, dies=frozenset({moment}))
         assert [a.answers() for a in play(s, SCRIPT, broken_off=[1])] == oracle(SCRIPT), f"dies at moment {moment}"
         assert s.deaths == 1
+
+
+def test_partitions_of_a_batch_job_that_have_ended_leave_the_others_their_state() -> None:
+    s = slot()
+
+    def attempt(partition: int) -> Attempt:
+        header = {"session": "j", "partition": partition, "label": Label(run=1, epoch=0, attempt=partition), "job": True}
+        return Attempt(s.lane(f"j.{partition}"), (EVENTS, COUNTS), groups=[partition], **header)
+
+    job = [attempt(partition) for partition in range(3)]
+    for partition, each in enumerate(job):
+        each.send([partition], 0)
+    s.serve()
+    for each in job[:2]:
+        each.end()
+        s.serve()
+    s.die()
+    job[2].send([2], 0)
+    job[2].end()
+    s.serve()
+    assert [each.answers() for each in job] == [[(0, 1)], [(1, 1)], [(2, 1), (2, 2)]]
+    assert not s.durable.records and not s.durable.groups
 
 
 def test_an_attempt_whose_lane_is_closed_is_skipped_and_the_next_counts_as_if_it_had_never_been() -> None:
@@ -155,10 +95,6 @@ def test_two_deaths_one_soon_behind_the_other_change_nothing() -> None:
     for pair in random.Random(1).sample(pairs, 60):
         s = slot(dies=frozenset(pair))
         assert [a.answers() for a in play(s, SCRIPT[:2])] == oracle(SCRIPT[:2]), f"dies at moments {pair}"
-
-
-Keys = st.integers(0, 7)
-Plans = st.lists(st.tuples(*[st.lists(Keys.map(lambda k, p=p: k // 2 * 2 + p), max_size=4) for p in range(PARTITIONS)]), max_size=4)  # type: ignore[misc]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -42,18 +44,27 @@ def mutated(top: Path, mutation: Mutation) -> Iterator[None]:
     """The copy has the fault for a while."""
     path = top / mutation.file
     whole = path.read_text("utf-8")
-    path.write_text(mutation.applied(whole), "utf-8")
+    _write(path, mutation.applied(whole))
     try:
         yield
     finally:
-        path.write_text(whole, "utf-8")
+        _write(path, whole)
+
+
+_written_s = count(int(time.time()) + 1)
+
+
+def _write(path: Path, text: str) -> None:
+    """With a time that the file never had: bytecode is known by a file's length and by when it was written, in seconds."""
+    path.write_text(text, "utf-8")
+    os.utime(path, times=(at := next(_written_s), at))
 
 
 def run(top: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
     """pytest over these tests ("file::name" below tests/) of the copy; nothing but its code is imported, also by what they start."""
     path = os.pathsep.join([str(top), str(top / "runtimes" / "python")])
-    # Bytecode is not kept: two versions of a file, written within a second, may have the same length.
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": path}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={top / '.tests'}"]  # it looks at no other session's folders
     command = [sys.executable, "-m", "pytest", *options, *(f"tests/{t}" for t in tests)]
     return subprocess.run(command, cwd=top, env=environment, capture_output=True, text=True, timeout=TEST_S, stdin=subprocess.DEVNULL)

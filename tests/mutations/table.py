@@ -65,8 +65,8 @@ MUTATIONS = {
     ),
     "own-time-at-each-slot": Mutation(
         "udo_interface/split.py",
-        "highest_us=max(seen, default=None)",
-        "highest_us=collector.highest_us",
+        "highest=ends.highest",
+        "highest=collector.highest",
         "node_manager/test_keyed_slots.py::test_the_watermark_of_every_slot_is_that_of_all_events",
     ),
     "end-at-slots-with-events": Mutation(
@@ -75,11 +75,38 @@ MUTATIONS = {
         "            if not sender.number:\n                continue\n            sender.push_end(",
         "node_manager/test_keyed_slots.py::test_the_watermark_of_every_slot_is_that_of_all_events",
     ),
+    "fastest-input-counts": Mutation(
+        "udo_protocol/queue/event_times.py",
+        "return min(times[name] for name in wanted)",
+        "return max(times[name] for name in wanted)",
+        "protocol/test_inputs.py::test_event_times_go_by_the_input_that_is_behind_and_travel_as_they_are",
+        quick=True,
+    ),
     "answers-slot-by-slot": Mutation(
-        "udo_interface/split.py",
-        "pa.array(np.argsort(np.concatenate([part.rows for part in item.parts])))",
+        "udo_interface/split_parts.py",
+        "pa.array(np.argsort(np.concatenate([part.rows for part in parts])))",
         "pa.array(np.arange(item.rows))",
         "node_manager/test_keyed_slots.py::test_answers_come_in_the_order_of_the_rows_and_a_session_is_one_over_all_slots",
+    ),
+    "move-frames-believed": Mutation(
+        "runtimes/python/udo_runtime/engine/group_moves.py",
+        "        if data != told or (isinstance(moving, HandOver) and seq != cut):\n",
+        "        if not told:\n",
+        "engine/test_moved_groups.py::test_a_frame_that_asks_for_a_move_and_is_not_the_node_managers_gets_an_error_and_nothing_moves",
+        quick=True,
+    ),
+    "handed-over-kept": Mutation(
+        _LUA,
+        "        redis.call('HDEL', p .. 'm:' .. s, n)\n      elseif of_event_time",
+        "      elseif of_event_time",
+        "protocol/test_moving.py::test_groups_leave_the_one_state_and_become_part_of_the_other_each_in_one_step",
+        quick=True,
+    ),
+    "adopted-left-out": Mutation(
+        _KEYED,
+        "        moving = moving or self._moves.taking\n",
+        "",
+        "engine/test_moved_groups.py::test_whatever_effect_an_owner_dies_at_while_a_group_moves_each_event_counts_once",
     ),
     "network-for-all": Mutation(
         "node_manager/instances/network_access.py",
@@ -94,6 +121,18 @@ MUTATIONS = {
         "runtime/test_keyed.py::test_an_epoch_cut_short_leaves_no_trace",
         quick=True,
     ),
+    "columns-not-taken-back": Mutation(
+        "runtimes/python/udo_runtime/state/groups.py",
+        "        self._noted().note_block(block, self.layout, len(values))\n",
+        "",
+        "runtime/test_columns.py::test_columns_say_what_rows_say_whatever_is_done_to_both",
+    ),
+    "columns-tentative": Mutation(
+        "runtimes/python/udo_runtime/state/noted.py",
+        "            for block in reversed(self.blocks):\n                values.put(block)\n",
+        "            pass\n",
+        "runtime/test_columns.py::test_columns_say_what_rows_say_whatever_is_done_to_both",
+    ),
     "older-attempt-counts": Mutation(
         "runtimes/python/udo_runtime/state/session.py",
         "    if mine is None:\n        return False\n    if label.run",
@@ -102,8 +141,8 @@ MUTATIONS = {
     ),
     "durable-answer-forgotten": Mutation(
         _KEYED,
-        "        if due:\n            self._waiting = due\n",
-        "        if not due:\n            self._waiting = due\n",
+        "        if due:\n            self.waiting = due\n",
+        "        if not due:\n            self.waiting = due\n",
         "engine/test_keyed_engine.py::test_whatever_effect_a_process_dies_at_the_next_goes_on_as_if_nothing_had_happened",
     ),
     "no-fsync": Mutation(
@@ -128,8 +167,8 @@ MUTATIONS = {
     ),
     "speculation-allowed": Mutation(
         "udo_interface/call.py",
-        "            settings.check_keyed(conf)\n            if df.isStreaming:\n",
-        "            if df.isStreaming:\n",
+        "            settings.check_keyed(conf)\n            settings.keep_empty_stages",
+        "            settings.keep_empty_stages",
         "udo_interface/test_keyed.py::test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone",
     ),
     "speculation-allowed-for-rdds": Mutation(
@@ -150,6 +189,12 @@ MUTATIONS = {
         "                pass\n",
         "udo_interface/test_keyed.py::test_asynchronous_progress_tracking_is_refused_before_the_first_event",
     ),
+    "session-not-looked-at": Mutation(
+        "runtimes/python/udo_runtime/main.py",
+        "    if os.getsid(0) == os.getpid():  # else",
+        "    if True:  # else",
+        "runtime/test_instance.py::test_an_instance_that_was_replaced_does_not_slow_down_the_session_it_was_started_from",
+    ),
     "restarts-are-retries": Mutation(
         "node_manager/rpc/metrics.py",
         '"udo_restarts": ("restarts"',
@@ -158,10 +203,18 @@ MUTATIONS = {
     ),
     "collection-races-push": Mutation(
         "registry/http/web.py",
-        "            # Still the only writer: no manifest can come to refer to these blobs between the commit and here.\n"
+        "            unused = repositories.not_held(session, there)\n"
         "            for digest in unused:\n                self.blobs.remove(digest)\n",
+        "            unused = repositories.not_held(session, there)\n"
         "        for digest in unused:\n            self.blobs.remove(digest)\n",
         "registry/test_safety.py::test_a_push_that_comes_between_a_collections_commit_and_its_removal_of_files_keeps_its_blobs",
+        quick=True,
+    ),
+    "replicas-not-awaited": Mutation(
+        "udo_protocol/state/checkpoints.py",
+        "entry):\n        replicated()\n",
+        "entry):\n        pass\n",
+        "protocol/test_replication.py::test_an_end_waits_for_required_replicas_only_until_they_hold_it_or_are_given_up",
         quick=True,
     ),
     "layer-leaves-its-folder": Mutation(
@@ -169,5 +222,70 @@ MUTATIONS = {
         '    if any(p in ("", ".", "..") for p in parts):',
         '    if any(p in ("", ".") for p in parts):',
         "node_manager/test_layers.py::test_a_hostile_layer_is_refused_with_its_reason_and_leaves_nothing_outside",
+    ),
+    "certificate-not-asked-by-the-relay": Mutation(
+        "node_manager/servers/tls_relay_config.py",
+        '"require_client_certificate": True',
+        '"require_client_certificate": False',
+        "node_manager/test_tls_relay.py::test_who_shows_no_certificate_of_the_authority_reaches_neither_node_manager_nor_queue_server",
+    ),
+    "certificate-not-asked-by-the-node-manager": Mutation(
+        "node_manager/rpc/remote.py",
+        "require_client_authentication=True",
+        "require_client_authentication=False",
+        "node_manager/test_tls_relay.py::test_who_shows_no_certificate_of_the_authority_reaches_neither_node_manager_nor_queue_server",
+    ),
+    "certificate-not-asked-by-the-registry": Mutation(
+        "udo_protocol/serving_tls.py",
+        "context.verify_mode = ssl.CERT_REQUIRED",
+        "context.verify_mode = ssl.CERT_NONE",
+        "registry/test_tls.py::test_over_https_the_registry_takes_pushes_updates_and_long_polls_of_those_who_show_a_certificate",
+    ),
+    "missing-figures-taken-for-a-good-response": Mutation(
+        "elasticity/scaling/application.py",
+        "    if missing:\n        return",
+        "    if False:\n        return",
+        "elasticity/test_application.py::test_missing_figures_grant_nothing_and_earn_no_token",
+        quick=True,
+    ),
+    "a-grant-for-other-slots": Mutation(
+        "node_manager/control/controllers.py",
+        "if number > entry.number or now != before:",
+        "if number > entry.number:",
+        "node_manager/test_applications.py::test_a_grant_is_carried_out_once_and_only_for_the_slots_it_was_proposed_for",
+    ),
+    "disk-of-a-node-not-known": Mutation(
+        "registry/domain/group_maps.py",
+        "granted = known.get(wish.node, wish.incarnation) == wish.incarnation and not found.spread",
+        "granted = not found.spread",
+        "registry/test_group_maps.py::test_over_nodes_each_serves_its_part_with_the_disk_that_it_had_and_a_release_is_of_all_parts",
+        quick=True,
+    ),
+    "shared-memory-not-copied": Mutation(
+        "runtimes/python/udo_runtime/child/shared.py",
+        "pa.py_buffer(bytes(self._incoming[at : at + size]))",
+        "pa.py_buffer(self._incoming[at : at + size])",
+        "operators/test_shared.py::test_what_one_end_puts_there_the_other_takes_and_it_stays_as_it_was",
+        quick=True,
+    ),
+    "shared-memory-not-sealed": Mutation(
+        "runtimes/python/udo_runtime/child/shared.py",
+        "        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)\n",
+        "",
+        "operators/test_shared.py::test_the_file_cannot_be_cut_or_grown",
+        quick=True,
+    ),
+    "place-in-shared-memory-not-checked": Mutation(
+        "runtimes/python/udo_runtime/child/shared.py",
+        "if at < 0 or offset % 8 or size > len(self._incoming) - at:",
+        "if offset % 8:",
+        "operators/test_shared.py::test_a_table_that_does_not_lie_in_the_other_ends_half_is_refused",
+        quick=True,
+    ),
+    "writers-apart": Mutation(
+        "registry/store/store.py",
+        "                    postgresql.take_writers_lock(session)\n",
+        "                    pass\n",
+        "registry/test_two_processes.py::test_many_writers_at_both_processes_are_one_after_the_other",
     ),
 }

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +20,13 @@ import pyarrow as pa
 import pytest
 
 from node_manager.manager import Manager
+from node_manager.rpc.service import RpcServer
 from node_manager.servers.binaries import find_server
 from node_manager.settings import NodeSettings
 from tests.conftest import patience, require, wait_until
+from tests.support import forked
+from tests.support.forked import Forked
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import UdoError, Unavailable
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.schema import from_ipc, schema_id
@@ -66,7 +69,7 @@ def put_image(
     directory = home / "images" / digest.replace(":", "-")
     files = {"code/op.py": source, **{f"deps/{k}": v for k, v in (dependencies or {}).items()}}
     for kind in ("code", "deps"):
-        (directory / kind).mkdir(parents=True)
+        (directory / kind).mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_text(text)
@@ -77,12 +80,12 @@ def put_image(
 class Lane:
     """A caller of a deployment: pushes batches of one column `a`, collects answers."""
 
-    def __init__(self, node: NodeClient, deployment: str, lane: str = "test", **options: Any) -> None:
+    def __init__(self, node: NodeClient, deployment: str, lane: str = "test", tls: Tls | None = None, **options: Any) -> None:
         reply = node.open_lane(deployment, lane, **options)
         self.reply = reply
         self.input = from_ipc(reply.input_schema)
         slot = reply.slots[0]
-        self.conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password))
+        self.conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password), tls=tls or node.tls)
         self.end = LaneEnd(self.conn, slot.prefix, lane)
         self.end.open(reply.input_schema)
         self.name, self.sent = lane, 0
@@ -122,15 +125,14 @@ class Daemon:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | None = None
         self.api = connect_node(home / "node.sock")
 
     def start(self, *args: str, wait: bool = True) -> Daemon:
-        """Start it and wait until it serves."""
-        log = (self.home.parent / "manager.log").open("ab")
-        argv = [sys.executable, "-m", "node_manager", "--home", str(self.home), "--node", "n1", *args]
-        self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        log.close()
+        """Start it and wait until it serves. It keeps no warm instance ready: one would be started in vain at the end of each test."""
+        with (self.home.parent / "manager.log").open("ab") as log:
+            output = (log.fileno(), log.fileno())
+            self.process = forked.start("node_manager", ["--home", str(self.home), "--node", "n1", "--warm", "0", *args], output=output)
         if wait:
             wait_until(lambda: self.api.healthy() or self.process.poll() is not None, 30, "node manager to serve")  # type: ignore[union-attr]
             assert self.process.poll() is None, self.log()
@@ -144,14 +146,14 @@ class Daemon:
         """kill -9."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(10 * patience())
         self.api.close()
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Ask it to stop all; its exit status."""
         assert self.process is not None
         self.process.send_signal(signum)
-        status = self.process.wait(40)
+        status = self.process.wait(40 * patience())
         self.api.close()
         return status
 
@@ -211,7 +213,7 @@ def home_daemon(home: Path) -> Iterator[Daemon]:
         with contextlib.suppress(UdoError, subprocess.TimeoutExpired):
             if d.process is not None and d.process.poll() is None:
                 d.stop()
-        left = d.processes()
+        _, left = psutil.wait_procs(d.processes(), timeout=5 * patience())  # one that has ended is there until it is reaped
         for p in left:
             with contextlib.suppress(psutil.Error):
                 p.kill()
@@ -239,6 +241,16 @@ def manager(home: Path) -> Iterator[Manager]:
         for p in left:
             p.kill()
     assert left == []
+
+
+@pytest.fixture
+def api(manager: Manager) -> Iterator[NodeClient]:
+    """A client of `manager`."""
+    server = RpcServer(manager)
+    server.start()
+    with contextlib.closing(connect_node(manager.settings.socket)) as node:
+        yield node
+    assert server.stop().wait(10)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from node_manager.manager import Manager
 from node_manager.servers import access
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
@@ -30,6 +31,7 @@ from udo_protocol.queue import keys, lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection, Login, ReplyError
 from udo_protocol.queue.frame import ANSWER, DATA, Header, encode
 from udo_protocol.state import changelog, checkpoints
+from udo_protocol.state.changelog import LoggedCheckpoint
 
 MINE, OTHER = "udo:mine:0:", "udo:other:0:"
 _attempts = itertools.count(10)
@@ -149,7 +151,7 @@ def test_nobody_reaches_a_slot_of_a_neighbouring_name(node: Node, user: str, oth
         ("i1", "queue", ["stats:i2", "ready:i2", "compared:i1", "differ:i1", "newest:x", "used:s", "lanes", "mirrors", "ckpt", "invented"]),
         ("c1", "queue", ["stats:i1", "bell:i1", "out:l1", "lane:l1", "compared:i1", "in", "emitted", "base", "parked", "invented"]),
         ("c1", "state", ["cut", "ckpt", "m:s", "g:1.1", "d:1.1", "dead", "sessions", "savepoints", "savepoint:rollback", "invented"]),
-        ("i1", "state", ["runs:s", "homes", "cut", "tokens", "owner", "invented"]),
+        ("i1", "state", ["runs:s", "homes", "cut", "tokens", "owner", "groups", "moving", "invented"]),
         ("lane", "queue", ["owner", "emitted", "base", "pins", "mirrors", "stats:i1", "ready:i1", "used:s", "waiting", "invented"]),
     ],
 )
@@ -166,7 +168,7 @@ def test_who_only_reads_the_changelog_appends_nothing(node: Node) -> None:
     refused(conn, "XADD", f"{MINE}changelog", "9-0", "entry", "x")
     assert changelog.join(conn, MINE, "c1") == 0
     changelog.hold(conn, MINE, "c1", 0)
-    conn.call(*changelog.appending(MINE, b"x"))
+    conn.call(*changelog.appending(MINE, LoggedCheckpoint(b"x", [])))
     assert changelog.read(conn, MINE, "c1", 0)[0] == []
     conn.call(*changelog.leaving(MINE, "c1"))
 
@@ -285,6 +287,28 @@ def test_passwords_are_in_nobody_elses_sight(daemon: Daemon, lane: Callable[...,
     owner = daemon.slot().instance
     assert not (daemon.home / "instances" / owner / ".password").exists()
     assert not any(s in daemon.log() for s in secrets.values())
+
+
+def test_a_password_of_lanes_opens_for_an_hour_or_two_and_who_is_logged_in_stays_so(manager: Manager) -> None:
+    servers, hours, opened = manager.servers, [500_000], contextlib.ExitStack()
+    servers.users.clock = lambda: hours[0] * access.LANE_PASSWORD_S
+
+    def enter(login: Login) -> Connection:
+        return opened.enter_context(contextlib.closing(Connection(str(servers.socket("queue")), login=login)))
+
+    with opened:
+        first, logins = servers.lanes(MINE), []
+        lasting = enter(first)
+        for _ in range(2):
+            hours[0] += 1
+            logins.append(servers.lanes(MINE))
+            enter(logins[-1])
+        assert len({login.password for login in (first, *logins)}) == 3
+        assert len({login.user for login in (first, *logins)}) == 1
+        enter(logins[0])
+        with pytest.raises(Unauthorized):
+            enter(first)
+        assert lasting.call("EXISTS", f"{MINE}lane:l") == 0
 
 
 def test_users_come_and_go_with_their_instances(daemon: Daemon, lane: Callable[..., Lane]) -> None:

@@ -90,16 +90,29 @@ GARBAGE: dict[str, tuple[str, ...]] = {
 }
 
 
-def writable(conn: Connection, instance: str, role: Role) -> list[str]:
-    """Every key that the table in keys.py names on this server and that the server lets this instance write."""
-    found = []
+# Every type of key, and which garbage its readers can tell apart: all that is of another type is one to them (WRONGTYPE).
+STRINGS = ("text", "beyond int64", "negative", "not a number", "not text", "deep JSON", "list", "nothing")
+TOLD_APART: dict[str, tuple[str, ...]] = {
+    "string": STRINGS,
+    "int": STRINGS,
+    "list": ("text", "list", "nothing"),
+    "set": ("text", "set", "nothing"),
+    "zset": ("text", "set", "nothing"),
+    "stream": ("text", "list", "nothing"),
+    "hash": ("text", "hash of text", "hash of numbers", "nothing"),
+    "hashes": ("text", "hash of text", "hash of numbers", "nothing"),
+}
+
+
+def writable(conn: Connection, instance: str, role: Role) -> dict[str, str]:
+    """Every key, with its type, that the table in keys.py names on this server and that the server lets this instance write."""
+    found = {f"{MINE}junk": "string", MINE: "string", keys.warm(instance): "list"}
     for line in (keys.__doc__ or "").splitlines():
-        if (row := re.match(r"\| (`.+`) *\| *([a-z, ]+?) *\|", line)) and role in row[2]:
+        if (row := re.match(r"\| (`.+`) *\| *([a-z, ]+?) *\| *([a-z]+) *\|", line)) and role in row[2]:
             for name in re.findall(r"`([^`]+)`", row[1]):
                 key = MINE + re.sub(r"\{(inst|reader)\}", instance, name).replace("{n}", "7").replace("*", "m:s1")
-                found.append(re.sub(r"\{\w+\}", "s1", key))
-    found += [f"{MINE}waiting", f"{MINE}junk", MINE, keys.warm(instance)]
-    return [k for k in found if bytes(conn.call("ACL", "DRYRUN", instance, "DEL", k)) == b"OK"]
+                found[re.sub(r"\{\w+\}", "s1", key)] = row[3]
+    return {k: kind for k, kind in found.items() if bytes(conn.call("ACL", "DRYRUN", instance, "DEL", k)) == b"OK"}
 
 
 def put(conn: Connection, key: str, garbage: str) -> None:
@@ -169,10 +182,10 @@ def neighbours(daemon: Daemon) -> Daemon:
 def test_no_key_that_an_operator_may_write_hides_anything_of_its_neighbours(neighbours: Daemon, lane: Open) -> None:
     caller, first = lane("neighbour"), owner(neighbours)
     with servers(neighbours) as conns:
-        mine = [(conn, key) for role, conn in conns.items() for key in writable(conn, first, role)]
+        mine = [(conn, key, kind) for role, conn in conns.items() for key, kind in writable(conn, first, role).items()]
         assert len(mine) > 25, mine
         for n, garbage in enumerate(GARBAGE):
-            for conn, key in mine:
+            for conn, key, _ in (each for each in mine if garbage in TOLD_APART[each[2]]):
                 serves = neighbours.slot("mine").instance  # it is replaced again and again
                 put(conn, key.replace(first, serves or first), garbage)
                 look_at_everything(neighbours)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import start
 from tests.support.canaries import TWO, Watched
@@ -104,7 +104,10 @@ def test_a_canary_is_rolled_back_and_lanes_under_way_are_answered_on(two: Cluste
     if event:
         assert [version(lane) for lane in lanes] == [1, 2, 1, 2]
         its.send([event])
-        assert its.receive(60).header.kind == (ANSWER if event == -2 else ERROR)
+        answered = its.receive(60).header
+        # An instance that has died of the frame counts at once, so the serving version may answer it before the canary has given it up.
+        serving_answers = event == -3 and answered.version == "1"
+        assert answered.kind == (ANSWER if event == -2 or serving_answers else ERROR)
 
     last = canary.end()
 
@@ -146,7 +149,7 @@ def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(two: Cluster)
     lanes = [two.lane(), two.lane()]
     url = two.registry.url
     two.registry.process.terminate()
-    two.registry.process.wait(10)
+    two.registry.process.wait(10 * patience())
     assert [version(lane) for lane in lanes] == [1, 2]
 
     again = start(two.data, "--listen", url.removeprefix("http://"))
@@ -212,7 +215,7 @@ def test_canaries_come_and_go_and_owners_die_under_load_and_no_event_is_lost_dou
     finally:
         stop.set()
         for thread in threads:
-            thread.join(120)
+            thread.join(120 * patience())
     assert not failures, failures
     assert ends[0] == "done" and ends[2] == "rolled_back" and set(ends) <= {"done", "rolled_back"}
     # The oracle: an answer is its event plus 1 or plus 100, whoever gave it; events are 1000 apart.

@@ -162,7 +162,7 @@ def test_only_under_this_policy_a_stateless_instance_gets_on_the_state_server_an
         assert daemon.slot("e").instance not in users
         flat = state.call("ACL", "GETUSER", daemon.slot("d").instance)
         found = {bytes(k).decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
-    assert bytes(found["keys"]).decode() == "~udo:d:0:dead %R~udo:d:0:owner %R~udo:d:0:reading"
+    assert bytes(found["keys"]).decode() == "~udo:d:0:dead %R~udo:d:0:owner %R~udo:d:0:reading %R~udo:d:0:replicas"
     assert set(rules.letters("udo:d:0:")) >= {"-@all", "~udo:d:0:dead", "%R~udo:d:0:owner"}
 
 

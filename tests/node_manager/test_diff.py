@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from node_manager.servers import access
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.diffs import Running
 from udo_protocol.errors import OperatorError, SchemaError, UdoError
@@ -55,7 +55,7 @@ def left(queue: Connection) -> set[str]:
 def test_a_diff_tells_what_differs_and_changes_no_answer(daemon: Daemon, lane: Open, queue: Connection) -> None:
     daemon.deploy(add(1))
     caller = lane()
-    diff = Running(daemon, put_image(daemon.home, ODD, version="2"), for_s=3).begun()
+    diff = Running(daemon, put_image(daemon.home, ODD, version="2"), for_s=3 * patience()).begun()
 
     assert [caller.ask(i) for i in range(10)] == [i + 1 for i in range(10)]
     for frame in ([12, 13, 14], [1, -1, 2], [-3, 5]):
@@ -82,7 +82,7 @@ def test_an_equal_version_is_found_equal_also_where_both_fail(daemon: Daemon, la
     serving = ODD.replace("x + 1 + (x == 13)", "x + 1")
     daemon.deploy(serving)
     good, bad = lane(), lane()
-    diff = Running(daemon, put_image(daemon.home, serving + "# another text\n", version="2"), for_s=3).begun()
+    diff = Running(daemon, put_image(daemon.home, serving + "# another text\n", version="2"), for_s=3 * patience()).begun()
 
     assert daemon.slot().diff.startswith("t@2: ")
     for i in range(50):
@@ -184,7 +184,7 @@ def test_whatever_is_killed_during_a_diff_the_answers_go_on_and_nothing_stays(
 ) -> None:
     daemon.deploy(add(1))
     caller, before = lane(), daemon.slot()
-    diff = Running(daemon, put_image(daemon.home, add(1) + "# again\n", version="2"), for_s=4).begun()
+    diff = Running(daemon, put_image(daemon.home, add(1) + "# again\n", version="2"), for_s=4 * patience()).begun()
     assert caller.ask(1) == 2
 
     record = daemon.home / "handles" / f"{comparing(queue)}.json"

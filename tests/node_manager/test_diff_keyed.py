@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from node_manager.servers import access
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.diffs import Running, traces
@@ -41,7 +41,7 @@ def test_equal_code_is_equal_over_epochs_also_in_the_middle_of_one(daemon: Daemo
     begun = Attempt.at_node(daemon.api, "d", "q", 1, 2)
     begun.send([1, 1])
     begun.answers()
-    diff = Running(daemon, put_image(daemon.home, COUNT + "# another text\n", version="2", **KEYED), for_s=4).begun()
+    diff = Running(daemon, put_image(daemon.home, COUNT + "# another text\n", version="2", **KEYED), for_s=4 * patience()).begun()
     begun.send([1, 2])
     begun.end()
     assert begun.answers()[-2:] == [4, 2]
@@ -56,7 +56,7 @@ def test_equal_code_is_equal_over_epochs_also_in_the_middle_of_one(daemon: Daemo
 @pytest.mark.short
 def test_each_epoch_differs_by_what_the_new_version_makes_of_it_alone(daemon: Daemon) -> None:
     run(daemon, 0, [1, 3])
-    diff = Running(daemon, put_image(daemon.home, ODD, version="2", **KEYED), for_s=4).begun()
+    diff = Running(daemon, put_image(daemon.home, ODD, version="2", **KEYED), for_s=4 * patience()).begun()
     assert run(daemon, 1, [1, 3]) == [2, 2]
     assert run(daemon, 2, [1, 3, 3]) == [3, 3, 4]
     assert run(daemon, 3, [13, 1]) == [1, 4]
@@ -70,7 +70,7 @@ def test_each_epoch_differs_by_what_the_new_version_makes_of_it_alone(daemon: Da
 def test_another_form_of_state_is_migrated_for_the_diff(daemon: Daemon) -> None:
     run(daemon, 0, [1, 2])
     new = put_image(daemon.home, MIGRATED, version="2", **KEYED, state_version=1, migrates_from=[0])
-    diff = Running(daemon, new, for_s=3).begun()
+    diff = Running(daemon, new, for_s=3 * patience()).begun()
     run(daemon, 1, [1, 2, 2])
     report = diff.seen(2).end()
     assert (report["outcome"], report["frames"]) == ("equal", 2)
@@ -104,7 +104,7 @@ def test_with_a_checkpoint_for_each_frame_each_frame_is_answered_from_the_state_
     framewise = {**KEYED, "commit": "frame"}
     daemon.deploy(COUNT, name="f", version="f1", **framewise)
     assert Attempt.at_node(daemon.api, "f", "q", 0, 1).run([1, 3]) == [1, 1]
-    diff = Running(daemon, put_image(daemon.home, source + "# 2\n", version="f2", **framewise), for_s=4, name="f").begun()
+    diff = Running(daemon, put_image(daemon.home, source + "# 2\n", version="f2", **framewise), for_s=4 * patience(), name="f").begun()
     attempt = Attempt.at_node(daemon.api, "f", "q", 1, 2)
     for n in (2, 3, 4):
         attempt.send([3, 1])
@@ -123,7 +123,7 @@ def test_letters_sent_again_are_compared_with_what_the_new_version_makes_of_them
     assert Attempt.at_node(daemon.api, "l", "q", 0, 1).run([13, 13, 1]) == [1]
     mended = put_image(daemon.home, COUNT, version="l2", **KEYED)
     assert [e.phase for e in daemon.api.update("l", "l2", mended)][-1] == "done"
-    diff = Running(daemon, put_image(daemon.home, COUNT + "# 2\n", version="l3", **KEYED), for_s=4, name="l").begun()
+    diff = Running(daemon, put_image(daemon.home, COUNT + "# 2\n", version="l3", **KEYED), for_s=4 * patience(), name="l").begun()
     daemon.api.replay_dead_letters("l", everything=True)
     assert Attempt.at_node(daemon.api, "l", "q", 1, 2).run([1]) == [2, 1, 2]
     diff.seen(2)
@@ -140,7 +140,7 @@ def test_a_diff_and_an_open_rollback_window_together_leave_half_of_the_log_to_pr
     Attempt.at_node(daemon.api, "w", "q", 0, 1).run([1])
     assert [e.phase for e in daemon.api.update("w", "w2", newer)][-1] == "done"
     third = put_image(daemon.home, MIGRATED + "# 3\n", version="w3", **KEYED, state_version=1, migrates_from=[0])
-    diff = Running(daemon, third, for_s=12, name="w").begun()
+    diff = Running(daemon, third, for_s=12 * patience(), name="w").begun()
     epoch, sent = 0, 0
     while sent < bound:  # the diff needs the last two epochs
         epoch += 1

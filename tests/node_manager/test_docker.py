@@ -9,8 +9,9 @@ import docker as sdk
 import pytest
 from docker.models.containers import Container
 
+from node_manager.drivers.docker import INSTANCE_LABEL
 from node_manager.servers.watchdog import HOME_LABEL
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.attempt import Attempt
 from tests.support.canaries import TWO, Watched
@@ -61,6 +62,19 @@ from udo_runtime import operator
 def run(batch):
     return {"b": [tried(CALLS[a]) for a in batch.column("a").to_pylist()]}
 """
+HANGS = 99
+# Sockets that it sees, its own aside, and variables that lead to a server.
+ALONE = """
+import os, time
+from udo_runtime import operator
+@operator
+def run(batch):
+    if 99 in batch.column("a").to_pylist():
+        time.sleep(600)
+    home = os.environ["UDO_DIRECTORY"].partition("/instances/")[0]
+    sockets = [n for top in (home, "/udo", "/run") for _, _, names in os.walk(top) for n in names if n.endswith(".sock")]
+    return {"b": [str(sockets + [n for n in os.environ if "QUEUE" in n or "PASSWORD" in n])] * batch.num_rows}
+"""
 # b = a + 1, but not of 13.
 ODD = add(1).replace("a + 1", "a + 1 + (a == 13)")
 FILES = """
@@ -76,7 +90,7 @@ def run(batch):
 def daemon(docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     """A running node manager with the Docker driver; the test must leave no container."""
     monkeypatch.setenv("DOCKER_HOST", docker.host)
-    return home_daemon.start("--driver", "docker", "--runtime-image", runtime_image)
+    return home_daemon.start("--driver", "docker", "--warm", "1", "--runtime-image", runtime_image)
 
 
 @pytest.fixture
@@ -140,15 +154,38 @@ def test_keyed_state_survives_the_death_of_its_container_and_an_update(daemon: D
     assert Attempt.at_node(daemon.api, "d", "s", 2, 3).run([1, 2]) == [-4, -2]
 
 
+def test_an_operator_in_a_container_of_its_own_sees_no_server_keeps_its_state_and_leaves_nothing_when_it_hangs(
+    daemon: Daemon, lane: Open, containers: Callable[[], list[Container]]
+) -> None:
+    daemon.deploy(COUNT, **KEYED)
+    assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
+    for epoch, version, more, counts in ((1, "2", {"isolation": "process"}, [3, 2]), (2, "3", {}, [4, 3])):
+        steps = list(daemon.api.update("d", version, put_image(daemon.home, COUNT, version=version, **KEYED, **more)))
+        assert steps[-1].phase == "done", steps
+        assert Attempt.at_node(daemon.api, "d", "s", epoch, epoch + 1).run([1, 2]) == counts
+    daemon.deploy(ALONE, name="alone", isolation="process", output={"b": "string"}, limits={"answer_timeout_s": 3, "memory_mb": 300})
+    serving = daemon.slot("alone").instance
+    (own,) = [c for c in containers() if c.labels[INSTANCE_LABEL] == serving]
+    assert [(m["Destination"], m["RW"]) for m in own.attrs["Mounts"]] == [(f"{daemon.home}/instances/{serving}/op", False)]
+    assert own.attrs["HostConfig"]["Memory"] == 300 << 20
+    caller = lane("alone")
+    assert caller.ask(1) == "[]"
+    caller.send([HANGS])
+    assert "hung" in caller.receive(60).header.failure.message
+    assert lane("alone").ask(1) == "[]"
+    assert own.id not in [c.id for c in containers()]
+
+
 def test_a_diff_compares_in_a_container_of_its_own_which_goes_with_it(
     daemon: Daemon, lane: Open, containers: Callable[[], list[Container]]
 ) -> None:
     daemon.deploy(add(1))
     caller = lane()
     caller.ask(1)
-    diff = Running(daemon, put_image(daemon.home, ODD, version="2"), for_s=4).begun()
+    wait_until(lambda: len(containers()) == 2, 60, "a warm one beside the serving one")
+    diff = Running(daemon, put_image(daemon.home, ODD, version="2"), for_s=4 * patience()).begun()
     assert [caller.ask(n) for n in (12, 13, 14)] == [13, 14, 15]
-    assert len(containers()) == 3  # the serving one, the comparing one, a warm one
+    assert len(containers()) == 3, "and the comparing one"
     report = diff.seen(3).end()
     assert (report["frames"], report["different"], report["missed"], report["died"]) == (3, 1, 0, "")
     assert [(e["event"], e["served"], e["new"]) for e in diff.examples] == [({"a": 13}, {"b": 14}, {"b": 15})]
@@ -160,7 +197,7 @@ def test_a_keyed_diff_in_a_container_follows_the_owner(daemon: Daemon) -> None:
     daemon.deploy(COUNT, **KEYED)
     assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 3]) == [1, 1]
     source = COUNT.replace("+ 1\n", "+ 1 + (event['a'] == 3)\n")
-    diff = Running(daemon, put_image(daemon.home, source, version="2", **KEYED), for_s=4).begun()
+    diff = Running(daemon, put_image(daemon.home, source, version="2", **KEYED), for_s=4 * patience()).begun()
     assert Attempt.at_node(daemon.api, "d", "s", 1, 2).run([1, 3]) == [2, 2]
     assert Attempt.at_node(daemon.api, "d", "s", 2, 3).run([1, 3]) == [3, 3]
     report = diff.seen(4).end()
@@ -172,7 +209,7 @@ def test_a_canary_in_a_container_is_rolled_back_by_what_it_counts_and_its_lanes_
     docker: Docker, runtime_image: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", docker.host)
-    with running(home, tmp_path / "registry", "--driver", "docker", "--runtime-image", runtime_image) as cluster:
+    with running(home, tmp_path / "registry", "--driver", "docker", "--warm", "1", "--runtime-image", runtime_image) as cluster:
         cluster.deploy(add(1))
         cluster.push("2", TWO)
         wait_until(lambda: [n["live"] for n in cluster.client.nodes()] == [True], 20, "the node to be live")
@@ -233,7 +270,7 @@ def test_containers_go_on_when_the_manager_is_killed_and_the_next_one_adopts_the
     assert caller.ask(2) == 3
     stray = next(c for c in containers() if c.name != f"udo-{before}")
     (daemon.home / "handles" / f"{stray.name.removeprefix('udo-')}.json").unlink()
-    daemon.start("--driver", "docker")
+    daemon.start("--driver", "docker", "--warm", "1")
 
     assert daemon.slot().instance == before
     assert caller.ask(3) == 4
@@ -251,7 +288,7 @@ def test_without_its_manager_a_hung_container_is_removed_after_the_grace(
     docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", docker.host)
-    home_daemon.start("--driver", "docker", "--heartbeat-grace-ms", "1500")
+    home_daemon.start("--driver", "docker", "--warm", "1", "--heartbeat-grace-ms", "1500")
     home_daemon.deploy("import time\n" + add(1).replace("return", "time.sleep(600)\n    return"))
     caller = Lane(home_daemon.api, "d")
     caller.send([1])
@@ -268,8 +305,8 @@ def test_a_runtime_image_that_is_not_there_is_said_at_the_start_with_the_remedy(
     monkeypatch.setenv("DOCKER_HOST", docker.host)
     daemon = Daemon(home)
     home.parent.mkdir(exist_ok=True)
-    daemon.start("--driver", "docker", "--runtime-image", "nobody/has:this", wait=False)
+    daemon.start("--driver", "docker", "--warm", "1", "--runtime-image", "nobody/has:this", wait=False)
     assert daemon.process is not None
 
-    assert daemon.process.wait(30) == 1
+    assert daemon.process.wait(30 * patience()) == 1
     assert "nobody/has:this" in daemon.log() and "docker/runtime.sh" in daemon.log()

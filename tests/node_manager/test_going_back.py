@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from node_manager.drivers.base import Exit
 from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
-from node_manager.rpc.service import RpcServer
 from node_manager.servers import access
 from node_manager.slots import state_rollback
 from tests.conftest import Servers, wait_until
@@ -23,7 +21,7 @@ from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
 from udo_protocol.errors import Conflict, UdoError
-from udo_protocol.node.api import NodeClient, connect_node
+from udo_protocol.node.api import NodeClient
 from udo_protocol.state import rewinding
 
 PREFIX = "udo:d:0:"
@@ -59,16 +57,6 @@ def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers
     assert state_rollback.remaining_s(state, PREFIX, instance) is None
 
 
-@pytest.fixture
-def api(manager: Manager) -> Iterator[NodeClient]:
-    """The manager's own door."""
-    server = RpcServer(manager)
-    server.start()
-    with contextlib.closing(connect_node(manager.settings.socket)) as node:
-        yield node
-    assert server.stop().wait(10)
-
-
 @pytest.mark.parametrize("when", ["prepared", "promoted"])
 def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager: Manager, api: NodeClient, when: str) -> None:
     """Who comes back is loaded once more then, and nobody says any more that it goes back: what lies there does."""
@@ -101,7 +89,7 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
     assert [s.version for s in api.status().slots] == ["1"]
 
 
-def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_goes_on(manager: Manager, api: NodeClient) -> None:  # noqa: F811
+def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_goes_on(manager: Manager, api: NodeClient) -> None:
     """The rollback window ends with the queue server: the log since the update was in its memory alone. It is said, nothing is lost."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)

@@ -21,7 +21,7 @@ from node_manager.servers import access, state_format
 from node_manager.servers.binaries import find_server, server_args
 from node_manager.servers.embedded import ROLES, Servers
 from node_manager.settings import NodeSettings
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.node_manager.conftest import Daemon, Lane
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
@@ -35,7 +35,8 @@ ALONE = ("--session-idle-s", "0")
 
 def unpacked(archive: str, home: Path) -> Path:
     with tarfile.open(Path(__file__).parent / "homes" / archive) as t:
-        t.extractall(home.parent, filter="data")
+        t.extraction_filter = getattr(tarfile, "data_filter", None)  # type: ignore[attr-defined]  # not in Python 3.11.0 to 3.11.3
+        t.extractall(home.parent)
     return (home.parent / "home").rename(home)
 
 
@@ -175,7 +176,7 @@ def test_what_still_runs_of_an_earlier_release_is_left_alone_until_it_is_stopped
     left = {p.pid for p in home_daemon.processes()}
     instances = {r["handle"]["data"]["pid"] for r in home_daemon.records()}
     again = Daemon(home_daemon.home).start(*ALONE, wait=False)
-    assert again.process is not None and again.process.wait(30) == 1
+    assert again.process is not None and again.process.wait(30 * patience()) == 1
     log = again.log()
     assert "servers of an earlier release still run" in log and "Stop them with udo down" in log
     assert left <= {p.pid for p in home_daemon.processes()} and not (home_daemon.home / "format.json").exists()

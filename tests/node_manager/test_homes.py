@@ -177,20 +177,6 @@ def test_without_a_registry_a_new_session_is_not_begun_and_the_error_says_why(se
     assert state.call("EXISTS", "udo:d:0:homes") == 0
 
 
-def test_a_session_that_is_spread_over_another_number_of_slots_is_not_begun_here(servers: Servers) -> None:
-    class Spread:
-        def claim(self, *_: str, **__: bool) -> dict[str, Any]:
-            return {"granted": True, "version": 0, "slots": 3}
-
-        def release(self, *_: str, **__: Any) -> NoReturn:
-            raise AssertionError
-
-    asked, state = SessionRequest("d", "q", epoch=0, slots=2), servers.state()
-    with pytest.raises(Unavailable, match="session q of 'd' .epoch 0. is spread over 3 slots, and the deployment has 2 on node n"):
-        Homes("n", Spread(), servers.state).require(state, "udo:d:0:", asked)
-    assert state.call("EXISTS", "udo:d:0:homes") == 0
-
-
 def test_with_a_store_any_node_may_serve_and_without_it_none_does_afterwards(two: Two, session: str) -> None:
     for node in (two.a, two.b, two.a):
         two.attempt(node, session, 1, stored=True, start_empty=True).close()

@@ -37,9 +37,18 @@ def test_a_follower_gets_a_long_line_cut_and_what_follows_whole(tmp_path: Path) 
             return True
         return False
 
-    cut, *rest = logfile.read(log, tail_lines=-1, follow=True, stop=Event(), running=running)
+    cut, *rest = logfile.follow(log, 0, Event(), running)
     assert cut == f"{'x' * LOG_LINE_BYTES} … {(3 << 20) - LOG_LINE_BYTES:,} bytes cut"
     assert rest == ["after", "part"]
+
+
+def test_what_is_shown_and_what_is_followed_are_all_lines_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for there in (b"", b"one\n", b"one\ntwo", b"one\ntwo\nth"):
+        log.write_bytes(there)
+        position = logfile.whole(log)
+        log.write_bytes(b"one\ntwo\nthree\n")  # before it is read
+        assert [*logfile.tail(log, 0, position), *logfile.follow(log, position, Event(), lambda: False)] == ["one", "two", "three"]
 
 
 def test_lines_without_number_are_bounded(tmp_path: Path) -> None:

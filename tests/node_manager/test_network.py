@@ -129,6 +129,7 @@ def test_the_network_outlives_the_node_manager_and_ends_with_the_instance(home_d
     daemon.start(f"--allow-network=localhost:{port}")
     assert (lane.ask(5), daemon.slot().pid) == (10, pid)
     os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: daemon.slot().pid not in (0, pid), 30, "the next instance")
     assert lane.ask(6) == 12, "the next instance has it, too"
     wait_until(lambda: len(relays(daemon)) == 1, 20, "the relay of the first one to end")
     pid = daemon.slot().pid

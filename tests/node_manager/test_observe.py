@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from tests.support.keyed_node import COUNT, KEYED
 
 Open = Callable[..., Lane]
 CHATTY = """
@@ -54,7 +55,7 @@ def _metrics(daemon: Daemon, deployment: str = "d") -> dict[str, float]:
     with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=10) as reply:
         text = reply.read().decode()
     return {
-        s.name + "".join(f",{v}" for k, v in sorted(s.labels.items()) if k in ("quantile", "part")): s.value
+        s.name + "".join(f",{v}" for k, v in sorted(s.labels.items()) if k in ("quantile", "part", "le")): s.value
         for family in text_string_to_metric_families(text)
         for s in family.samples
         if s.labels.get("deployment") == deployment
@@ -94,6 +95,24 @@ def test_statistics_and_metrics_count_events_over_an_update(daemon: Daemon, lane
     assert {"udo_queue_depth_frames", "udo_retained_bytes", "udo_events_per_second", "udo_restarts_total"} <= seen.keys()
     assert {"udo_frame_milliseconds,0.5", "udo_frame_milliseconds,0.99"} <= seen.keys()
     assert seen["udo_operator_info"] == 1
+    buckets = [value for name, value in seen.items() if name.startswith("udo_frame_seconds_bucket,")]
+    assert buckets == sorted(buckets) and len(buckets) == 15
+    assert seen["udo_frame_seconds_bucket,+Inf"] == seen["udo_frame_seconds_bucket,10"] == seen["udo_frame_seconds_count"] == 11
+    assert seen["udo_frame_seconds_sum"] == seen["udo_busy_seconds_total"] > 0
+    wait_until(lambda: "udo_queue_wait_seconds" in _metrics(daemon), 30, "the monitor to have seen the slot")
+    seen = _metrics(daemon)
+    assert 0 <= seen["udo_queue_wait_seconds"] <= seen["udo_response_seconds"] and 0 <= seen["udo_busy_ratio"] <= 1
+    assert {"udo_backlog_events", "udo_open_lanes"} <= seen.keys()
+
+
+def test_the_page_tells_of_the_node_its_servers_and_its_disk(daemon: Daemon) -> None:
+    with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=10) as reply:
+        samples = [s for family in text_string_to_metric_families(reply.read().decode()) for s in family.samples]
+    (info,) = [s.labels for s in samples if s.name == "udo_node_info"]
+    assert info == {"node": "n1", "driver": "process"}
+    found = {(s.name, *s.labels.values()): s.value for s in samples}
+    assert found["udo_server_used_bytes", "queue"] > 1 << 16 and found["udo_server_used_bytes", "state"] > 1 << 16
+    assert 0 < found["udo_disk_free_bytes",] < found["udo_disk_bytes",]
 
 
 def test_each_metric_has_the_value_of_what_it_is_named_after(daemon: Daemon, lane: Open) -> None:
@@ -144,6 +163,14 @@ def test_the_time_that_an_operator_takes_to_import_and_to_open_is_told_apart(dae
     assert seen["udo_load_seconds,open"] >= 0.3
 
 
+def test_it_is_told_as_well_of_a_keyed_operator_that_was_a_standby_first(home_daemon: Daemon) -> None:
+    home_daemon.start()
+    home_daemon.deploy(COUNT, **KEYED)
+    slow = put_image(home_daemon.home, COUNT + "import time\ntime.sleep(0.1)\n", version="2", **KEYED)
+    assert [e.phase for e in home_daemon.api.update("d", "2", slow)][-1] == "done"
+    assert _metrics(home_daemon)["udo_load_seconds,import"] >= 0.1
+
+
 def test_logs_follow_an_operator_over_an_update_and_show_former_instances(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(CHATTY.format(n="v1"))
     caller = lane()
@@ -188,9 +215,12 @@ def test_a_short_print_is_in_the_log_at_once_with_one_time_stamp_a_line(daemon: 
     assert all(line.at.startswith("20") for line in lines)
 
 
-def test_an_idle_node_costs_almost_nothing(daemon: Daemon, lane: Open) -> None:
+def test_an_idle_node_costs_almost_nothing(home_daemon: Daemon) -> None:
+    daemon = home_daemon.start("--warm", "1")
     daemon.deploy(add(1))
-    lane().ask(1)
+    caller = Lane(daemon.api, "d")
+    caller.ask(1)
+    caller.conn.close()
     mine = [psutil.Process(daemon.process.pid), *daemon.processes()]  # type: ignore[union-attr]
     quiet = time.monotonic() + 2.0  # the warm pool fills up again meanwhile
     wait_until(lambda: time.monotonic() > quiet, 5, "quiet")

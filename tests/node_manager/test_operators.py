@@ -25,6 +25,7 @@ from udo_runtime import operator
 def run(batch):
     a = batch.column("a").to_pylist()
     if -1 in a: os._exit(7)
+    if -4 in a: os.kill(os.getpid(), 9)
     if -2 in a: time.sleep(600)
     if -3 in a:
         kept = []
@@ -74,20 +75,22 @@ def test_a_failed_deployment_can_be_deployed_anew_after_undeploy(daemon: Daemon,
     assert lane().ask(1) == 2
 
 
-def test_a_frame_an_operator_dies_of_again_and_again_is_answered_with_an_error(daemon: Daemon, lane: Open) -> None:
+@pytest.mark.parametrize(("event", "how"), [(-1, "exit status 7"), (-4, "SIGKILL")])
+def test_a_frame_an_operator_dies_of_again_and_again_is_answered_with_an_error(daemon: Daemon, lane: Open, event: int, how: str) -> None:
     daemon.deploy(BAD)
     good, bad = lane(), lane()
     assert good.ask(1) == 2
 
-    bad.send([-1])
+    bad.send([event])
     failed = bad.receive(30)
 
     assert failed.header.kind == ERROR
     assert "3 instances in a row died on this frame" in failed.header.failure.message
-    assert "exit status 7" in failed.header.failure.message
+    assert how in failed.header.failure.message
     assert failed.header.failure.operator == "t@1"
     assert good.ask(2, 30) == 3
     assert daemon.slot().restarts >= 3
+    wait_until(lambda: daemon.api.stats("d").slots[0].errors == 1, 10, "the frame to be counted as an error")
 
 
 def test_an_operator_that_hangs_is_killed_and_the_frame_answered_with_an_error(daemon: Daemon, lane: Open) -> None:

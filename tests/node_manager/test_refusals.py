@@ -20,7 +20,7 @@ from node_manager.images.images import Images
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.settings import NodeSettings
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import Image, image, sha
 from tests.support.cluster import SCHEMAS, Cluster
@@ -72,7 +72,7 @@ def test_requests_for_one_image_share_one_pull_and_nobody_else_waits(tmp_path: P
 
         assert not any(w.done() for w in waiting)
         source.open["slow"].set()
-        assert {w.result(20).directory for w in waiting} == {tmp_path / digest_of("slow").replace(":", "-")}
+        assert {w.result(20 * patience()).directory for w in waiting} == {tmp_path / digest_of("slow").replace(":", "-")}
     assert source.fetched == ["slow", "quick"]
 
 
@@ -105,7 +105,7 @@ class Wishes(Source):
 
     def wanted(self, node: str, after: int, wait_s: float) -> Mapping[str, Any]:
         time.sleep(0.01)
-        return {"generation": after + 1, "deployments": [dict(w) for w in self.wishes]}
+        return {"generation": after + 1, "deployments": [dict(w) for w in self.wishes], "moved": []}
 
     def report(self, node: str, deployment: str, **report: Any) -> None:
         self.reports.append((deployment, report["state"], report["detail"]))
@@ -145,6 +145,7 @@ def test_a_refused_version_is_tried_again_only_when_its_wish_has_changed(reconci
     registry = Wishes(["bad", "away"], bad=NEGATIVE)
     reconciling(registry)
     wait_until(lambda: len(registry.of("away")) >= 5, 30, "the other deployment to be tried again and again")
+    wait_until(lambda: bool(registry.of("bad")), 30, "the refusal to be reported")
     assert registry.fetched == ["bad"]
     assert [(state, "has the size '-1536'" in detail) for state, detail in registry.of("bad")] == [("refused", True)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +124,11 @@ def test_a_slot_whose_instance_dies_holds_up_no_other_and_a_new_node_manager_fin
     assert lanes[0].ask(0) // 10 == processes[0]
     processes[1] = lanes[1].values(lanes[1].receive())[0] // 10
 
+    def noted() -> bool:
+        owners = {r["handle"]["instance"] for r in cluster.node.records() if r["state"] == "owner"}
+        return owners == {s.instance for s in cluster.node.api.status().slots}
+
+    wait_until(noted, 20, "the new owner to be noted on disk")
     before = [(s.slot, s.pid) for s in cluster.node.api.status().slots]
     cluster.node.kill()
     cluster.start_node()
@@ -156,19 +160,11 @@ def test_a_diff_the_log_and_dead_letters_are_of_all_slots(idle_soon: Cluster) ->
     assert all(f"process {pid} has" in said for pid in processes)
     following = c.node.api.logs("d", follow=True, tail_lines=1)
     next(following)
-    heard, over = "", threading.Event()
-
-    def ask_on() -> None:  # a line that is written just before a slot's log is followed is not sent
-        while not over.wait(0.1):
-            for lane in lanes:
-                lane.ask(9)
-
-    asking = threading.Thread(target=ask_on)
-    asking.start()
+    for lane in lanes:
+        lane.ask(9)
+    heard = ""
     while not all(f"process {pid} has [9]" in heard for pid in processes):
         heard += next(following).text
-    over.set()
-    asking.join()
     following.close()  # type: ignore[attr-defined]
 
     lanes[1].send([-1])
@@ -190,8 +186,9 @@ def test_what_cannot_be_scaled_is_refused_with_the_reason(cluster: Cluster) -> N
         next(cluster.node.api.record("d", 1))
     cluster.push("9", who(), key=["a"])
     cluster.client.deploy("k", "t", "9")
-    with pytest.raises(Conflict, match="groups stay where they are: expected 1 slots per node"):
-        cluster.client.scale("k", 3)
+    cluster.client.deploy("few", "t", "9", limits={"key_groups": 3})
+    with pytest.raises(UsageError, match="'few' has 3 key groups: expected at most as many slots, got 4"):
+        cluster.client.scale("few", 4)
     cluster.push("2", "import time\ntime.sleep(600)\n")
     events = cluster.client.update("d", "2", timeout_s=5)
     next(events)

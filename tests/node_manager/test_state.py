@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,9 +13,11 @@ import pytest
 from udo_runtime.state.codec import unpack
 from udo_runtime.state.groups import Group
 
-from tests.conftest import wait_until
+from node_manager.manager import Manager
+from tests.conftest import patience, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import GROUPS, Attempt
+from tests.support.diffs import traces
 from tests.support.keyed_node import COUNT, KEYED, imported
 from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, UsageError
 from udo_protocol.proto import node_manager_pb2 as pb
@@ -179,9 +183,20 @@ def test_an_update_goes_on_when_the_owner_dies_while_its_standby_loads(daemon: D
     wait_until(daemon.loading, 10, "standby to load")
     os.kill(serving.pid, signal.SIGKILL)
     wait_until(lambda: any(s.deployment == "d" and s.pid not in (0, serving.pid) for s in daemon.api.status().slots), 30, "an owner")
-    last = updating.result(60)[-1]
+    last = updating.result(60 * patience())[-1]
     assert (last.phase, last.detail) == ("done", digest)
     assert attempt("q1", 1).run([1]) == [3]
+
+
+def test_a_standby_that_is_killed_leaves_nothing_behind(manager: Manager) -> None:
+    one, two = (put_image(manager.settings.home, COUNT + f"# {v}\n", version=v, **KEYED) for v in "12")
+    manager.deploy("d", "t", "1", one, {}, 30)
+    manager.updates.prepare("d", "2", two)
+    with contextlib.closing(manager.servers.connect("state")) as state:
+        assert "readers" in traces(state)
+        [standby] = [r for p in manager.settings.handles.glob("*.json") if (r := json.loads(p.read_text()))["state"] == "standby"]
+        os.kill(int(standby["handle"]["data"]["pid"]), signal.SIGKILL)
+        wait_until(lambda: not traces(state), 20, "the changelog to have no reader")  # its lease would be 30 s
 
 
 def test_an_update_asked_for_while_the_state_server_is_away_ends_and_says_how(daemon: Daemon) -> None:

@@ -15,11 +15,15 @@ import pytest
 
 from node_manager import proc
 from node_manager.admin import logs
+from node_manager.control.monitor import Monitor
+from node_manager.deployments.move_steps import DIRECT
+from node_manager.drivers import logfile
 from node_manager.drivers.base import Exit, Spec
 from node_manager.drivers.process import ProcessDriver
 from node_manager.instances.instances import Instances
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
+from node_manager.replicas.copies import Follower
 from node_manager.servers.embedded import Servers
 from node_manager.slots.slot import Slot
 from node_manager.slots.worker import SlotWorker
@@ -28,7 +32,9 @@ from node_manager.trials.mirrors import MirrorFindings
 from node_manager.trials.together import together
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, add, put_image
+from tests.support.keyed_node import COUNT, KEYED
 from udo_protocol import supervised
+from udo_protocol.state import moving
 
 pytestmark = pytest.mark.long
 
@@ -110,6 +116,18 @@ def test_the_pool_is_filled_after_it_raised(manager: Manager, counted: Counted, 
     manager.instances.stop(taken, 1)
 
 
+def test_slots_are_looked_at_after_looking_at_them_raised(
+    manager: Manager, home: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
+    Once(monkeypatch, Monitor, "_look_at")
+    wait_until(lambda: counted("monitor") == 1, 20, "the error")
+    wait_until(lambda: bool(manager.monitor.looks("d", 0)), 20, "a look")
+    there = len(manager.monitor.looks("d", 0))
+    manager.monitor.listeners.append(lambda _: 1 / 0)
+    wait_until(lambda: counted("monitor") > 2 and len(manager.monitor.looks("d", 0)) > there, 20, "looks in spite of an error after each")
+
+
 class Wishes:
     """A registry that wants one deployment; each of its calls fails once in a way that nobody expects."""
 
@@ -148,7 +166,7 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
     monkeypatch.setattr(reconcile, "BEAT_S", 0.01)
     once = [
         Once(monkeypatch, Reconciler, name)
-        for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_until_settled")
+        for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_replicate", "_until_settled")
     ]
     registry = Wishes()
     reconciler = Reconciler(manager, registry)  # type: ignore[arg-type]
@@ -158,7 +176,7 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
     finally:
         reconciler.stop()
     assert all(o.raised for o in once)
-    assert [counted(kind) for kind in ("wanted", "registry-heartbeat", "canaries", "conditions", "retries")] == [1] * 5
+    assert [counted(kind) for kind in ("wanted", "registry-heartbeat", "canaries", "conditions", "retries", "replicas")] == [1] * 6
     assert counted("reconcile") >= 4  # of each call, and of the deployment's work
 
 
@@ -185,6 +203,38 @@ def test_a_keyed_canary_goes_on_when_it_raises(counted: Counted, monkeypatch: py
     assert counted("canary") == 1
 
 
+def test_a_replica_follows_its_slot_on_when_following_it_raises(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = Once(monkeypatch, Follower, "_owner")
+    copies: Any = SimpleNamespace()
+    across: Any = SimpleNamespace(node="b", find=lambda name: None)  # not placed any more: it ends
+    follower = Follower(copies, across, ("d", 1, 0), "disk")
+    wait_until(lambda: follower.over, 30, "it to look again")
+    assert once.raised and counted("replica") == 1
+
+
+def test_a_move_of_key_groups_goes_on_when_a_step_raises(manager: Manager, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = put_image(manager.settings.home, COUNT, **KEYED)
+    manager.deploy("d", "t", "1", digest, {}, 30)
+    manager.scaling.scale("d", 2, 30)
+    other = manager.deployments.find("d").own[1].number
+    once = Once(monkeypatch, moving, "deliver")
+    *_, last = manager.moves.move("d", [5, 6], other, DIRECT, 60)
+    assert once.raised and last.done and counted("move") == 1
+    assert set(manager.moves.map(manager.deployments.find("d")).of(other)) >= {5, 6}
+
+
+def test_what_stands_prepared_is_kept_fresh_after_a_round_raised(
+    manager: Manager, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = put_image(manager.settings.home, COUNT, **KEYED)
+    manager.deploy("d", "t", "1", digest, {}, 30)
+    once = Once(monkeypatch, moving, "prepare_source")
+    manager.scale_outs.prepare("d", 2, refresh_s=0.1, wait_s=30, by_hand=True)
+    assert once.raised and counted("scale-out") == 1
+    manager.scale_outs.stand_down("d")
+    assert manager.deployments.find("d").preparation is None and not manager.deployments.find("d").prepared
+
+
 def test_what_one_slots_comparison_raises_ends_the_diff_with_it() -> None:
     stop = threading.Event()
 
@@ -202,18 +252,18 @@ def test_what_one_slots_comparison_raises_ends_the_diff_with_it() -> None:
 
 
 def test_a_slots_log_is_followed_on_when_following_it_raises(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Log:
-        def logs(self, handle: Any, *, tail_lines: int, follow: bool, stop: threading.Event) -> Iterator[str]:
-            yield "said"
-            stop.wait()
-
-    once, stop = Once(monkeypatch, Log, "logs"), threading.Event()
-    owner = SimpleNamespace(name="i1", handle=object(), directory=tmp_path, record={"version": "1"})
+    once, stop = Once(monkeypatch, logfile, "follow"), threading.Event()
+    owner = SimpleNamespace(name="i1", exited=threading.Event(), directory=tmp_path, record={"version": "1"})
     slot = SimpleNamespace(deployment="d", number=0, view=lambda: SimpleNamespace(owner=owner))
     deployment: Any = SimpleNamespace(own=[slot], slots=[])
-    manager: Any = SimpleNamespace(driver=Log(), settings=SimpleNamespace(logs=tmp_path))
+    manager: Any = SimpleNamespace(settings=SimpleNamespace(logs=tmp_path))
+    (tmp_path / "log").write_text("shown\n", "utf-8")
+    lines = logs.read(manager, deployment, tail_lines=0, follow=True, stop=stop)
     try:
-        assert next(logs.read(manager, deployment, tail_lines=0, follow=True, stop=stop)).text == "said"
+        assert next(lines).text == "shown"
+        with (tmp_path / "log").open("a") as log:
+            log.write("and then\n")
+        assert next(lines).text == "and then"
     finally:
         stop.set()
     assert once.raised and counted("logs") == 1

@@ -6,6 +6,7 @@ counts: {b: count}. It stands beside the SDKs on purpose: no code of udo_runtime
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
@@ -20,6 +21,8 @@ import pyarrow as pa
 from udo_protocol.proto import operator_pb2 as pb
 
 RAISES, EXITS, KILLED, HANGS, CRASHES_ONCE, LIES_ID, LIES_SCHEMA, LIES_BYTES, LIES_KEY = 101, 102, 103, 104, 105, 106, 107, 108, 109
+# In shared memory: behind its end, in the engine's half, over the end, and what is no table.
+BEHIND, IN_REQUESTS, OVER_THE_END, SHARED_BYTES = 110, 111, 112, 113
 STATES = pa.schema([("key", pa.int32()), ("state", pa.binary()), ("expires_us", pa.int64())])
 
 
@@ -40,6 +43,11 @@ def main() -> None:
             data += part
         return data
 
+    memory = mmap.mmap(-1, 1)
+    if path := os.environ.get("UDO_OPERATOR_SHARED"):
+        memory = mmap.mmap(fd := os.open(path, os.O_RDWR), os.fstat(fd).st_size)
+    half = len(memory) // 2
+
     def send(message: pb.Message, *tables: tuple[int, pa.RecordBatch | bytes]) -> None:
         body = b""
         for kind, batch in tables:
@@ -49,7 +57,7 @@ def main() -> None:
         head = message.SerializeToString()
         sock.sendall(struct.pack("<II", len(head), len(body)) + head + bytes(-len(head) % 8) + body)
 
-    capabilities = os.environ.get("CAPABILITIES", "keyed,timers,migrate").split(",")
+    capabilities = os.environ.get("CAPABILITIES", "keyed,timers,migrate,rehearse").split(",")
     versions = int(os.environ.get("SPEAKS", "1"))
     send(pb.Message(hello=pb.Hello(oldest=versions, newest=versions, capabilities=capabilities, sdk="test 1")))
     print("started", flush=True)
@@ -58,6 +66,10 @@ def main() -> None:
         message = pb.Message.FromString(read(head_len + -head_len % 8)[:head_len])
         body, tables, at = read(body_len), {}, 0
         for part in message.parts:
+            if part.HasField("shared_offset"):
+                print("shared", flush=True)
+                tables[part.table] = memory[part.shared_offset : part.shared_offset + part.bytes]
+                continue
             tables[part.table] = body[at : at + part.bytes]
             at += part.bytes + -part.bytes % 8
         kind = message.WhichOneof("kind")
@@ -71,9 +83,10 @@ def main() -> None:
         elif kind == "stop":
             send(pb.Message(id=message.id, bye=pb.Bye()))
             return
-        elif kind == "data":
+        elif kind in ("data", "rehearse"):
             events = pa.ipc.read_record_batch(pa.py_buffer(tables[pb.Part.EVENTS]), incoming)
             values = events.column("a").to_pylist()
+            print(kind, len(values), values[:3], flush=True)
             answer = pb.Message(id=message.id, answer=pb.Answer())
             if RAISES in values:
                 failure = pb.Failure(type="TestError", message="101 is not liked", trace="at test 101", row=values.index(RAISES))
@@ -91,6 +104,14 @@ def main() -> None:
                 os._exit(9)
             if LIES_ID in values:
                 answer.id += 1
+            lies = {BEHIND: 2 * half, IN_REQUESTS: 0, OVER_THE_END: 2 * half - 8, SHARED_BYTES: half}
+            for at_byte in (lies[value] for value in values if value in lies):
+                memory[half : half + 64] = b"\xff" * 64
+                answer.parts.add(table=pb.Part.ROWS, bytes=64, shared_offset=at_byte)
+                send(answer)
+                break
+            if answer.parts:
+                continue
             if LIES_BYTES in values:
                 send(answer, (pb.Part.ROWS, b"\xff" * 64))
                 continue

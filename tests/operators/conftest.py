@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Shell, platform, udo  # noqa: F401 (fixtures)
-from tests.conftest import require
 from tests.node_manager.conftest import Daemon, daemon, home, home_daemon, lane, put_image  # noqa: F401 (fixtures)
-from tests.operators.sdks import BUILT, Sdk
+from tests.operators.sdks import BUILT, RUNTIMES, Sdk, go
 
-GO = Path(__file__).parents[2] / "runtimes" / "go"
-# The first build compiles Arrow.
-_BUILD_S = 280
+GO = RUNTIMES / "go"
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the programs forward, fraud, count, sessionise, testop and conformance."""
-    if (go := shutil.which("go")) is None:
-        require("go", "no Go toolchain on PATH")
-    target = tmp_path_factory.mktemp("go")
-    command = [
-        go,
-        "build",
-        "-trimpath",
-        "-ldflags=-s -w",
-        "-o",
-        f"{target}/",
-        "./samples/...",
-        "./internal/testop",
-        "./internal/conformance",
-    ]
-    done = subprocess.run(command, cwd=GO, env={**os.environ, "CGO_ENABLED": "0"}, capture_output=True, text=True, timeout=_BUILD_S)
-    assert done.returncode == 0, done.stderr
-    yield target
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the samples, testop and conformance."""
+    return go(tmp_path_factory.mktemp("go"), "./samples/...", "./internal/testop", "./internal/conformance")
 
 
 @pytest.fixture(scope="session", params=sorted(BUILT))

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from udo_runtime.child.shared import Half, SharedMemory
 from udo_runtime.child.wire import Received
+from udo_runtime.served import keyed
 from udo_runtime.served import serve as served
 from udo_runtime.served.keyed import TouchedKeys
 
+from udo_cli.conformance.schemas import N
+from udo_protocol.errors import ProtocolError
 from udo_protocol.proto import operator_pb2 as pb
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runtimes" / "conformance"))
@@ -29,7 +33,8 @@ LIES = {
     "it opens when it is only checked": ["a check before a push opens nothing"],
     "it answers a request that it does not know": ["a request of an unknown kind is a Failure, and it goes on"],
     "it answers Ping with another id": ["Ping is answered"],
-    "it does not rehearse": ["Rehearse is answered as Data is"],
+    "it does not rehearse": ["Rehearse is answered as Data is, and what fails in it is a Failure"],
+    "what was rehearsed is counted": ["a Rehearse is answered as Data is, and nothing of it stays"],
     "it ends with status 1": [
         "Stop is answered with Bye, then it ends with status 0",
         "Stop that comes during a frame waits for the frame's answer",
@@ -42,6 +47,14 @@ LIES = {
     "times lose their microseconds": ["dates and times, with and without zone: event by event"],
     "a struct that is null becomes a struct of nulls": ["lists, structs and maps: event by event"],
     "the last row of many is lost": ["a batch of 100,000 rows"],
+    "a large table is taken for the one before it": ["large batches come and go as they are, with shared memory and without"],
+    "one large table is written over the other": [
+        "several large tables of a request, and of an answer, come and go as they are",
+        "10,000 keys in one frame, each with its own state",
+    ],
+    "a table outside of the shared memory is taken for an empty one": [
+        "a table outside of the shared memory, or in memory that was not agreed on, is refused"
+    ],
     "a wrong type has no code": ["a value of another type in an answered event is a Failure of code schema, and it goes on"],
     "it answers each event once": ["each event is answered with any number of events, in order"],
     "all is logged as a warning": ["logs come before the answer, with their level"],
@@ -106,11 +119,14 @@ class Events(honest.Events):
 
 class Keyed(honest.Keyed):
     more = 0  # what an earlier request has left
+    rehearsed = 0
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
         if event["k"] == "a" and event["do"] == "count":
             ctx.state["n"] = ctx.state.get("n", 0) + self.more
             self.more = int(ctx.state["n"] == 7)
+        if event["k"] == "r":
+            ctx.state["n"] = ctx.state.get("n", 0) + self.rehearsed
         if event["do"] == "copy" and ctx.state.get("v") == 1.0:
             ctx.state["v"] = 1
         if event["do"] == "clear":
@@ -143,9 +159,11 @@ class Server(served.Server):
             request.message.start.check = False
         if kind is None:
             return pb.Message(answer=pb.Answer()), ()
-        if kind == "rehearse":
+        if kind == "rehearse" and not self._is_keyed:
             return pb.Message(failure=pb.Failure(message="later")), ()
         reply, tables = super().answer(request)
+        if kind == "rehearse" and isinstance(self._target, Keyed):
+            self._target.rehearsed += 1
         if kind == "ping":
             request.message.id += 1
         if reply.HasField("failure"):
@@ -157,9 +175,31 @@ class Server(served.Server):
         return reply, tables
 
 
+class Memory:
+    """What is done to shared memory, in place of the methods of that name."""
+
+    honest_take, honest_put = SharedMemory.take, Half.put
+    last = pa.py_buffer(b"")
+
+    @staticmethod
+    def take(self: SharedMemory, offset: int, size: int) -> pa.Buffer:
+        try:
+            found = Memory.honest_take(self, offset, size)
+        except ProtocolError:
+            return pa.RecordBatch.from_pylist([], schema=N).serialize()
+        before, Memory.last = Memory.last, found
+        return before if len(before) == size else found
+
+    @staticmethod
+    def put(self: Half, data: pa.Buffer) -> int | None:
+        self.begin()
+        return Memory.honest_put(self, data)
+
+
 if __name__ == "__main__":
+    SharedMemory.take, Half.put = Memory.take, Memory.put  # type: ignore[method-assign]
     served.Server = Server  # type: ignore[misc]
-    served.TouchedKeys = Changes  # type: ignore[misc]
+    keyed.TouchedKeys = Changes  # type: ignore[misc]
     ignore = signal.signal
     signal.signal = lambda number, how: ignore(number, how) if number == signal.SIGINT else None  # type: ignore[assignment]
     roles = {"forward": Forward, "each": Each, "events": Events, "keyed": Keyed, "keyed_batches": honest.Keyed}

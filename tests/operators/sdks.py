@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.conftest import require
 
 RUNTIMES = Path(__file__).parents[2] / "runtimes"
 # The first build on a machine fetches what the SDK depends on.
-BUILD_S = 280
+BUILD_S = 560
 # A small heap, a collector without threads of its own, and little compilation: dozens of them start here, for a few frames each.
 JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", "bin/samples.jar", "{}")
 
@@ -32,7 +33,24 @@ class Sdk:
 
     def put(self, folder: Path) -> None:
         """What its samples need, into an operator's folder."""
-        shutil.copytree(self.bin, folder / "bin", copy_function=os.link)
+        shutil.copytree(self.bin, folder / "bin", copy_function=_shared)
+
+
+def _shared(source: str, target: str) -> None:
+    """A file is not copied where a link will do."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def go(target: Path, *packages: str) -> Path:
+    """These programs of the Go SDK, in a folder; with the toolchain's own cache."""
+    tools("go")
+    command = ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", f"{target}/", *packages]
+    done = run(command, RUNTIMES / "go", CGO_ENABLED="0")
+    assert done.returncode == 0, done.stderr
+    return target
 
 
 def java(scratch: Path) -> Sdk:
@@ -55,7 +73,67 @@ def node(scratch: Path) -> Sdk:
     return Sdk("node", copy / "samples", ("node", "bin/{}.js"))
 
 
-BUILT: dict[str, Callable[[Path], Sdk]] = {"java": java, "node": node}
+def rust(scratch: Path) -> Sdk:
+    """The same for Rust. Its target folder is that of the session's other Rust projects, which need the same crates."""
+    tools("cargo")
+    target = cargo_target(scratch.parent)
+    cargo(RUNTIMES / "rust", target, "test", "--locked", "--package", "udo-operator", "--test", "golden")
+    cargo(RUNTIMES / "rust", target, "build", "--locked", "--package", "samples")
+    (scratch / "bin").mkdir()
+    for sample in (RUNTIMES / "rust" / "samples" / "src" / "bin").iterdir():
+        shutil.copy(target / "debug" / sample.stem, scratch / "bin")
+    return Sdk("rust", scratch / "bin", ("bin/{}",))
+
+
+def static_rust(scratch: Path, sample: str) -> Sdk:
+    """One of Rust's samples, linked so that it needs no file of the system."""
+    tools("cargo")
+    target = cargo_target(scratch.parent)
+    wanted = ("rustc", "--locked", "--package", "samples", "--bin", sample, "--", "-C", "target-feature=+crt-static")
+    cargo(RUNTIMES / "rust", target, *wanted)
+    (scratch / "bin").mkdir()
+    shutil.copy(target / "debug" / sample, scratch / "bin")
+    return Sdk("rust", scratch / "bin", ("bin/{}",))
+
+
+def cpp(scratch: Path) -> Sdk:
+    """The same for C++; Arrow's library lies beside the samples."""
+    build = scratch / "build"
+    cmake(RUNTIMES / "cpp", build)
+    done = run(["cmake", "--install", str(build), "--prefix", str(scratch)], scratch)
+    assert done.returncode == 0, done.stderr
+    return Sdk("cpp", scratch / "bin", ("bin/{}",))
+
+
+BUILT: dict[str, Callable[[Path], Sdk]] = {"cpp": cpp, "java": java, "node": node, "rust": rust}
+
+
+def cmake(folder: Path, build: Path) -> None:
+    """Built and tested, with the Arrow of this Python."""
+    tools("cmake", "g++")
+    done = run(["cmake", "-S", str(folder), "-B", str(build), f"-DPython3_EXECUTABLE={sys.executable}"], folder)
+    if "Could not find UDO_" in done.stderr:
+        require("nlohmann-json3-dev, libprotozero-dev", done.stderr)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    for command in (["cmake", "--build", str(build), "--parallel", "2"], ["ctest", "--test-dir", str(build), "--output-on-failure"]):
+        done = run(command, folder)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
+
+
+def cargo_target(session: Path) -> Path:
+    """Where all Rust projects of a test session are built."""
+    return session / "cargo"
+
+
+def cargo(folder: Path, target: Path, *words: str) -> None:
+    """Without the network if all that it needs has been fetched before. Backtraces need no line numbers here."""
+    settings = {"CARGO_TARGET_DIR": str(target), "CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_DEV_INCREMENTAL": "false"}
+    done = run(["cargo", "--offline", *words], folder, **settings)
+    if done.returncode and "offline" in done.stderr:
+        done = run(["cargo", *words], folder, **settings)
+    if "requires rustc" in done.stderr:
+        require("a newer Rust", done.stderr)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
 
 
 def maven(folder: Path, *goals: str) -> str:

@@ -62,6 +62,27 @@ def test_a_process_answers_batches_of_any_size_and_slices(made: Make) -> None:
     assert p.named(batch(*range(100)).slice(40, 2)).column("b").to_pylist() == [41, 42]
 
 
+@pytest.mark.parametrize("capabilities", ["rehearse", "rehearse,shared-memory"])
+def test_large_batches_come_through_shared_memory_if_the_process_has_it(
+    made: Make, capabilities: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    p = made(CAPABILITIES=capabilities)
+    p.open()
+    for first in (1000, 50_000):
+        values = list(range(first, first + 20_000, 2))
+        assert answers(p, *values) == [v + 1 for v in values]
+    p.close()
+    assert ("shared" in capfd.readouterr().err) == ("shared-memory" in capabilities)
+
+
+def test_a_table_in_shared_memory_that_was_not_agreed_on_costs_its_frame(made: Make) -> None:
+    p = made(CAPABILITIES="rehearse")
+    p.open()
+    with pytest.raises(ProcessingError, match="broke the operator protocol: a table in shared memory, which was not agreed on"):
+        answers(p, child.SHARED_BYTES)
+    assert answers(p, 1) == [2]
+
+
 def test_what_user_code_raises_comes_with_class_message_trace_and_event_and_the_process_goes_on(made: Make) -> None:
     p = made()
     p.open()
@@ -79,10 +100,14 @@ def test_what_user_code_raises_comes_with_class_message_trace_and_event_and_the_
         (child.LIES_ID, "broke the operator protocol: expected a reply to request"),
         (child.LIES_SCHEMA, "broke the operator protocol: its table ROWS"),
         (child.LIES_BYTES, "broke the operator protocol: its table ROWS"),
+        (child.BEHIND, "broke the operator protocol: a table at 16777216 of 64 bytes in shared memory, which does not lie"),
+        (child.IN_REQUESTS, "broke the operator protocol: a table at 0 of 64 bytes in shared memory"),
+        (child.OVER_THE_END, "broke the operator protocol: a table at 16777208 of 64 bytes in shared memory"),
+        (child.SHARED_BYTES, "broke the operator protocol: its table ROWS"),
     ],
 )
 def test_a_process_that_dies_exits_or_lies_costs_its_frame_only(made: Make, value: int, says: str) -> None:
-    p = made()
+    p = made(CAPABILITIES="shared-memory")
     p.open()
     with pytest.raises(ProcessingError, match=says) as e:
         answers(p, 1, value)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.operators.sdks import BUILD_S, maven, run, tools
+from tests.operators.sdks import BUILD_S, cargo, cargo_target, cmake, maven, run, tools
 
 ROOT = Path(__file__).parents[2]
 STYLES = ("batch", "event")
@@ -34,6 +34,15 @@ def node(folder: Path) -> None:
     succeeded(folder, "npm", "test")
 
 
+def rust(folder: Path) -> None:
+    tools("cargo")
+    target = cargo_target(folder.parents[1])
+    cargo(folder, target, "test")
+    cargo(folder, target, "build")
+    (folder / "bin").mkdir()
+    shutil.copy(target / "debug" / "operator", folder / "bin")
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     """`udo` without a platform."""
@@ -45,7 +54,7 @@ def flagged(shell: Shell, folder: Path) -> list[bool]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("build", [go, node])
+@pytest.mark.parametrize("build", [go, node, rust])
 def test_a_new_project_passes_its_own_test_and_answers(build: Callable[[Path], None], style: str, shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / f"my-{style}"
     shell("init", folder, "--runtime", build.__name__, "--style", style)
@@ -71,6 +80,19 @@ def test_a_new_project_in_java_passes_its_own_test_and_answers_in_both_styles(sh
     assert flagged(shell, other) == [False, True, False]
 
 
+def test_a_new_project_in_cpp_passes_its_own_test_and_answers_in_both_styles(shell: Shell, tmp_path: Path) -> None:
+    folder, other = (tmp_path / f"my-{style}" for style in STYLES)
+    for project, style in ((folder, "batch"), (other, "event")):
+        shell("init", project, "--runtime", "cpp", "--style", style)
+        if project is other:  # all else is the same, and is not to be built twice here
+            for file in ("flag.hpp", "flag_test.cpp"):
+                shutil.copy(other / file, folder)
+        cmake(folder, folder / "build")
+        succeeded(folder, "cmake", "--install", "build", "--prefix", ".")
+        assert flagged(shell, folder) == [False, True, False]
+    assert shell("push", folder, "--dry-run", "--json").json["left_out"] == ["build/"]
+
+
 def test_nodes_copy_of_the_operator_protocol_is_the_protocol() -> None:
     copy = ROOT / "runtimes" / "node" / "sdk" / "src" / "operator.proto"  # npm packs no links
     assert copy.read_text("utf-8") == (ROOT / "udo_protocol" / "proto" / "operator.proto").read_text("utf-8"), "run make proto"
@@ -79,3 +101,9 @@ def test_nodes_copy_of_the_operator_protocol_is_the_protocol() -> None:
 def test_the_lock_file_of_nodes_samples_names_no_address() -> None:
     lock = (ROOT / "runtimes" / "node" / "samples" / "package-lock.json").read_text("utf-8")
     assert '"integrity"' in lock and "://" not in lock
+
+
+def test_the_lock_file_of_rust_names_no_address_but_cargos_mark_of_its_own_registry() -> None:
+    lock = (ROOT / "runtimes" / "rust" / "Cargo.lock").read_text("utf-8")
+    mark = 'source = "registry+https://github.com/rust-lang/crates.io-index"'
+    assert "checksum" in lock and {line for line in lock.splitlines() if "://" in line} == {mark}

@@ -20,6 +20,7 @@ from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions
 
+from tests.support.counting_slot import COUNTS, EVENTS
 from udo_cli.conformance.schemas import KEYED_BOTH, answers, keyed
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
@@ -118,6 +119,31 @@ def test_a_state_that_cannot_be_migrated_is_named(processor: ChildProcessor) -> 
     with pytest.raises(ProcessingError, match=r"migrate\(\) from state version 1: KeyError") as e:
         _ = group.values
     assert e.value.event == '{"key": "b", "state": {"m": 1}}'
+
+
+def test_a_vectorised_operator_answers_frames_and_its_bad_events_are_left_out(tmp_path: Path) -> None:
+    program = "from tests.support.counting_slot import CountFrames; from udo_runtime.served.serve import serve; serve(CountFrames())"
+    env = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)]), "PATH": os.environ["PATH"]}
+    launch = Launch((sys.executable, "-c", program), str(tmp_path), str(tmp_path), env)
+    made = ChildProcessor(launch, (EVENTS, COUNTS), {"columns": ["k"], "time_column": "t"}, Context("t", "1"))
+    made.open()
+    try:
+        run, session = made.keyed(KeyedConfig(("k",), "t")), Session("s")
+        run.policy = Policy(dead_letter=True)
+        for epoch, keys, want, bad, fired in (
+            (0, [1, 2, 1], [1, 1, 2], [], []),
+            (1, [1, 13, 2, 13], [3, 2], [1, 3], []),
+            (2, [], [], [], [1003, 1002]),
+        ):
+            header = Header(label=Label(run=1, epoch=epoch, attempt=1), groups=[0])
+            rows = pa.record_batch([pa.array(keys, pa.int64()), pa.array([epoch * 10 * S] * len(keys), pa.timestamp("us"))], schema=EVENTS)
+            done = run.events(session, header, rows, pa.array([0] * len(keys), pa.int32()))
+            assert done is not None and done.answer.column("n").to_pylist() == want and [b.row for b in done.bad] == bad
+            ended = run.end(session, header)
+            run.complete(session, header)
+            assert ended is not None and ended.answer.column("n").to_pylist() == fired
+    finally:
+        made.close()
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(dead_letter=True)], ids=["fail", "dead_letter"])

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from udo_runtime.child.wire import INDEX, KEYS
+from udo_runtime.state.codec import pack
 
 from tests.cli.conftest import Shell
 from tests.node_manager.conftest import Daemon, put_image
+from tests.operators.counted import COUNT, PYTHON_COUNT, counted, put
 from tests.operators.sdks import Sdk
-from tests.support.attempt import Attempt, group_of
-from udo_protocol.queue.frame import DATA
+from udo_cli.conformance import schemas
+from udo_cli.conformance.player import Player, starting
+from udo_protocol.proto import operator_pb2 as pb
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
 MANIFEST = """
 name = "{name}"
 version = "1"
@@ -25,14 +31,9 @@ version = "1"
 {output}
 """
 FRAUD = {"input": {"id": "int64", "value": "double"}, "output": {"id": "int64", "flagged": "bool"}}
-COUNT = {"input": {"id": "int64", "k": "int64"}, "output": {"id": "int64", "k": "int64", "n": "int64"}, "key": ["k"]}
-PYTHON_COUNT = """
-from udo_runtime import Operator
-class Count(Operator):
-    def process(self, event, ctx):
-        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
-        yield {**event, "n": n}
-"""
+# What the conformance operator's role `events` is called in each language.
+RAISING = {"cpp": "Doing::process(", "java": "Conformance", "node": "conformance.js", "rust": "conformance::Doing"}
+REPLY_S = 30.0
 
 
 @pytest.fixture
@@ -73,6 +74,40 @@ def test_it_keeps_the_protocol(sdk: Sdk, shell: Shell) -> None:
     assert len(said["cases"]) > 40
 
 
+def test_a_failure_names_the_code_it_arose_in(sdk: Sdk) -> None:
+    command = [word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")]
+    player = Player(starting(command), "events", {}, REPLY_S)
+    try:
+        player.start((schemas.EVENTS, schemas.N))
+        failure = player.fails(schemas.events(("add", 1), ("raise", 7)))
+    finally:
+        player.close()
+    assert RAISING[sdk.name] in failure.trace
+
+
+def test_the_roles_of_the_languages_benchmark_answer_as_they_should(sdk: Sdk) -> None:
+    command = [word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")]
+    events = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("amount", pa.float64()), ("at", pa.int64())])
+    given = pa.record_batch([[1, 2, 3, 4], [7, 8, 7, 7], [500.0, 500.5, -1.0, 1e9], [0, 1, 2, 3]], schema=events)
+    counted = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("n", pa.int64())])
+    for role in ("filter", "filter_each", "tally", "tally_batches"):
+        player = Player(starting(command), role, {}, REPLY_S)
+        try:
+            if role.startswith("filter"):
+                player.start((events, events))
+                assert player.data(given).to_pylist() == given.take([1, 3]).to_pylist()
+                continue
+            cards = given.select(["id", "card"])
+            player.start((cards.schema, counted), {"columns": ["card"]})
+            index = pa.record_batch([pa.array([0, 1, 0, 0], pa.int32())], schema=INDEX)
+            keys = pa.record_batch([[pack(7), pack(8)], [pack({"n": 5}), None], [None, None]], schema=KEYS)
+            answer = player.answered(pb.Data(), [(pb.Part.EVENTS, cards), (pb.Part.INDEX, index), (pb.Part.KEYS, keys)], 2)
+            assert [list(row.values()) for row in answer.rows.to_pylist()] == [[1, 7, 6], [2, 8, 1], [3, 7, 7], [4, 7, 8]]
+            assert answer.values == {0: {"n": 8}, 1: {"n": 1}}
+        finally:
+            player.close()
+
+
 def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     columns = {"input": {"k": "string", "t": "timestamp[us]"}, "output": {"k": "string", "n": "int64", "ended": "timestamp[us]"}}
     made = folder(tmp_path / "visits", sdk, "sessionise", more='key = "k"\nevent_time = {column = "t"}', **columns)
@@ -80,6 +115,16 @@ def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     events = [{"k": k, "t": f"2024-01-01T00:{s // 60:02}:{s % 60:02}"} for k, s in times]
     ended = [(a["k"], a["n"], str(a["ended"])[-8:]) for a in tried(shell, made, events)]
     assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # as their timers are due; b's is not yet
+
+
+def test_an_operator_with_two_inputs_answers_events_that_name_theirs(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
+    made = tmp_path / "news_moves"
+    shutil.copytree(EXAMPLES / made.name, made, ignore=shutil.ignore_patterns("*.py"))
+    manifest, command = made / "operator.toml", json.dumps(sdk.starting(made.name))
+    manifest.write_text(manifest.read_text().replace('entry = "news_moves:NewsMoves"', f'runtime = "exec"\ncommand = {command}'))
+    sdk.put(made)
+    answers = shell("test", made, "--json").json["answers"]
+    assert answers == shell("test", EXAMPLES / made.name, "--json").json["answers"] != []
 
 
 def test_it_is_pushed_deployed_and_called(sdk: Sdk, platform: Shell, tmp_path: Path) -> None:
@@ -95,29 +140,31 @@ def test_it_is_pushed_deployed_and_called(sdk: Sdk, platform: Shell, tmp_path: P
     assert got == [{"id": 7, "flagged": True}]
 
 
-def put(daemon: Daemon, sdk: Sdk, sample: str, **manifest: object) -> str:
-    """An operator that is a command in the node's image cache; its digest."""
-    digest = put_image(daemon.home, "", entry="", runtime="exec", command=sdk.starting(sample), **manifest)  # type: ignore[arg-type]
-    sdk.put(daemon.home / "images" / digest.replace(":", "-") / "code")
-    return digest
-
-
-def counted(daemon: Daemon, epoch: int, keys: list[int]) -> list[int]:
-    attempt = Attempt.at_node(daemon.api, "d", "s", epoch, epoch)
-    groups = pa.array(map(group_of, keys), pa.int32())
-    attempt.push(DATA, pa.record_batch([range(len(keys)), keys, groups], schema=attempt.input), rows=len(keys))
-    attempt.end()
-    answers = attempt.answers()
-    attempt.close()
-    assert [(i, k) for i, k, _ in answers] == list(enumerate(keys))
-    return [n for _, _, n in answers]
-
-
 def test_an_update_from_python_and_back_keeps_the_state(sdk: Sdk, daemon: Daemon) -> None:
     daemon.deploy(PYTHON_COUNT, entry="op:Count", **COUNT)
     assert counted(daemon, 0, [1, 2, 1]) == [1, 1, 2]
-    assert list(daemon.api.update("d", "2", put(daemon, sdk, "count", version="2", **COUNT)))[-1].phase == "done"
+    digest = put(daemon, sdk, "count", version="2", rehearsed=[{"id": 1, "k": 1}, {"id": 2, "k": 9}], **COUNT)
+    assert list(daemon.api.update("d", "2", digest))[-1].phase == "done"
     assert counted(daemon, 1, [1, 2, 3, 1]) == [3, 2, 1, 4]
     digest = put_image(daemon.home, PYTHON_COUNT, version="3", entry="op:Count", **COUNT)  # type: ignore[arg-type]
     assert list(daemon.api.update("d", "3", digest))[-1].phase == "done"
     assert counted(daemon, 2, [1, 2, 3]) == [5, 3, 2]
+
+
+def test_an_update_is_to_a_version_that_has_rehearsed_and_not_to_one_that_fails_in_it(sdk: Sdk, daemon: Daemon) -> None:
+    from udo_interface import connect
+
+    columns = {"input": {"do": "string", "n": "int64"}, "output": {"n": "int64"}}
+    daemon.api.deploy("d", "t", "1", put(daemon, sdk, "conformance", "events", **columns), "{}", 30_000)
+    print_7, raise_7 = ([{"do": "add", "n": 1}, {"do": do, "n": 7}] for do in ("print", "raise"))
+    digest = put(daemon, sdk, "conformance", "events", version="2", rehearsed=raise_7, **columns)
+    last = list(daemon.api.update("d", "2", digest))[-1]
+    assert last.phase == "failed" and "fails on its sample events" in last.detail and "raise 7" in last.detail
+    digest = put(daemon, sdk, "conformance", "events", version="3", rehearsed=print_7, **columns)
+    assert list(daemon.api.update("d", "3", digest))[-1].phase == "done"
+    assert any("print 7" in line.text for line in daemon.api.logs("d"))  # which nobody has sent
+    got: list[object] = []
+    with connect("d", node=str(daemon.home / "node.sock")) as client:
+        client.add_listener(got.append)
+        client.send({"do": "add", "n": 1})
+    assert got == [{"n": 2}]

@@ -53,14 +53,16 @@ def main() -> int:
         return 1
     for version, path in sorted(found.items()):
         with tempfile.TemporaryDirectory(prefix="udo-interpreter-") as made:
-            status = run(f"Python {version}", path, Path(made), TESTS)
+            # What is long is about the project's own rules, not about an interpreter.
+            status = run(f"Python {version}", path, Path(made), TESTS, UDO_REQUIRE="", UDO_MODEL_EXAMPLES="50")
         if status:
             return status
     return 0
 
 
-def run(what: str, path: str, scratch: Path, tests: Sequence[str], *, pyspark: str = "") -> int:
-    """The tests with one interpreter, in an environment under `scratch`, with this requirement of PySpark or without PySpark.
+def run(what: str, path: str, scratch: Path, tests: Sequence[str], *, pyspark: str = "", **variables: str) -> int:
+    """The tests with one interpreter, in an environment under `scratch`, with this requirement of PySpark or without PySpark, and with
+    these environment variables.
 
     Returns the status of the command that failed, else 0.
     """
@@ -74,7 +76,7 @@ def run(what: str, path: str, scratch: Path, tests: Sequence[str], *, pyspark: s
         [*install, "--no-deps", "--no-build-isolation", "-e", "."],
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
     ):
-        status = subprocess.run(command, cwd=ROOT, env={**os.environ, "UDO_MODEL_EXAMPLES": "50"}, check=False).returncode
+        status = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
         if status:
             print(f"{what}: {' '.join(command[:4])} ... ended with status {status}", file=sys.stderr)
             return status

@@ -9,11 +9,12 @@ from pathlib import Path
 from tests.packaging.interpreters import run
 
 PYSPARK = "pyspark[sql]==4.0.*"
+# On the Python path: what the JVM path is made of differs between versions of Spark, and where it does not compile calls take this one.
 CALLS = [
-    "test_batch.py::test_every_event_goes_through_the_operator_once",
+    "test_batch.py::test_every_event_goes_through_the_operator_once[python]",
     "test_batch.py::test_timestamps_keep_their_instant_in_any_session_zone",
     "test_rdd.py",
-    "test_streaming.py::test_a_live_update_during_the_query_loses_and_doubles_nothing",
+    "test_streaming.py::test_a_live_update_during_the_query_loses_and_doubles_nothing[python]",
     "test_keyed.py::test_counts_go_on_over_epochs_and_over_a_restart_of_the_query",
     "test_keyed.py::test_a_batch_job_starts_empty_and_drops_its_state",
 ]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import patience
+
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text("utf-8")
 UV = Path(sys.executable).parent / "uv"
@@ -43,7 +45,7 @@ def test_every_supported_python_finds_a_file_of_each_locked_version(version: str
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 * patience(),
         check=False,
     )
     assert done.returncode == 0, done.stderr

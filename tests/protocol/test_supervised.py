@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from udo_protocol import supervised
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,6 +21,9 @@ OTHERWISE = {
     "udo_protocol/supervised.py": "the mechanism itself",
     "node_manager/reconcile.py": "bounds how many deployments are worked on at once; what it runs is supervised.run",
     "node_manager/rpc/service.py": "of gRPC: what a call raises goes to its caller (wire.py)",
+    "node_manager/rpc/remote.py": "of gRPC: what a call raises goes to its caller (wire.py)",
+    "node_manager/rpc/lane_door.py": "answers its client, or logs why it did not",
+    "registry/console/asking.py": "its owner waits for the result of each piece of work",
     "udo_interface/store.py": "its owner waits for the result of each piece of work",
     "udo_protocol/pouring.py": "its owner waits for the result of each piece of work",
     "udo_cli/conformance/events.py": "part of one case of a command; without it the operator runs into a limit of its own",
@@ -30,16 +33,24 @@ OTHERWISE = {
 # Each kind of supervised thread: the test that makes it raise, or why there is nothing to go on with.
 KINDS = {
     "server": "tests/node_manager/test_supervised.py::test_the_one_who_looks_after_a_server_goes_on_when_it_raises",
+    "relay": "tests/node_manager/test_tls_relay.py::test_who_looks_after_the_relay_goes_on_when_it_raises",
     "slot": "tests/node_manager/test_supervised.py::test_a_slot_goes_on_when_a_step_and_what_follows_it_raise",
     "worker": "tests/node_manager/test_supervised.py::test_a_slot_goes_on_when_a_step_and_what_follows_it_raise",
     "beside": "tests/node_manager/test_supervised.py::test_work_beside_a_slot_that_raises_is_counted",
+    "monitor": "tests/node_manager/test_supervised.py::test_slots_are_looked_at_after_looking_at_them_raised",
+    "scale-out": "tests/node_manager/test_supervised.py::test_what_stands_prepared_is_kept_fresh_after_a_round_raised",
+    "scaling": "what it has not done is decided again",
     "warm-pool": "tests/node_manager/test_supervised.py::test_the_pool_is_filled_after_it_raised",
     "wanted": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "registry-heartbeat": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "canaries": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "conditions": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "retries": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "replicas": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "replica": "tests/node_manager/test_supervised.py::test_a_replica_follows_its_slot_on_when_following_it_raises",
     "reconcile": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
+    "ahead-of-move": "what it has not read is read when the groups are adopted",
+    "move": "tests/node_manager/test_supervised.py::test_a_move_of_key_groups_goes_on_when_a_step_raises",
     "canary": "tests/node_manager/test_supervised.py::test_a_keyed_canary_goes_on_when_it_raises",
     "watch": "tests/node_manager/test_supervised.py::test_an_instance_whose_watching_raises_is_still_reported_when_it_ends",
     "usage": "tests/node_manager/test_drivers.py::test_a_container_whose_sampling_raises_is_sampled_again",
@@ -47,8 +58,13 @@ KINDS = {
     "diff": "tests/node_manager/test_supervised.py::test_what_one_slots_comparison_raises_ends_the_diff_with_it",
     "operator-output": "tests/operators/test_host.py::test_output_is_read_on_after_reading_it_raised",
     "update-deadlines": "tests/registry/test_safety.py::test_deadlines_are_kept_after_looking_after_them_raised",
+    "lane-door": "tests/node_manager/test_lane_door.py::test_the_door_is_served_on_after_serving_it_raised",
     "channel": "tests/udo_interface/test_client.py::test_a_channel_that_raises_what_nobody_expected_tells_its_callers",
     "reap": "waits for a child that another thread looks after",
+    "asking": "tests/node_manager/test_applications.py::test_asking_and_measuring_go_on_after_they_raised",
+    "neighbours": "tests/node_manager/test_applications.py::test_asking_and_measuring_go_on_after_they_raised",
+    "applications": "tests/registry/test_safety.py::test_applications_are_decided_about_after_deciding_raised",
+    "database-notifications": "tests/registry/test_two_processes.py::test_who_waits_hears_of_commits_after_listening_raised",
     "leave": "a courtesy to the registry at the end, bounded",
     "stop": "lets long polls go at the end; gunicorn's own time-out ends them otherwise",
 }
@@ -75,7 +91,7 @@ def test_work_that_raises_is_begun_again_until_it_returns_and_each_error_is_coun
 
     with caplog.at_level(logging.ERROR):
         thread = supervised.keep("test-kept", work, over, "d:0")
-        thread.join(10)
+        thread.join(10 * patience())
 
     assert not thread.is_alive() and thread.name == "test-kept-d:0"
     assert supervised.errors()["test-kept"] - before == 3
@@ -89,7 +105,7 @@ def test_work_that_raises_for_ever_ends_when_it_is_over(over: threading.Event) -
     thread = supervised.keep("test-ending", work, over)
     wait_until(lambda: supervised.errors().get("test-ending", 0) > 2, 10, "some errors")
     over.set()
-    thread.join(20)
+    thread.join(20 * patience())
     assert not thread.is_alive()
 
 
@@ -123,7 +139,8 @@ def test_every_kind_of_supervised_thread_is_made_to_raise() -> None:
             if name in ("keep", "once", "run") and isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "supervised":
                 kinds.add(call.args[0].value if isinstance(call.args[0], ast.Constant) else "")
     # Named otherwise: by the loop over the reconciler's threads, and by the class of a worker.
-    kinds = (kinds - {""}) | {"wanted", "registry-heartbeat", "canaries", "conditions", "retries", "reconcile", "slot", "worker"}
+    kinds = (kinds - {""}) | {"wanted", "registry-heartbeat", "canaries", "conditions", "retries", "replicas", "reconcile"}
+    kinds |= {"slot", "worker"}
     assert kinds == set(KINDS)
     for test in KINDS.values():
         if "::" in test:

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Servers
-from tests.support.certificates import Authority
+from tests.support.certificates import signed
 from tests.support.slots import BATCH, SCHEMA, answer
 from tests.support.tls_front import tls_front
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import ServerLost, Unauthorized, Untrusted, UsageError
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import DATA, Header, decode, encode
 from udo_protocol.queue.lane_end import LaneEnd, Push
 from udo_protocol.queue.slot_reader import Emit, SlotReader
-from udo_protocol.queue.transport import Tls
 
 P = "udo:t:0:"
 
@@ -30,7 +30,7 @@ class Server:
     """A server that is reached by TLS, and wants certificates of its clients."""
 
     address: str
-    authority: Authority
+    authority: Path
     client: Tls
 
     def connect(self, tls: Tls | None = None, **options: object) -> Connection:
@@ -39,9 +39,9 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(running_servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    authority = Authority.new(tmp_path_factory.mktemp("tls"))
-    with tls_front(authority.signed("server"), running_servers.queue_socket) as address:
-        yield Server(address, authority, authority.signed("client"))
+    authority = tmp_path_factory.mktemp("tls")
+    with tls_front(signed(authority, "server"), running_servers.queue_socket) as address:
+        yield Server(address, authority, signed(authority, "client"))
 
 
 def test_frames_of_every_size_pass_and_are_answered(server: Server) -> None:
@@ -75,32 +75,31 @@ def test_a_reply_that_does_not_come_in_time_ends_the_connection(server: Server) 
 
 
 def test_a_server_of_another_authority_is_not_spoken_to(server: Server, tmp_path: Path) -> None:
-    other = Authority.new(tmp_path, "another")
-    with pytest.raises(Untrusted, match=r"not accepted: .*; expected a valid one for '127\.0\.0\.1' that .*another\.crt vouches for"):
-        server.connect(replace(server.client, ca=other.signed("x").ca))
+    other = signed(tmp_path / "another", "x")
+    with pytest.raises(Untrusted, match=r"not accepted: .*; expected a valid one for '127\.0\.0\.1' that .*another.*ca\.crt vouches for"):
+        server.connect(replace(server.client, ca=other.ca))
 
 
 def test_a_client_of_another_authority_is_told_that_it_is_refused(server: Server, tmp_path: Path) -> None:
-    other = Authority.new(tmp_path, "another").signed("intruder")
+    other = signed(tmp_path / "another", "intruder")
     with pytest.raises(Untrusted, match=r"the server on rediss://.* refuses this side's certificate: .*unknown ca"):
         server.connect(replace(other, ca=server.client.ca))
 
 
 def test_a_client_whose_certificate_has_expired_is_told_so(server: Server) -> None:
     with pytest.raises(Untrusted, match=r"refuses this side's certificate: .*certificate expired"):
-        server.connect(server.authority.signed("late", expired=True))
+        server.connect(signed(server.authority, "late", expired=True))
 
 
 @pytest.mark.parametrize(("host", "expired", "why"), [("127.0.0.1", True, "certificate has expired"), ("10.9.9.9", False, "mismatch")])
 def test_a_server_with_a_certificate_that_is_expired_or_of_another_host_is_not_spoken_to(
     running_servers: Servers, tmp_path: Path, host: str, expired: bool, why: str
 ) -> None:
-    authority = Authority.new(tmp_path)
     with (
-        tls_front(authority.signed("server", host, expired=expired), running_servers.queue_socket) as address,
+        tls_front(signed(tmp_path, "server", host, expired=expired), running_servers.queue_socket) as address,
         pytest.raises(Untrusted, match=f"not accepted: .*{why}"),
     ):
-        Connection(address, tls=authority.signed("client"))
+        Connection(address, tls=signed(tmp_path, "client"))
 
 
 def test_a_port_where_nobody_listens_or_speaks_tls_is_named(server: Server) -> None:

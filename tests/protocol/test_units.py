@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import patience
 from udo_protocol import errors, lifecycle
 from udo_protocol.clock import FakeClock
 from udo_protocol.formats import manifest, schema
@@ -195,7 +196,7 @@ def test_back_off_grows_linearly_to_its_ceiling_and_starts_again_after_an_event(
 
 
 def test_an_error_keeps_its_class_across_a_wire() -> None:
-    for cls in (errors.SchemaError, errors.NotFound, errors.ServerLost, errors.OperatorError, errors.Unavailable):
+    for cls in (errors.SchemaError, errors.NotFound, errors.ServerLost, errors.OperatorError, errors.Unavailable, errors.SlotsAway):
         assert type(errors.by_code(cls.code, "x")) is cls
     assert type(errors.by_code("of the future", "x")) is errors.UdoError
 
@@ -221,4 +222,4 @@ def test_a_server_that_still_reads_its_file_counts_as_away() -> None:
         assert conn.run_id == "abc"
         with pytest.raises(errors.ServerLost, match="still reading its file"):
             conn.call("GET", "k")
-        thread.join(10)
+        thread.join(10 * patience())

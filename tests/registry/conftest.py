@@ -8,8 +8,6 @@ import hashlib
 import io
 import itertools
 import json
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
+from tests.support import forked
+from tests.support.forked import Forked
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import Unavailable
 from udo_protocol.registry.api import OCI_MANIFEST, Registry
 
@@ -39,8 +40,9 @@ class Running:
     """A registry process and how to reach it."""
 
     data: Path
-    process: subprocess.Popen[bytes]
+    process: Forked
     clients: list[Registry | httpx.Client] = field(default_factory=list)
+    tls: Tls | None = None
 
     @property
     def url(self) -> str:
@@ -56,7 +58,7 @@ class Running:
 
     def client(self, token: str | None = "", user: str | None = "ada", timeout_s: float = 10) -> Registry:
         """A client with the right token unless told otherwise; closed with the registry."""
-        client = Registry(self.url, token=self.token if token == "" else token, user=user, timeout_s=timeout_s)
+        client = Registry(self.url, token=self.token if token == "" else token, user=user, timeout_s=timeout_s, tls=self.tls)
         self.clients.append(client)
         return client
 
@@ -71,22 +73,23 @@ class Running:
         for client in self.clients:
             client.close()
         self.process.terminate()  # no harm to one that has ended
-        return self.process.wait(10)
+        return self.process.wait(10 * patience())
 
 
-def start(data: Path, *options: str) -> Running:
-    """Start a registry over `data` and wait until it answers."""
+def start(data: Path, *options: str, tls: Tls | None = None) -> Running:
+    """Start a registry over `data` and wait until it answers; with these certificates, by HTTPS."""
     data.mkdir(exist_ok=True)
     (data / "address").unlink(missing_ok=True)
+    with_tls = ["--tls", str(tls.ca.parent)] if tls else []
     with (data / "log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", "registry", "--data", str(data), *options], stdout=log, stderr=log)
-    running = Running(data, process)
+        process = forked.start("registry", ["--data", str(data), *options, *with_tls], output=(log.fileno(), log.fileno()))
+    running = Running(data, process, tls=tls)
     try:
         wait_until(lambda: (data / "address").exists() or process.poll() is not None, 60, "registry start")
         assert process.poll() is None, running.log
     except BaseException:
         process.kill()
-        process.wait(10)
+        process.wait(10 * patience())
         raise
     return running
 
@@ -225,5 +228,5 @@ class FakeNode:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self.client.leave(self.name)
-        self._thread.join(20)
+        self._thread.join(20 * patience())
         assert not self._thread.is_alive()

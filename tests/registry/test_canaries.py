@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
@@ -136,6 +136,31 @@ def test_a_rollback_ends_a_canary_by_hand(deployed: tuple[Registry, str]) -> Non
         last = list(events)[-1]
     assert last["phase"] == "rolled_back" and "ada asked for it" in last["detail"]
     assert [r["action"] for r in client.audit(name)[:2]] == ["update.rolled_back", "rollback"]
+
+
+@pytest.mark.short
+def test_a_canary_is_promoted_by_hand_before_its_time_is_over_once_all_nodes_have_begun(
+    registry: Running, deployed: tuple[Registry, str]
+) -> None:
+    client, name = deployed
+    bob = registry.client(user="bob")
+    with pytest.raises(errors.Conflict, match=f"{name!r} has no canary under way"):
+        bob.promote(name)
+    client.heartbeat("late")
+    with CanaryNode(client, "a"):
+        events = client.update(name, "2", canary=canary(3600, "errors>0", min_events=1_000_000))
+        update = next_id(client, name)
+        with pytest.raises(errors.Conflict, match="has not begun on all nodes yet"):
+            bob.promote(name)
+        client.leave("late")
+        wait_until(lambda: "sharing" in phases(client.update_status(update)["events"]), 10, "the canary")
+        assert phases(bob.promote(name))[-1] == "done"
+        told = list(events)
+    assert phases(told)[-1] == "done" and client.deployment(name)["version"] == "2"
+    [detail] = [e["detail"] for e in told if e["phase"] == "preparing"]
+    assert detail.startswith("bob promoted the canary before its time: ")
+    rows = [(r["action"], r["who"]) for r in client.audit(name)]
+    assert rows[:2] == [("update.done", "ada"), ("promote", "bob")] and rows.count(("promote.refused", "bob")) == 2
 
 
 def next_id(client: Registry, name: str) -> str:
@@ -286,7 +311,7 @@ def test_a_canary_outlives_the_registry_and_its_watcher_reads_on(
         assert next(events)["phase"] == "canary"
         wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
         first.process.terminate()
-        first.process.wait(10)
+        first.process.wait(10 * patience())
         start_registry("--listen", url.removeprefix("http://"), data=first.data)
         client.heartbeat("a")
         a.counted = counted

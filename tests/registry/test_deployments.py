@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
@@ -47,6 +48,64 @@ def test_secrets_and_files_reach_nodes_but_no_read_and_no_log(registry: Running,
         reply = registry.http().get(f"/api/v1/{path}")
         assert reply.status_code == 200 and SECRET not in reply.text and encoded not in reply.text, path
     assert SECRET not in registry.log and encoded not in registry.log and registry.token not in registry.log
+
+
+def test_slots_over_nodes_are_spread_evenly_over_the_live_nodes_that_listen_and_stay_there(
+    start_registry: Callable[..., Running], tmp_path: Path
+) -> None:
+    client = start_registry().client()
+    image("op").push(client, tmp_path)
+    with pytest.raises(errors.Conflict, match="no live node listens for other hosts"):
+        client.deploy("op", "op", slots=3, over_nodes=True)
+    listening = {"n1": "10.0.0.1:7070", "n2": "10.0.0.2:7070"}
+    for node in ("n0", *listening):
+        client.heartbeat(node, listen=listening.get(node, ""))
+    placed = client.deploy("op", "op", slots=3, over_nodes=True)["placement"]
+    assert (placed["version"], placed["nodes"]) == (1, ["n1", "n2", "n1"])
+    told = client.wanted("n0", wait_s=0)
+    assert (told["addresses"], told["deployments"][0]["placement"]) == (listening, placed)
+
+    client.heartbeat("n3", listen="10.0.0.3:7070")
+    after = client.wanted("n0", after=told["generation"], wait_s=0)
+    assert after["generation"] > told["generation"] and after["addresses"]["n3"] == "10.0.0.3:7070"
+    assert client.deploy("op", "op", slots=3, over_nodes=True)["placement"] == placed, "the same again"
+    with pytest.raises(errors.Conflict, match="with other settings"):
+        client.deploy("op", "op", slots=3)
+    assert client.scale("op", 5)["placement"]["nodes"] == ["n1", "n2", "n1", "n3", "n2"], "on the nodes with the fewest"
+    assert client.scale("op", 2)["placement"]["nodes"] == ["n1", "n2"]
+    assert client.drain("n1") == [] and client.deployment("op")["placement"]["nodes"] == ["n3", "n2"]
+    assert client.scale("op", 3)["placement"]["nodes"] == ["n3", "n2", "n2"], "none on a node that is drained"
+    assert client.drain("n1", undo=True) == [] and client.scale("op", 4)["placement"]["nodes"][3] == "n1"
+
+
+def test_who_decides_about_slots_is_told_to_nodes_and_stays_as_it_is_where_nothing_is_given(registry: Running, tmp_path: Path) -> None:
+    client, name = registry.client(), fresh("op")
+    image(name).push(client, tmp_path)
+    default = {"mode": "advise", "policy": "fuzzy", "least": 1, "most": 0, "idle_after_s": 0.0, "settings": {}}
+    assert client.deploy(name, name)["elasticity"] == default
+
+    def config() -> dict[str, Any]:
+        return next(dict(d["config"]) for d in client.wanted("node", wait_s=0)["deployments"] if d["name"] == name)
+
+    assert "elasticity" not in config()
+    shown = client.scale(name, 2, {"mode": "auto", "most": 4})
+    assert shown["elasticity"] == {**default, "mode": "auto", "most": 4} and shown["slots"] == 2
+    assert config()["elasticity"] == {"mode": "auto", "most": 4}
+    assert client.scale(name, 3)["elasticity"]["mode"] == "auto"
+    assert client.scale(name, elasticity={"settings": {"grow": 1.5}})["slots"] == 3
+    assert client.deploy(name, name, slots=3)["elasticity"]["settings"] == {"grow": 1.5}, "the same again"
+    with pytest.raises(errors.Conflict, match="with other settings"):
+        client.deploy(name, name, slots=3, elasticity={"mode": "off"})
+    for wrong, why in (
+        ({"mode": "on"}, "'off', 'advise' or 'auto'"),
+        ({"policy": "local"}, "expected a policy that comes with the package"),
+        ({"least": 5}, "expected least <= most, got 5 and 4"),
+        ({"settings": {"speed": 1}}, "has no setting 'speed'"),
+        ({"settings": {"rules": "[inputs]"}}, "expected a table"),
+    ):
+        with pytest.raises(errors.UsageError, match=why):
+            client.scale(name, elasticity=wrong)
+    assert client.deployment(name)["elasticity"] == {**default, "mode": "auto", "most": 4, "settings": {"grow": 1.5}}
 
 
 def test_only_the_owner_may_read_what_the_registry_keeps(registry: Running) -> None:
@@ -108,11 +167,11 @@ def test_a_long_poll_wakes_at_once_when_something_is_deployed(deployed: tuple[Re
     wait_until(lambda: client.health()["waiting_requests"] == 1, 5, "the poll's begin")
     asked = time.monotonic()
     client.deploy(fresh("second"), name, "1")
-    thread.join(10)
+    thread.join(10 * patience())
 
     at, answer = answers[0]
     assert answer["generation"] > generation
-    assert at - asked < 1.0  # on an idle machine about 5 ms; the poll itself would last 20 s
+    assert at - asked < 10, "the poll itself would last 20 s"
 
 
 def test_a_poll_without_news_returns_the_same_generation_after_its_wait(deployed: tuple[Registry, str]) -> None:
@@ -125,7 +184,7 @@ def test_a_generation_from_another_life_of_the_registry_is_answered_at_once(depl
     client, _ = deployed
     began = time.monotonic()
     client.wanted("node", after=1_000_000, wait_s=20)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10, "the poll itself would last 20 s"
 
 
 def test_nodes_report_into_the_deployment_and_undeploy_forgets_it(deployed: tuple[Registry, str]) -> None:
@@ -178,7 +237,7 @@ def test_many_callers_of_one_epoch_get_one_version(deployed: tuple[Registry, str
         for t in [*threads[:4], updater, *threads[4:]]:
             t.start()
         for t in [*threads, updater]:
-            t.join(20)
+            t.join(20 * patience())
     assert len(seen) == 8 and len(set(seen)) == 1
 
 

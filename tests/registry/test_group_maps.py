@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,45 @@ def release(store: Store, name: str) -> None:
         group_maps.release(session, BY, "d", ReleaseBody(session=name), [])
 
 
+@pytest.fixture
+def over_nodes(store: Store) -> Store:
+    """The same, with slots on nodes a and b."""
+    with store.write() as session:
+        session.get_one(Deployment, "d").placement = {"version": 1, "nodes": ["a", "b", "a"]}
+    return store
+
+
+def part(store: Store, node: str, incarnation: str) -> dict[str, Any]:
+    with store.write() as session:
+        return group_maps.claim(session, "d", ClaimBody(session="q", node=node, incarnation=incarnation), 0.0)
+
+
+def test_over_nodes_each_serves_its_part_with_the_disk_that_it_had_and_a_release_is_of_all_parts(over_nodes: Store) -> None:
+    """In whichever order they ask; a node that has no slots serves nothing."""
+    for node in "bab":
+        assert part(over_nodes, node, f"disk of {node}")["granted"]
+    with over_nodes.read() as session:
+        (known,) = group_maps.everything(session, "d")
+    assert (known["node"], known["nodes"], known["version"]) == ("b", ["a", "b"], 0)
+    assert not part(over_nodes, "c", "disk of c")["granted"]
+    for node in "ab":
+        lost = part(over_nodes, node, "another")
+        assert (lost["granted"], lost["part"], lost["node"]) == (False, True, node)
+
+    dropped = ReleaseBody(session="q", node="a", incarnation="disk of a", version=0)
+    for live, wish, error in (
+        (["b"], ReleaseBody(session="q"), "node b, the home of session q of 'd', is live"),
+        ([], ReleaseBody(session="q", node="a", incarnation="another", version=0), ""),
+    ):
+        with over_nodes.write() as session, pytest.raises(Conflict, match=error) if error else contextlib.nullcontext():
+            assert group_maps.release(session, BY, "d", wish, live)["version"] == 0
+    with over_nodes.write() as session:
+        assert group_maps.release(session, BY, "d", dropped, ["a", "b"])["version"] == 1
+    assert part(over_nodes, "a", "disk of a")["version"] == 1
+    with over_nodes.write() as session:
+        assert group_maps.release(session, BY, "d", dropped, ["a", "b"])["version"] == 1, "what it dropped was of version 0"
+
+
 def test_homes_are_bounded_and_a_dropped_session_makes_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_maps, "MAPS_KEPT", 2)
     assert claim(store, "one") and claim(store, "two")
@@ -58,16 +99,3 @@ def test_released_maps_are_told_to_the_nodes_and_forgotten_after_a_while(store: 
             group_maps.forget(session, before)
             assert [m["session"] for m in group_maps.moved(session)] == told
     assert claim(store, "two")
-
-
-def test_a_map_says_over_how_many_slots_the_groups_are_spread_since_the_session_began(store: Store) -> None:
-    def slots() -> int:
-        with store.write() as session:
-            return int(group_maps.claim(session, "d", ClaimBody(session="one", node="a", incarnation="i"), 0.0)["slots"])
-
-    assert slots() == 1
-    with store.write() as session:
-        session.get_one(Deployment, "d").slots = 3
-    assert slots() == 1, "its state lies in the slots that it began in"
-    release(store, "one")
-    assert slots() == 3

@@ -18,12 +18,12 @@ import psutil
 import pytest
 from sqlalchemy import create_engine
 
-from registry.http.listening import bindable
 from registry.store.models import Base
 from registry.store.store import migrate, open_engine
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.registry.conftest import FakeNode, Running, image
 from udo_protocol import errors
+from udo_protocol.listening import bindable
 from udo_protocol.registry.api import Registry
 
 Start = Callable[..., Running]
@@ -52,12 +52,12 @@ def test_sigterm_ends_long_polls_streams_and_the_process_at_once(start_registry:
 
     began = time.monotonic()
     running.process.terminate()
-    assert running.process.wait(10) == 0
+    assert running.process.wait(10 * patience()) == 0
     took = time.monotonic() - began
 
-    assert took < 1.0
+    assert took < 20, "the polls would have ended after 30 s"
     for t in polls:
-        t.join(10)
+        t.join(10 * patience())
     with pytest.raises(errors.Unavailable, match="udo up"):
         list(stream)
     assert not (running.data / "address").exists()
@@ -73,7 +73,7 @@ def test_a_restart_keeps_everything(start_registry: Start, tmp_path: Path, end: 
     before = (client.deployments(), client.operators(), client.audit(), client.wanted("n", wait_s=0))
     token, pid = running.token, running.process.pid
     os.kill(pid, end)
-    running.process.wait(10)
+    running.process.wait(10 * patience())
 
     again = start_registry().client(token)
 
@@ -95,10 +95,10 @@ def test_an_update_cut_off_by_a_restart_is_finished_by_its_nodes(start_registry:
         watcher = threading.Thread(target=lambda: seen.extend(e["phase"] for e in stream))
         watcher.start()
         running.process.terminate()
-        running.process.wait(10)
+        running.process.wait(10 * patience())
         start_registry("--listen", address)
         hold.set()
-        watcher.join(20)
+        watcher.join(20 * patience())
         assert seen[-1] == "done"  # the watcher took its stream up again
         assert client.deployment("op")["version"] == "2"
         client.close()
@@ -107,7 +107,11 @@ def test_an_update_cut_off_by_a_restart_is_finished_by_its_nodes(start_registry:
 def test_two_registries_never_share_a_data_directory(start_registry: Start) -> None:
     running = start_registry()
     second = subprocess.run(
-        [sys.executable, "-m", "registry", "--data", str(running.data)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "registry", "--data", str(running.data)],
+        capture_output=True,
+        text=True,
+        timeout=60 * patience(),
+        check=False,
     )
     assert second.returncode == 2 and "another registry already serves" in second.stderr
     assert running.client().health()["status"] == "ok"
@@ -124,13 +128,13 @@ def test_a_unix_socket_serves_the_same_api(start_registry: Start, tmp_path: Path
 def test_an_address_in_use_is_an_error_that_names_it(start_registry: Start, tmp_path: Path) -> None:
     port = start_registry().url.rpartition(":")[2]
     command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "other"), "--listen", f"127.0.0.1:{port}"]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60 * patience(), check=False)
     assert second.returncode != 0 and port in second.stderr
 
 
 def test_a_database_url_that_cannot_work_is_named_with_what_was_expected(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "data"), "--database", "nosuch://u:pass-word@host/db"]
-    failed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    failed = subprocess.run(command, capture_output=True, text=True, timeout=60 * patience(), check=False)
     assert failed.returncode != 0 and "expected one such as sqlite:" in failed.stderr and "pass-word" not in failed.stderr
 
 
@@ -189,7 +193,10 @@ def test_another_database_url_is_used_instead_of_the_default(start_registry: Sta
 def test_the_client_needs_neither_the_server_nor_its_libraries() -> None:
     unwanted = ("flask", "sqlalchemy", "httpx", "pyarrow", "registry")
     code = f"import sys, udo_protocol.registry.api; print([m for m in {unwanted} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60 * patience(), check=True).stdout.strip()
+        == "[]"
+    )
 
 
 def test_a_registry_that_was_away_waits_for_the_nodes_that_were_live_before_it(start_registry: Start, tmp_path: Path) -> None:
@@ -199,9 +206,11 @@ def test_a_registry_that_was_away_waits_for_the_nodes_that_were_live_before_it(s
     client.heartbeat("n")
     with sqlite3.connect(running.data / "registry.db") as database:  # as if both had been away for an hour, and another for a day
         database.execute("UPDATE nodes SET last_seen = last_seen - 3600")
-        database.execute("INSERT INTO nodes SELECT 'old', address, driver, capabilities, metrics_address, last_seen - 86400 FROM nodes")
+        columns = "address, driver, capabilities, metrics_address"
+        old = f"INSERT INTO nodes (name, {columns}, last_seen) SELECT 'old', {columns}, last_seen - 86400 FROM nodes"
+        database.execute(old)
     running.process.kill()
-    running.process.wait(10)
+    running.process.wait(10 * patience())
 
     client = start_registry().client(running.token)
     assert client.health()["live_nodes"] == 0
@@ -219,11 +228,11 @@ def test_a_registry_comes_back_on_the_port_it_had_and_says_so_where_it_cannot(st
     url, port = running.url, int(running.url.rpartition(":")[2])
     for taken in (False, True):
         running.process.kill()
-        running.process.wait(10)
+        running.process.wait(10 * patience())
         with contextlib.ExitStack() as others:
             if taken:
                 wait_until(lambda: bindable(port), 10, "the end of the killed registry's worker")
                 others.enter_context(socket.create_server(("127.0.0.1", port)))
             running = start_registry()
         assert (running.url == url) is not taken
-    assert f"port {port} was this registry's and is taken" in running.log
+    assert f"port {port} was used before and is taken" in running.log

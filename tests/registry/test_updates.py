@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
@@ -248,7 +248,7 @@ def test_a_watcher_that_was_given_up_is_collected_in_the_middle_of_a_request_and
         try:
             del forgotten
             asking.start()
-            asking.join(20)
+            asking.join(20 * patience())
         finally:
             gc.enable()
         assert collected.is_set() and not asking.is_alive(), "a request hangs behind the stream that it collected"

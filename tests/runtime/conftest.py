@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,8 @@ import udo_runtime
 
 import udo_protocol
 from tests.conftest import Servers
+from tests.support import forked
+from tests.support.forked import Forked
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.queue import keys, slot
 
@@ -30,7 +30,7 @@ OUT = pa.schema([("b", pa.int64())])
 class Process:
     """A started instance and its ready report."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked
     token: int
     report: dict[str, Any] | None
     log: Path = field(repr=False)
@@ -51,6 +51,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         keyed: dict[str, Any] | None = None,
         follow: bool | str = False,  # "kept": what was kept before an update
         policy: str = "fail",
+        session: bool = True,  # of its own, as under a node manager: one that yields to others does so for all of its session
         **limits: int,
     ) -> Process:
         name = f"i{len(started)}"
@@ -64,11 +65,8 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
             "UDO_QUEUE_SOCKET": servers.queue_socket,
             "UDO_PYTHONPATH": os.pathsep.join(sorted(paths)),
         }
-        bootstrap = Path(udo_runtime.__file__ or "").parent / "bootstrap.py"
         with (code / "log").open("ab") as log:
-            command = [sys.executable, "-I", "-S", str(bootstrap)]
-            # A session of its own, as under a node manager: one that yields to others does so for all of its session.
-            p = subprocess.Popen(command, env=env, cwd=code, stdout=log, stderr=log, start_new_session=True)
+            p = forked.start(forked.INSTANCE, environment=env, directory=code, output=(log.fileno(), log.fileno()), session=session)
         token = slot.next_token(state, P)
         assignment = {
             "instance": name,

@@ -14,7 +14,7 @@ from udo_runtime.state.durable import load_session
 from udo_runtime.state.session import Session
 from udo_runtime.state.standby import StandbyState
 
-from tests.conftest import Servers, wait_until
+from tests.conftest import Servers, patience, wait_until
 from tests.runtime.conftest import P, Process
 from tests.support.counters import an_attempt
 from tests.support.going_back import kept_keys, update
@@ -23,6 +23,8 @@ from tests.support.standbys import cents, counter
 from udo_protocol.errors import Conflict
 from udo_protocol.queue import slot
 from udo_protocol.state import rewinding
+
+pytestmark = pytest.mark.long
 
 Start = Callable[..., Process]
 
@@ -66,6 +68,7 @@ def test_the_state_is_that_of_who_comes_back_before_it_has_the_log_and_what_is_a
     assert kept_keys(servers) == []
 
 
+@pytest.mark.short
 def test_the_former_version_goes_on_as_if_it_had_answered_all_along(start: Start, servers: Servers) -> None:
     counter(start)
     an_attempt(servers, 0, 0).run(["a", "b"])
@@ -140,7 +143,7 @@ def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(star
     under_way.send(["a"])
     assert under_way.answers() == [("a", 3)]
     under_way.end()  # of which the newer one can make no checkpoint any more
-    assert newer.process.wait(20) == 0
+    assert newer.process.wait(20 * patience()) == 0
     cents(start, follow=False, promote=True)
     assert under_way.answers() == []
     assert an_attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
@@ -223,7 +226,7 @@ def test_a_version_that_was_ready_to_go_back_leaves_when_the_input_since_goes(st
     assert former.report is not None and former.report["ok"]
     for epoch in range(1, 12):
         an_attempt(servers, epoch, epoch).run(["a"] * 100)
-    assert former.process.wait(20) == 0
+    assert former.process.wait(20 * patience()) == 0
     assert an_attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
 
 

@@ -17,6 +17,7 @@ from udo_runtime.state.groups import Group, Label
 from udo_runtime.state.session import Session, time_group
 
 from udo_protocol.errors import StateLost, TwoProducers
+from udo_protocol.queue.event_times import ONLY
 from udo_protocol.state.pieces import StoredGroup
 
 
@@ -233,7 +234,7 @@ def test_the_watermark_is_the_highest_time_of_ended_epochs_and_the_same_on_a_ret
         assert s.admit(label)
         assert s.touch([time_group(partition)], label, partition)
         mark = s.watermark_us(label.epoch, 10)
-        s.saw(highest, partition)
+        s.saw({ONLY: highest}, partition)
         if end:
             s.end([time_group(partition)], label)
             s.groups[time_group(partition)].settle(close=True)

@@ -1,50 +1,32 @@
-"""Certificates of a test: an authority, and what it signs, as files in PEM form."""
+"""What tests with other hosts need: certificates, signed by the authority that `udo certs` makes, and the relay."""
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
-from dataclasses import dataclass
+import shutil
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
-from udo_protocol.queue.transport import Tls
-
-_DAY = dt.timedelta(days=1)
+from node_manager.servers.tls_relay import find_relay
+from tests.conftest import require
+from udo_cli.authority import Authority
+from udo_protocol.certificates import Tls
+from udo_protocol.errors import Unavailable
 
 
-@dataclass(frozen=True)
-class Authority:
-    """Signs certificates for hosts and clients."""
+def signed(authority: Path, name: str, host: str = "127.0.0.1", *, expired: bool = False) -> Tls:
+    """The files of somebody whom the authority in this folder knows as this host; the authority is made if there is none."""
+    return Authority.of(authority).sign(name, [host], -1 if expired else 1)
 
-    directory: Path
-    name: str
-    key: ec.EllipticCurvePrivateKey
 
-    @classmethod
-    def new(cls, directory: Path, name: str = "ca") -> Authority:
-        """With its own certificate in `{name}.crt`."""
-        made = cls(directory, name, ec.generate_private_key(ec.SECP256R1()))
-        made._write(name, made.key, made.key, x509.BasicConstraints(ca=True, path_length=None), dt.datetime.now(dt.UTC) + _DAY)
-        return made
+def replace(folder: Path, by: Tls) -> None:
+    """Put these files in the place of those in the folder, one after the other as an administrator does."""
+    files = Tls.folder(folder)
+    for old, new in ((files.ca, by.ca), (files.key, by.key), (files.certificate, by.certificate)):
+        shutil.copy(new, old)
 
-    def signed(self, name: str, host: str = "127.0.0.1", *, expired: bool = False) -> Tls:
-        """The files of somebody who trusts this authority and shows a certificate by it."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        until = dt.datetime.now(dt.UTC) + (-_DAY if expired else _DAY)
-        self._write(name, key, self.key, x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]), until)
-        return Tls(self.directory / f"{self.name}.crt", self.directory / f"{name}.crt", self.directory / f"{name}.key")
 
-    def _write(
-        self, name: str, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey, about: x509.ExtensionType, until: dt.datetime
-    ) -> None:
-        subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (name, self.name))
-        made = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), until - 30 * _DAY, until)
-        found = made.add_extension(about, critical=False).sign(signer, hashes.SHA256())
-        (self.directory / f"{name}.crt").write_bytes(found.public_bytes(serialization.Encoding.PEM))
-        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        (self.directory / f"{name}.key").write_bytes(pem)
+def require_relay() -> None:
+    """Skip, or fail where all parts are required, if there is no Envoy."""
+    try:
+        find_relay()
+    except Unavailable as e:
+        require("Envoy", str(e))

@@ -59,7 +59,7 @@ class Running:
 
     def end(self) -> dict[str, Any]:
         """Wait for the last report."""
-        self._thread.join(60)
+        self._thread.join(100)
         assert not self._thread.is_alive()
         assert self.error is None, self.error
         assert self.reports[-1].get("final"), self.reports[-1]

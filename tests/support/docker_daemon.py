@@ -6,6 +6,7 @@ is made from Debian packages, since a test machine cannot count on Docker Hub.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 import docker as sdk
 import pytest
 
-from tests.conftest import require, wait_until
+from tests.conftest import patience, require, wait_until
 
 # Debian's places first: a machine may have another docker before it on PATH.
 PATH = os.pathsep.join(("/usr/bin", "/usr/sbin", os.environ.get("PATH", "")))
@@ -53,7 +54,9 @@ class Daemon:
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self.environment}
-        return subprocess.run([self.command, *arguments], capture_output=True, text=True, timeout=60, env=environment, check=False)
+        return subprocess.run(
+            [self.command, *arguments], capture_output=True, text=True, timeout=60 * patience(), env=environment, check=False
+        )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -95,14 +98,14 @@ def docker_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(20)
+            process.wait(20 * patience())
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait(10 * patience())
         # Of a container on the host's network the daemon leaves the name space mounted.
         for mount in [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]:
             if Path(mount).is_relative_to(home):
-                subprocess.run(["umount", mount], timeout=20, check=True)
+                subprocess.run(["umount", mount], timeout=20 * patience(), check=True)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -118,13 +121,15 @@ def docker(docker_daemon: Daemon) -> Iterator[Daemon]:
 def runtime_image(docker_daemon: Daemon, pytestconfig: pytest.Config) -> str:
     """The Python runtime base, made of this checkout's runtime and Debian's Python."""
     saved = pytestconfig.cache.mkdir("debian") / "base.tar"  # type: ignore[union-attr]
-    if saved.exists():  # by another part of the suite, whose daemon was another one
-        docker_daemon("load", "--input", str(saved))
-    elif not docker_daemon("images", "--quiet", DEBIAN).strip():
-        tool("debootstrap", "debootstrap")
-        script(docker_daemon, "debian-base.sh", DEBIAN)
-        docker_daemon("save", "--output", f"{saved}.{os.getpid()}", DEBIAN)
-        Path(f"{saved}.{os.getpid()}").rename(saved)
+    with saved.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another part of the suite, whose daemon is another one, may be making it
+        if saved.exists():
+            docker_daemon("load", "--input", str(saved))
+        elif not docker_daemon("images", "--quiet", DEBIAN).strip():
+            tool("debootstrap", "debootstrap")
+            script(docker_daemon, "debian-base.sh", DEBIAN)
+            docker_daemon("save", "--output", f"{saved}.new", DEBIAN)
+            Path(f"{saved}.new").rename(saved)
     return script(docker_daemon, "runtime.sh", DEBIAN)
 
 

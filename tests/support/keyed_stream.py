@@ -71,11 +71,11 @@ class Stream:
     def start(
         self, after: Callable[[DataFrame], DataFrame] = lambda df: df, each: Callable[[DataFrame, int], Any] | None = None
     ) -> StreamingQuery:
-        def gather(df: DataFrame, epoch: int) -> None:
-            self.rows[epoch] = [tuple(r) for r in df.collect()]  # type: ignore[misc]
-
         counted = after(udo(self._operator)(self.source(), key="k", **self._options))
-        return counted.writeStream.foreachBatch(each or gather).option("checkpointLocation", str(self.directory / "ckpt")).start()
+        return counted.writeStream.foreachBatch(each or self.gather).option("checkpointLocation", str(self.directory / "ckpt")).start()
+
+    def gather(self, df: DataFrame, epoch: int) -> None:
+        self.rows[epoch] = [tuple(r) for r in df.collect()]  # type: ignore[misc]
 
     def check(self, files: int | None = None) -> None:
         """The answers equal those of one process that counts the files in order."""

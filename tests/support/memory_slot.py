@@ -15,12 +15,16 @@ from udo_runtime.engine.effects import (
     Execute,
     FindSchema,
     FindSender,
+    FindTold,
+    HandOver,
     LaneOpen,
     LetterSizes,
+    LoadAdopted,
     LoadSession,
     ReadLetters,
     ReadReplays,
     Send,
+    TakeIn,
     Trim,
     WriteCheckpoint,
     run,
@@ -28,16 +32,20 @@ from udo_runtime.engine.effects import (
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context, Operator
+from udo_runtime.state.adopted import Adopted
 from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
+from udo_runtime.state.versions import Versions
 
+from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.limits import DEFAULT
-from udo_protocol.queue.frame import Bytes, Frame, decode
+from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE, Bytes, Frame, Header, decode, encode
 from udo_protocol.queue.lane_end import Push, PushReply
-from udo_protocol.state.dead_letters import DEAD, PENDING
+from udo_protocol.state.dead_letters import DEAD, PENDING, parse_name
 from udo_protocol.state.pieces import StoredGroup
 
 
@@ -55,8 +63,12 @@ class Durable:
     marks: dict[str, str] = field(default_factory=dict)
     seq: int = 0
     riding: Sequence[tuple[str, bytes]] = ()
+    handed_over: dict[int, Durable] = field(default_factory=dict)  # by version of the map: what left the state
+    to_adopt: dict[int, Durable] = field(default_factory=dict)
 
     def store(self, e: WriteCheckpoint) -> None:
+        if isinstance(e.moving, TakeIn):  # changes are to what was delivered
+            self._take_in(self.to_adopt.pop(e.moving.version, Durable()))
         for name, numbers in e.content.dropped.items():
             self.records.pop(name, None)
             for n in numbers:
@@ -78,12 +90,32 @@ class Durable:
         for where, name in changes.gone:
             self.letters[where].pop(str(name), None)
             self.marks.pop(str(name), None)
+        if isinstance(e.moving, HandOver):
+            self.handed_over[e.moving.version] = self._apart(e.moving.groups)
         self.seq, self.riding = e.seq, e.riding
 
-    def session(self, name: str) -> Session:
+    def _apart(self, numbers: Sequence[int]) -> Durable:
+        apart = Durable(records=dict(self.records))
+        for session, n in list(self.groups):
+            if n in numbers:
+                apart.groups[session, n] = self.groups.pop((session, n))
+            elif n < 0:
+                apart.groups[session, n] = self.groups[session, n]
+        for where, bodies in self.letters.items():
+            for name in [name for name in bodies if getattr(parse_name(name), "group", None) in numbers]:
+                apart.letters[where][name] = bodies.pop(name)
+        return apart
+
+    def _take_in(self, other: Durable) -> None:
+        self.groups = {**other.groups, **self.groups}
+        self.records = {**other.records, **self.records}
+        for where, bodies in other.letters.items():
+            self.letters[where] |= bodies
+
+    def session(self, name: str, versions: Versions | None = None) -> Session:
         if name not in self.records:
-            return Session(name)
-        return restored(name, self.records[name], ((n, StoredGroup(*g)) for (s, n), g in self.groups.items() if s == name))
+            return Session(name, versions=versions)
+        return restored(name, self.records[name], ((n, StoredGroup(*g)) for (s, n), g in self.groups.items() if s == name), versions)
 
 
 @dataclass
@@ -120,6 +152,7 @@ class MemorySlot:
         sent: dict[bytes, pa.Schema],
         *,
         policy: Policy | None = None,
+        types: StateTypes | None = None,
         dies_at: Callable[[int], bool] = lambda n: False,
     ) -> None:
         self.durable, self.answers = Durable(), defaultdict[str, list[Frame]](list)
@@ -127,7 +160,9 @@ class MemorySlot:
         self.closed: set[str] = set()  # lanes of which nobody collects answers any more
         self._log: list[bytes] = []
         self._base, self._emitted = 1, 0
-        self._operator, self._keyed, self._schemas, self._sent = operator, keyed, schemas, sent
+        self._told = b"", 0  # the node manager's last frame, and its number
+        self.operator, self.types = operator, types  # of the next process
+        self._keyed, self._schemas, self._sent = keyed, schemas, sent
         self._policy, self._dies_at = policy or Policy(), dies_at
         self._engine: Engine | None = None
         self._cursor = 1
@@ -135,6 +170,12 @@ class MemorySlot:
     def push(self, frame: Iterable[Bytes]) -> None:
         """Append a frame."""
         self._log.append(b"".join(map(bytes, frame)))
+
+    def tell(self, header: Header, damaged: bytes | None = None) -> None:
+        """Append a frame of the node manager; `damaged`: what is found there instead."""
+        told = b"".join(map(bytes, encode(header)))
+        self.push([told if damaged is None else damaged])
+        self._told = told, self._base + len(self._log) - 1
 
     def lane(self, name: str) -> MemoryLane:
         """A lane of this slot."""
@@ -153,6 +194,20 @@ class MemorySlot:
         """Between two frames."""
         self._engine = None
 
+    def move(self, other: MemorySlot, version: int, groups: Sequence[int], *, told: int = 2) -> None:
+        """Let these groups be the other slot's, by that version of the map: the frames that tell both, and the way between them.
+
+        `told`: how often the other slot is; once: what it adopts becomes part of its state with its next checkpoint only.
+        """
+        self.tell(Header(lane="move", number=version, kind=PREPARE))
+        self.serve()
+        self.tell(Header(lane="move", number=version, kind=HANDOVER, groups=groups))
+        self.serve()
+        other.durable.to_adopt[version] = self.durable.handed_over.pop(version)
+        for _ in range(told):
+            other.tell(Header(lane="move", number=version, kind=ADOPT))
+            other.serve()
+
     def _step(self, read: int) -> None:
         if self._engine is None:
             self._cursor = self._begin()
@@ -166,7 +221,9 @@ class MemorySlot:
         self._cursor += len(frames)
 
     def _begin(self) -> int:
-        processor = KeyedProcessor(self._operator(), self._keyed, self._schemas[1], Context("t", "1"))
+        loaded = Processor(self.operator(), self._schemas[1], Context("t", "1"), self.types)
+        self._versions = Versions(0, (), None, None, loaded.layout)
+        processor = loaded.keyed(self._keyed)
         processor.policy = self._policy
         replies, letters = Replies("t@1", "i", b"schema"), KeyedLetters("t", DEFAULT)
         self._engine = Engine(processor, self._schemas, replies, letters, DEFAULT, Counters(), clock=lambda: 0.0)
@@ -197,8 +254,15 @@ class MemorySlot:
                 return effect.lane not in self.closed
             case FindSender():
                 return "?", 0
+            case FindTold():
+                return self._told
             case LoadSession():
-                return self.durable.session(effect.name)
+                return self.durable.session(effect.name, self._versions)
+            case LoadAdopted():
+                adopted = self.durable.to_adopt.get(effect.version, Durable())
+                wanted = [s for s, record in adopted.records.items() if s in effect.loaded or record["failed"]]
+                letters = {where: {name: len(body) for name, body in bodies.items()} for where, bodies in adopted.letters.items()}
+                return Adopted({s: (adopted.records[s], adopted.session(s, self._versions).groups) for s in wanted}, letters)
             case Send():
                 assert effect.first == self._emitted + 1, "answered out of turn"
                 for lane, pieces in effect.answers:

@@ -43,6 +43,11 @@ class Host:
         words = ["ip", "netns", "exec", self.namespace, *map(str, command)]
         return subprocess.run(words, env=direct(os.environ), capture_output=True, text=True, timeout=timeout_s, check=True).stdout
 
+    def delay(self, milliseconds: float) -> None:
+        """What this host sends arrives so much later. CalledProcessError where the kernel has no netem."""
+        command = ["tc", "-n", self.namespace, "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", f"{milliseconds:g}ms"]
+        subprocess.run(command, capture_output=True, text=True, timeout=_IP_TIMEOUT_S, check=True)
+
     def kill(self) -> None:
         """The host loses power: kill -9 of all that runs on it."""
         for pid in _ip("netns", "pids", self.namespace).split():

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.cli.conftest import Shell
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from udo_cli import recorder
 from udo_protocol.node.api import NodeClient
 
@@ -47,7 +47,7 @@ class Recorder:
 
     def done(self) -> recorder.Recorded:
         """Wait for its end."""
-        self._thread.join(90)
+        self._thread.join(90 * patience())
         assert self._made is not None
         return self._made
 

@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     global _first
     given = config.getoption("seed")
     _first = secrets.randbelow(1_000_000_000) + 1 if given == "fresh" else int(given)
-    settings.register_profile("udo", derandomize=not _first, database=None)
+    settings.register_profile("udo", derandomize=not _first, database=None, deadline=None)  # the machine may be busy
     settings.load_profile("udo")
     if _first:
         config.option.hypothesis_seed = str(_first)

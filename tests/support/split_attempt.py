@@ -12,7 +12,9 @@ from tests.support.attempt import T0
 from udo_interface.lane import Collector, Sender
 from udo_interface.opening import KeyedCall, Request, conversations
 from udo_interface.split import SplitExchange
+from udo_protocol.certificates import Tls
 from udo_protocol.formats.schema import GROUP_COLUMN
+from udo_protocol.queue.frame import Kind
 
 KEY_GROUPS = 128
 Lanes = list[tuple[Sender, Collector]]
@@ -21,8 +23,9 @@ Lanes = list[tuple[Sender, Collector]]
 class Job:
     """One query's epochs, on a single partition unless told otherwise. Attempts get higher numbers each time."""
 
-    def __init__(self, node: str, deployment: str = "d", session: str = "q", *, times: bool = False) -> None:
-        self._node, self._deployment, self._session, self._attempts = node, deployment, session, 0
+    def __init__(self, node: str, deployment: str = "d", session: str = "q", *, times: bool = False, tls: Tls | None = None) -> None:
+        self._tls, self.wait_s = tls, 0.0
+        self.node, self._deployment, self._session, self._attempts = node, deployment, session, 0
         columns = [("a", pa.int64()), ("t", pa.timestamp("us"))] if times else [("a", pa.int64())]
         self._sent = pa.schema([*columns, (GROUP_COLUMN, pa.int32())])
         self._answers = pa.schema([("b", pa.int64())])
@@ -49,14 +52,23 @@ class Job:
 
     def epoch(self, epoch: int, batches: Iterable[Sequence[int]], second: float = 0.0, **where: int) -> list[int]:
         """A whole attempt: all answers, those of its timers last."""
-        with conversations(self._node, self.request(epoch, **where), self._sent, self._answers) as (lanes, opened):
-            exchange = SplitExchange(lanes, opened.group_slots, opened.place.window_frames)
+        with conversations(self.node, self.request(epoch, **where), self._sent, self._answers, self.wait_s, self._tls) as (lanes, opened):
+            exchange = SplitExchange(lanes, opened.group_slots or (0,), opened.place.window_frames, open_lane=opened.open_lane)
             items = ((self.batch(keys, second), None) for keys in batches)
             return [b for _, answer in exchange.run(items) for b in answer.column(0).to_pylist()]
 
+    def forges(self, epoch: int, kind: Kind, groups: Sequence[int]) -> None:
+        """An attempt that sends the first slot a frame of this kind."""
+        with conversations(self.node, self.request(epoch), self._sent, self._answers) as (lanes, _):
+            sender, collector = lanes[0]
+            sender.push_control(kind, groups=groups)
+            sender.settle()
+            while collector.number < sender.number:
+                collector.wait()
+
     def dies(self, epoch: int, batches: Iterable[Sequence[int]], ended: Iterable[int], **where: int) -> None:
         """An attempt that sends all its events and dies once these slots have answered its END, which others never see."""
-        with conversations(self._node, self.request(epoch, **where), self._sent, self._answers) as (lanes, opened):
+        with conversations(self.node, self.request(epoch, **where), self._sent, self._answers, self.wait_s, self._tls) as (lanes, opened):
             exchange = SplitExchange(lanes, opened.group_slots, opened.place.window_frames)
             for keys in batches:
                 exchange._send(self.batch(keys), None)

@@ -9,7 +9,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 
-from udo_protocol.queue.transport import Tls
+from udo_protocol.certificates import Tls
 
 _CHUNK_BYTES = 1 << 16
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
@@ -18,10 +17,13 @@ import pytest
 
 from node_manager.servers import access
 from node_manager.servers.binaries import find_server
-from tests.conftest import require, wait_until
+from tests.conftest import patience, require, wait_until
+from tests.support import forked
+from tests.support.forked import Forked
 from udo_cli.packing.image import assemble
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
 from udo_cli.packing.upload import upload
+from udo_interface import settings
 from udo_interface.java import QUIET, java_home, spark_session
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.manifest import parse
@@ -41,13 +43,36 @@ def run(batch):
 """
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test marked `both_paths` runs on the JVM path as well; with UDO_TEST_PATHS=both each one on Spark does, as far as its calls can."""
+    marked = metafunc.definition.get_closest_marker("both_paths") is not None
+    if "spark" in metafunc.fixturenames and (marked or os.environ.get("UDO_TEST_PATHS") == "both"):
+        on_jvm = pytest.param(settings.JVM if marked else settings.AUTO, id="jvm", marks=pytest.mark.long)
+        metafunc.parametrize("call_path", [pytest.param(settings.PYTHON, id="python"), on_jvm], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def call_path(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The path that calls of the test take which do not say one."""
+    chosen: str = getattr(request, "param", settings.PYTHON)
+    if chosen == settings.PYTHON:
+        yield chosen
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    session.conf.set(settings.PATH, chosen)
+    try:
+        yield chosen
+    finally:
+        session.conf.unset(settings.PATH)
+
+
 class Platform:
     """A registry and a node manager in processes of their own, under one directory."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.node = str(home / "node" / "node.sock")
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Forked] = []
         self._names = itertools.count()
         try:
             self._start_registry()
@@ -78,20 +103,24 @@ class Platform:
         if process.poll() is not None:
             pytest.fail(f"{part} ended with status {process.returncode}: {(self.home / f'{part}.log').read_text()[-2000:]}")
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self.home / f"{arguments[0]}.log").open("ab") as log:
-            p = subprocess.Popen([sys.executable, "-m", *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    def _start(self, program: str, *arguments: str) -> Forked:
+        with (self.home / f"{program}.log").open("ab") as log:
+            p = forked.start(program, arguments, output=(log.fileno(), log.fileno()))
         self._processes.append(p)
         return p
 
     def push(self, source: str, *, name: str, version: str = "1", dependencies: Layer | None = None, **manifest: Any) -> None:
         """Make a version of an operator whose module is this source; its entry is `op:run` unless told otherwise."""
         fields: dict[str, Any] = {"entry": "op:run", "input": {"id": "int64"}, "output": {"id": "int64"}, **manifest}
-        checked = parse({"name": name, "version": version, **fields}, "test")
         with tempfile.TemporaryDirectory() as work:
-            (Path(work) / "code").mkdir()
-            (Path(work) / "code" / "op.py").write_text(textwrap.dedent(source))
-            layer = pack("code", CODE_ROOT, files_of(Path(work) / "code"), Path(work) / "code.tar.gz")
+            (Path(work) / "op.py").write_text(textwrap.dedent(source))
+            self.push_folder(Path(work), dependencies, name=name, version=version, **fields)
+
+    def push_folder(self, code: Path, dependencies: Layer | None = None, **manifest: Any) -> None:
+        """Make a version of an operator whose code is this folder."""
+        checked = parse(manifest, "test")
+        with tempfile.TemporaryDirectory() as work:
+            layer = pack("code", CODE_ROOT, files_of(code), Path(work) / "code.tar.gz")
             upload(self.api, checked, assemble(checked, [*([dependencies] if dependencies else []), layer]), lambda _: None)
 
     def deploy(self, name: str, version: str = "1", **options: Any) -> None:
@@ -142,7 +171,7 @@ class Platform:
     def lose_node(self) -> None:
         """Stop the node manager and both servers, remove all their files, start anew with nothing."""
         self.manager.terminate()
-        self.manager.wait(30)
+        self.manager.wait(30 * patience())
         connect_node(self.node).close()
         shutil.rmtree(self.home / "node")
         self.start_node()
@@ -155,10 +184,10 @@ class Platform:
             if p.poll() is None:
                 p.terminate()
                 try:
-                    p.wait(30)
+                    p.wait(30 * patience())
                 except subprocess.TimeoutExpired:
                     p.kill()
-                    p.wait(10)
+                    p.wait(10 * patience())
         if hasattr(self, "api"):
             self.api.close()
         connect_node(self.node).close()

@@ -139,6 +139,7 @@ def forward(platform: Platform) -> Callable[[str], str]:
     return deploy
 
 
+@pytest.mark.both_paths
 def test_a_batch_job_answers_all_but_the_bad_events(spark: SparkSession, platform: Platform, forward: Callable[..., str]) -> None:
     name = forward("dead-letter")
     rows = udo(name)(spark.range(0, 1000, numPartitions=2)).collect()

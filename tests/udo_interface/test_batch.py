@@ -65,6 +65,7 @@ def message(error: pytest.ExceptionInfo[BaseException]) -> str:
     return str(error.value)
 
 
+@pytest.mark.both_paths
 def test_every_event_goes_through_the_operator_once(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(DOUBLE, output={"id": "int64", "twice": "int64"})
     answers = udo(name)(spark.range(0, 50_000, 1, 4))
@@ -73,12 +74,14 @@ def test_every_event_goes_through_the_operator_once(spark: SparkSession, platfor
     assert (count, total, off) == (50_000, sum(range(50_000)), 0)
 
 
+@pytest.mark.both_paths
 def test_an_operator_may_answer_fewer_events_and_order_is_kept_within_a_partition(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(EVEN)
     rows = udo(name, window=2)(spark.range(0, 30_000, 1, 1)).collect()
     assert [r.id for r in rows] == list(range(0, 30_000, 2))
 
 
+@pytest.mark.both_paths
 def test_columns_are_picked_by_name_and_widened_and_others_are_not_sent(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(input={"amount": "double", "id": "int64"}, output={"amount": "double", "id": "int64"})
     df = spark.range(3).select(F.lit("secret").alias("name"), F.col("id").cast("short"), F.col("id").cast("float").alias("amount"))
@@ -122,6 +125,7 @@ def test_keeping_columns_needs_one_answer_per_event(spark: SparkSession, platfor
     assert "keep= needs exactly one answer per event, but 10 events got 5 answers" in message(caught)
 
 
+@pytest.mark.both_paths
 def test_a_limit_downstream_closes_the_lane(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator()
     assert len(udo(name)(spark.range(0, 2_000_000, 1, 1)).limit(5).collect()) == 5
@@ -131,6 +135,7 @@ def test_a_limit_downstream_closes_the_lane(spark: SparkSession, platform: Platf
         wait_until(lambda: slot_stats(queue, f"udo:{name}:{slot.slot}:").lanes == 0, 10, "the lane to be closed")
 
 
+@pytest.mark.both_paths
 def test_empty_partitions_and_empty_dataframes_give_empty_answers(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(DOUBLE, output={"id": "int64", "twice": "int64"})
     assert udo(name)(spark.range(0)).collect() == []
@@ -160,17 +165,21 @@ def test_a_registry_that_is_away_is_told_at_the_call_with_its_address(spark: Spa
         udo("x", registry="http://127.0.0.1:9")(spark.range(1))
 
 
+@pytest.mark.both_paths
 def test_without_a_node_manager_the_task_says_where_it_looked(spark: SparkSession, platform: Platform, tmp_path: Path) -> None:
     name = platform.operator()
     spark.conf.set("spark.udo.node", str(tmp_path / "none.sock"))
+    spark.conf.set("spark.udo.nodeWaitS", "1")
     try:
         with pytest.raises(PySparkException) as caught:
             udo(name)(spark.range(1)).collect()
     finally:
         spark.conf.set("spark.udo.node", platform.node)
+        spark.conf.unset("spark.udo.nodeWaitS")
     assert "none.sock" in message(caught) and "udo up" in message(caught)
 
 
+@pytest.mark.both_paths
 def test_an_operator_that_throws_shows_its_traceback_and_the_event(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(THROWS)
     with pytest.raises(PySparkException) as caught:
@@ -189,6 +198,7 @@ def test_an_operator_that_throws_shows_its_traceback_and_the_event(spark: SparkS
         assert part in text, text
 
 
+@pytest.mark.both_paths
 def test_the_operators_own_message_comes_first_and_where_it_was_last(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(THROWS)
     with pytest.raises(PySparkException) as caught:
@@ -211,6 +221,7 @@ def test_a_pandas_dataframe_is_refused_by_that_name(spark: SparkSession) -> None
         udo("anything")(pd.DataFrame({"a": [1]}))  # type: ignore[arg-type]
 
 
+@pytest.mark.both_paths
 def test_an_operator_that_dies_on_its_input_fails_the_query_with_the_reason(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(DIES)
     with pytest.raises(PySparkException) as caught:
@@ -219,6 +230,7 @@ def test_an_operator_that_dies_on_its_input_fails_the_query_with_the_reason(spar
     assert "status 7" in message(caught) or "code 7" in message(caught), message(caught)
 
 
+@pytest.mark.both_paths
 @pytest.mark.parametrize(
     ("attack", "arguments", "why"),
     [
@@ -230,10 +242,11 @@ def test_an_operator_that_dies_on_its_input_fails_the_query_with_the_reason(spar
     ],
 )
 def test_an_answer_made_to_harm_its_caller_fails_the_query_with_the_reason_and_no_worker_dies(
-    spark: SparkSession, hostile: str, attack: str, arguments: dict[str, int], why: str
+    spark: SparkSession, hostile: str, attack: str, arguments: dict[str, int], why: str, call_path: str
 ) -> None:
     df = spark.createDataFrame([(attack, json.dumps(arguments))], "attack string, arguments string").coalesce(1)
-    for rows in (lambda: udo(hostile)(df).collect(), lambda: df.rdd.mapPartitions(udo(hostile).map_partitions).collect()):
+    by_rdd = [lambda: df.rdd.mapPartitions(udo(hostile).map_partitions).collect()] if call_path == "python" else []
+    for rows in (lambda: udo(hostile)(df).collect(), *by_rdd):
         with pytest.raises(Exception) as caught:
             rows()
         said = str(caught.value)
@@ -241,6 +254,7 @@ def test_an_answer_made_to_harm_its_caller_fails_the_query_with_the_reason_and_n
         assert "exited unexpectedly" not in said and len(said) < 1 << 20
 
 
+@pytest.mark.both_paths
 def test_an_operator_that_cannot_be_loaded_fails_the_query_with_its_traceback(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator("import no_such_module\n")
     with pytest.raises(PySparkException) as caught:
@@ -248,6 +262,7 @@ def test_an_operator_that_cannot_be_loaded_fails_the_query_with_its_traceback(sp
     assert "no_such_module" in message(caught) and "Traceback" in message(caught)
 
 
+@pytest.mark.both_paths
 def test_a_version_is_pinned_by_name_while_the_deployment_moves_on(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(DOUBLE, output={"twice": "int64"})
     platform.push(DOUBLE.replace(", 2)", ", 20)"), name=name, version="2", output={"twice": "int64"})

@@ -32,6 +32,7 @@ def run(batch):
 """
 
 
+@pytest.mark.both_paths
 @pytest.mark.short
 def test_each_fifth_task_is_the_canarys_and_no_row_is_lost_or_doubled(spark: SparkSession, platform: Platform) -> None:
     output = {"id": "int64", "version": "int64"}

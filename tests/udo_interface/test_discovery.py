@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from udo_interface.discovery import NODE_SOCKET, node_address, registry_url
+from udo_interface.discovery import NODE_SOCKET, certificates, node_address, registry_url
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import Unavailable
 
 
@@ -27,6 +28,15 @@ def test_the_setting_comes_before_the_variable_before_the_home(tmp_path: Path) -
     assert registry_url(None, env) == "http://127.0.0.1:5000"
     assert registry_url("", {**env, "UDO_REGISTRY": "http://b"}) == "http://b"
     assert registry_url("http://a", {**env, "UDO_REGISTRY": "http://b"}) == "http://a"
+
+
+def test_certificates_are_those_of_the_setting_the_variable_or_the_home(tmp_path: Path) -> None:
+    env = {"UDO_HOME": str(tmp_path)}
+    assert certificates(None, env) is None
+    (tmp_path / "tls").mkdir()
+    assert certificates(None, env) == Tls.folder(tmp_path / "tls")
+    assert certificates("", {**env, "UDO_TLS": "/b"}) == Tls.folder("/b")
+    assert certificates("/a", {**env, "UDO_TLS": "/b"}) == Tls(Path("/a/ca.crt"), Path("/a/tls.crt"), Path("/a/tls.key"))
 
 
 def test_no_node_manager_names_every_place_that_was_looked_at(tmp_path: Path) -> None:

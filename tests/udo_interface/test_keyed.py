@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
-from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
+from tests.support.keyed_stream import COUNT, KEYS, MANIFEST, Stream, key_of
 from udo_cli.state_file import settled
 from udo_cli.state_text import entries
 from udo_interface import udo
@@ -312,6 +312,20 @@ def _set(spark: SparkSession, **conf: str) -> Iterator[None]:
     finally:
         for key in names:
             told.unsetConf(key)
+
+
+def test_a_micro_batch_in_which_nothing_reaches_an_operator_is_an_epoch_for_it(spark: SparkSession, stream: Stream) -> None:
+    """Left to itself, adaptive execution runs no task where it finds that there is no input."""
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    for _ in range(4):
+        stream.add()
+    some = stream.source().where("id div 1000 not in (0, 2)").repartition(2).select("k", "id")
+    query = udo(stream._operator)(some, key="k").writeStream.foreachBatch(stream.gather)
+    query.option("checkpointLocation", str(stream.directory / "ckpt")).trigger(availableNow=True).start().awaitTermination()
+    assert [len(rows) for _, rows in sorted(stream.rows.items())] == [0, 40, 0, 40]
+    for key in map(key_of, range(KEYS)):
+        counts = sorted(n for _, k, n in stream.rows[1] + stream.rows[3] if k == key)
+        assert counts == list(range(1, len(counts) + 1))
 
 
 def test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone(spark: SparkSession, count: str, platform: Platform) -> None:

@@ -37,6 +37,7 @@ def wide(platform: Platform) -> str:
     return name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
 def test_a_query_counts_once_while_owners_die_the_version_changes_and_it_is_restarted(
     spark: SparkSession, platform: Platform, wide: str, tmp_path: Path, seed: int

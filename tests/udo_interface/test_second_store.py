@@ -34,7 +34,6 @@ def stream(spark: SparkSession, timed: str, lossy: Platform, tmp_path: Path) -> 
         yield Timed(spark, tmp_path / "stream", timed, store=str(tmp_path / "stream" / "ckpt" / "udo"))
 
 
-@pytest.mark.short
 def test_after_both_servers_and_their_data_are_gone_the_query_goes_on_with_equal_answers(
     stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path
 ) -> None:

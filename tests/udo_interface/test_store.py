@@ -38,7 +38,7 @@ def test_deltas_lie_over_the_newest_full_file_and_null_removes(tmp_path: Path) -
     write(s, 2, {5: {b"b": b"3"}}, highest_us=5)
     assert s.values(s.files(), [5, 6], 3) == ({5: {b"a": b"2", b"b": b"3"}, 6: {}}, 0)
     assert s.values(s.files(), [5], 2) == ({5: {b"a": b"2", b"b": b"1"}}, 0)
-    assert (s.highest_us(s.files(), 3), s.highest_us(s.files(), 2), s.highest_us(s.files(), 1)) == (5, 7, None)
+    assert (s.highest(s.files(), 3), s.highest(s.files(), 2), s.highest(s.files(), 1)) == ({"t": 5}, {"t": 7}, {})
 
 
 @given(st.data())
@@ -112,7 +112,7 @@ def test_state_of_another_number_of_key_groups_is_refused_and_any_number_can_be_
     write(many, 0, {999: {b"a": b"1"}}, full=True)
     files = many.files()
     assert many.values(files, range(1000), 1)[0][999] == {b"a": b"1"}
-    assert many.highest_us(files, 1) is None
+    assert many.highest(files, 1) == {}
     with pytest.raises(StateLost, match="its state is in 1000 key groups, the deployment has 128: .* --key-groups 1000"):
         store(tmp_path).values(store(tmp_path).files(), [5], 1)
 

@@ -97,6 +97,7 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(spark, tmp_path)
 
 
+@pytest.mark.both_paths
 def test_each_event_of_a_stream_is_answered_once_across_a_restart(stream: Stream, platform: Platform) -> None:
     name = platform.operator(VERSION.format(v=1), output=OUT)
     stream.add(2)
@@ -108,6 +109,7 @@ def test_each_event_of_a_stream_is_answered_once_across_a_restart(stream: Stream
     assert [r.id for r in stream.all()] == list(range(4 * BATCH_ROWS))
 
 
+@pytest.mark.both_paths
 def test_a_live_update_during_the_query_loses_and_doubles_nothing(stream: Stream, spark: SparkSession, platform: Platform) -> None:
     """Twice: behind a frame that the old version is holding, with the rest of its epoch unanswered; and while the query is idle."""
     go = platform.sign()
@@ -142,6 +144,7 @@ def test_a_live_update_during_the_query_loses_and_doubles_nothing(stream: Stream
     assert versions[BATCH_ROWS + HELD :] == [2] * (2 * BATCH_ROWS - HELD) + [3] * 3 * BATCH_ROWS
 
 
+@pytest.mark.both_paths
 def test_pin_epoch_answers_every_epoch_with_one_version_and_follows_at_the_next(stream: Stream, platform: Platform) -> None:
     name = platform.operator(VERSION.format(v=1), output=OUT)
     platform.push(VERSION.format(v=2), name=name, version="2", output=OUT)
@@ -157,6 +160,7 @@ def test_pin_epoch_answers_every_epoch_with_one_version_and_follows_at_the_next(
     assert bound["version"] == "1", "a retry of epoch 0 is answered by the version it was bound to"
 
 
+@pytest.mark.both_paths
 def test_an_operator_error_ends_the_query_and_names_the_epoch(stream: Stream, platform: Platform) -> None:
     name = platform.operator(
         """
@@ -217,10 +221,12 @@ def _break_the_log(platform: Platform, name: str) -> None:
         queue.call("SET", f"{prefix(name, 0)}emitted", "garbage")
 
 
+@pytest.mark.both_paths
 def test_a_lost_queue_server_is_survived_by_the_retry_of_the_task(stream: Stream, platform: Platform) -> None:
     _survived(stream, platform, _kill_the_server)
 
 
+@pytest.mark.both_paths
 def test_a_log_that_its_operator_broke_is_survived_by_the_retry_of_the_task(stream: Stream, platform: Platform) -> None:
     _survived(stream, platform, _break_the_log)
 

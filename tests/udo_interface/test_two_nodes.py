@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+import pytest
 
-from tests.conftest import require, wait_until
+from tests.conftest import patience, require, wait_until
 from tests.registry.conftest import image, start
+from tests.support.certificates import signed
 from tests.support.netns import Missing, Network, direct, network
 from tests.udo_interface.two_node_query import EPOCHS, JVM, KEYS
 from udo_interface.java import prepare
@@ -48,7 +50,7 @@ def hosts(*names: str) -> Iterator[Network]:
 @contextmanager
 def cluster(net: Network, top: Path) -> Iterator[tuple[str, str]]:
     """A registry and a Spark master on the machine, a node manager and a Spark worker on each host; their URLs."""
-    registry = start(top / "registry", "--listen", f"{net.address}:0")
+    registry = start(top / "registry", "--listen", f"{net.address}:0", tls=signed(top / "certs", "registry", net.address))
     env = direct({k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))})
     env |= {"PYTHONPATH": str(ROOT), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JVM}
     prepare(env)
@@ -64,6 +66,7 @@ def cluster(net: Network, top: Path) -> Iterator[tuple[str, str]]:
             client.deploy("count", "count", "1")
             for name, host in net.hosts.items():
                 arguments = ["--home", top / name, "--node", name, "--registry", registry.url, "--token-file", registry.data / "token"]
+                arguments += ["--tls", top / "certs" / "registry"]
                 processes.append(host.popen([sys.executable, "-m", "node_manager", *arguments], env=env, **out))
             wait_until(lambda: " at spark://" in (top / "log").read_text(), START_TIMEOUT_S, "the Spark master to start")
             found = re.search(r" at (spark://\S+)", (top / "log").read_text())
@@ -83,12 +86,13 @@ def cluster(net: Network, top: Path) -> Iterator[tuple[str, str]]:
         for p in reversed(processes):
             p.terminate()
         for p in processes:
-            p.wait(30)
+            p.wait(30 * patience())
         for name in net.hosts:
             connect_node(top / name / "node.sock").close()
         registry.stop()
 
 
+@pytest.mark.long
 def test_a_keyed_stream_over_two_nodes_is_refused_without_a_store_and_right_with_one(java: None) -> None:
     """Without the refusal Spark plans a partition of a later epoch on the other node, and its keys count from 1 again."""
     with tempfile.TemporaryDirectory(prefix="udo-") as directory, hosts("a", "b") as net:
@@ -97,9 +101,8 @@ def test_a_keyed_stream_over_two_nodes_is_refused_without_a_store_and_right_with
             (top / "query").mkdir()
             job = [sys.executable, "-m", "tests.udo_interface.two_node_query", "count", registry, master, net.address, str(top / "query")]
             env = direct({k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))})
-            done = subprocess.run(
-                job, cwd=ROOT, env={**env, "SPARK_LOCAL_IP": net.address}, capture_output=True, text=True, timeout=600, check=False
-            )
+            near = {"SPARK_LOCAL_IP": net.address, "UDO_TLS": str(top / "certs" / "registry")}
+            done = subprocess.run(job, cwd=ROOT, env={**env, **near}, capture_output=True, text=True, timeout=600, check=False)
             assert done.returncode == 0, done.stderr[-3000:] + (top / "log").read_text()[-3000:]
         told = json.loads(done.stdout.splitlines()[-1])
 

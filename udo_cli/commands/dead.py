@@ -1,4 +1,4 @@
-"""`udo dead`: events that an operator failed on and that were kept (policy dead-letter): list, show, send again, drop."""
+"""`udo dead`: dead letters, events that an operator failed on: list, show, send again, drop."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ if TYPE_CHECKING:
     from udo_protocol.proto import node_manager_pb2 as pb
 
 EXAMPLES = """
-udo dead ls                                    dead letters of every deployment on this node
+udo dead ls                                    dead letters of every deployment, on all nodes
 udo dead show 3f0c                             reason, traceback and event; a prefix of an id is enough
-udo dead replay fraud --all                    after `udo update fraud 2`: removes those that are answered now
+udo dead replay fraud --all                    after `udo update fraud 2`; removes those that are answered
 udo dead replay fraud 3f0c 81aa -o answers.parquet
 udo dead drop fraud 3f0c
 """
-node_option = click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
 
 
 @base.group("dead", EXAMPLES)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Look at the events an operator failed on, send them again, drop them.
+    """Inspect events that an operator failed on, send them again, or drop them.
 
-    They are kept where a deployment was made with --on-error dead-letter, on the node that ran the query's tasks.
+    They are kept if the deployment was made with --on-error dead-letter, on the node that ran the query's tasks.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -43,13 +42,16 @@ def command(ctx: click.Context) -> None:
 @command.command("ls", examples="udo dead ls\nudo dead ls fraud --json\nudo dead ls fraud --unfinished")
 @click.argument("deployment", default="", shell_complete=completing.deployments)
 @click.option("--unfinished", is_flag=True, help="Instead, list dead letters of attempts that have not ended; they may still be removed.")
-@node_option
+@base.node_option
 @base.json_option
 def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) -> None:
-    """List the dead letters of DEPLOYMENT, or of all, oldest first."""
-    from udo_cli import output, remote
+    """List the dead letters of DEPLOYMENT, or of all, oldest first, on every node that can be asked from here, or on the one given.
 
-    found = sorted(remote.node(address).dead_letters(deployment, unfinished=unfinished), key=_order)
+    Nodes that could not be asked are named.
+    """
+    from udo_cli import output
+
+    found = [letter for _, letter in _letters(address, deployment, unfinished=unfinished)]
     if as_json:
         output.emit([_row(d) for d in found])
         return
@@ -57,6 +59,7 @@ def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) ->
         (
             d.id,
             d.deployment,
+            d.node,
             d.operator,
             _when(d.at),
             _where(d),
@@ -65,23 +68,23 @@ def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) ->
         )
         for d in found
     ]
-    output.table(("ID", "DEPLOYMENT", "OPERATOR", "AT", "FROM", "SIZE", "REASON"), shown, "no dead letters")
+    output.table(("ID", "DEPLOYMENT", "NODE", "OPERATOR", "AT", "FROM", "SIZE", "REASON"), shown, "no dead letters")
 
 
 @command.command("show", examples="udo dead show 3f0c\nudo dead show 3f0c --json")
 @click.argument("id_", metavar="ID")
-@node_option
+@base.node_option
 @base.json_option
 def show(id_: str, address: str | None, as_json: bool) -> None:
-    """Print all that is known of one dead letter. With --json the event is there as Arrow too, an IPC stream in base64."""
-    from udo_cli import output, remote
+    """Print one dead letter in full. With --json also the event as an Arrow IPC stream, in base64."""
+    from udo_cli import output
 
-    (found,) = _chosen(remote.node(address), "", (id_,))
+    ((_, found),) = _chosen(address, "", (id_,), whole=True)
     if as_json:
         arrow = base64.b64encode(found.arrow).decode()
         output.emit({**_row(found), "traceback": found.traceback, "event": _event(found), "arrow": arrow})
         return
-    click.echo(f"{found.id}  {found.operator}, deployment {found.deployment}, {_where(found)}, {_when(found.at)}")
+    click.echo(f"{found.id}  {found.operator}, deployment {found.deployment} on node {found.node}, {_where(found)}, {_when(found.at)}")
     click.echo(f"{found.reason}" + (f" (sent again {found.replays} times)" if found.replays else ""))
     click.echo(f"{'timer' if found.timer else 'event'}: {found.event or '(cannot be shown; see --json)'}")
     if found.traceback:
@@ -95,55 +98,56 @@ def show(id_: str, address: str | None, as_json: bool) -> None:
 @click.option(
     "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the answers to FILE: .parquet or .json."
 )
-@node_option
+@base.node_option
 @base.json_option
 def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path | None, address: str | None, as_json: bool) -> None:
-    """Send dead letters to DEPLOYMENT again; those that are answered now go, those that fail again stay with the new reason.
+    """Send dead letters to DEPLOYMENT again. Those that are answered are removed; those that fail again are kept, with the new reason.
 
-    The answers are printed, one JSON object a line, or written to FILE: they do not reach the query. Ends with 6 when some
+    The answers are printed, one JSON object per line, or written to FILE; they do not reach the query. The exit code is 6 if some
     failed again.
 
-    Those of a keyed operator wait for the next micro-batch of their query instead, which processes them last; their answers
-    come with its own.
+    Dead letters of a keyed operator are processed with the next micro-batch of their query instead, after its events, and their
+    answers go to the query.
     """
     from udo_cli import output, remote
     from udo_cli.exits import ExitCode
     from udo_cli.replay import ReplayLane
+    from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
 
     if everything == bool(ids):
         raise UsageError("pass the ids of the dead letters to replay, or --all")
     if file is not None and file.suffix not in (".parquet", ".json"):
         raise UsageError(f"-o {file}: expected a name that ends with .parquet or .json")
-    node = remote.node(address)
-    letters = _chosen(node, deployment, ids)
-    if any(d.keyed for d in letters):
+    letters = _chosen(address, deployment, ids, whole=True)
+    if any(d.keyed for _, d in letters):
         if file is not None:
             raise UsageError(f"{deployment} keeps state: its answers go to the query, not to {file}")
-        reply = node.replay_dead_letters(deployment, ids, everything=everything)
+        replies = [node.replay_dead_letters(deployment, some if ids else (), everything=everything) for node, some in _by_node(letters)]
+        waiting, timers = sum(reply.waiting for reply in replies), sum(reply.timers for reply in replies)
         if as_json:
-            output.emit({"deployment": deployment, "waiting": reply.waiting, "timers": reply.timers})
+            output.emit({"deployment": deployment, "waiting": waiting, "timers": timers})
             return
-        click.echo(f"{deployment}: {reply.waiting} dead letters wait for the next micro-batch of their query")
-        if reply.timers:
-            output.say(f"{reply.timers} of timers cannot be sent again")
+        click.echo(f"{deployment}: {waiting} dead letters wait for the next micro-batch of their query")
+        if timers:
+            output.say(f"{timers} timers cannot be sent again")
         return
-    answered: list[tuple[pb.DeadLetter, pa.RecordBatch]] = []
+    answered: list[tuple[NodeClient, pb.DeadLetter, pa.RecordBatch]] = []
     failed: list[pb.DeadLetter] = []
-    with ReplayLane(node, deployment) as again:
-        for letter in letters:
+    with ReplayLane(remote.node(None if remote.is_name(address) else address), deployment, CliSettings().certificates()) as again:
+        for node, letter in letters:
             outcome = again.send(letter)
             if outcome.failure is None:
-                answered.append((letter, outcome.answers))
+                answered.append((node, letter, outcome.answers))
                 continue
             f = outcome.failure
             failed.append(letter)
             node.amend_dead_letter(deployment, letter.id, f.code, f.message, f.traceback)
             output.say(f"{letter.id}: {f.message}")
-    _deliver(answered, file, as_json)
-    # Only now: what could not be written is still there.
-    if answered:
-        node.drop_dead_letters(deployment, [letter.id for letter, _ in answered])
+    _deliver([(letter, answers) for _, letter, answers in answered], file, as_json)
+    # After the answers have been written, so that none is lost if that fails.
+    for node, some in _by_node([(node, letter) for node, letter, _ in answered]):
+        node.drop_dead_letters(deployment, some)
     output.say(f"{deployment}: {len(answered)} answered, {len(failed)} failed again")
     if failed:
         raise SystemExit(ExitCode.OPERATOR)
@@ -155,40 +159,61 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the deployment.")
 @click.option("--unfinished", is_flag=True, help="Instead, drop dead letters of attempts that have not ended.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@node_option
+@base.node_option
 @base.json_option
 def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bool, yes: bool, address: str | None, as_json: bool) -> None:
-    """Remove dead letters of DEPLOYMENT for good."""
-    from udo_cli import output, remote
+    """Delete dead letters of DEPLOYMENT."""
+    from udo_cli import output
     from udo_protocol.errors import UsageError
 
     if everything == bool(ids):
         raise UsageError("pass the ids of the dead letters to drop, or --all")
-    node = remote.node(address)
+    letters = _chosen(address, deployment, ids, unfinished=unfinished)
     if everything and not yes:
-        there = sum(1 for _ in node.dead_letters(deployment, unfinished=unfinished))
+        there = len(letters)
         if not sys.stdin.isatty():
-            raise UsageError(f"{there} dead letters of {deployment} would be removed, and there is no terminal to confirm; use --yes")
-        click.confirm(f"Remove the {there} dead letters of {deployment}?", abort=True, err=True)
-    dropped = node.drop_dead_letters(deployment, ids, everything=everything, unfinished=unfinished)
+            raise UsageError(f"{there} dead letters of {deployment} would be deleted, and there is no terminal to confirm; use --yes")
+        click.confirm(f"Delete the {there} dead letters of {deployment}?", abort=True, err=True)
+    dropped = sum(
+        node.drop_dead_letters(deployment, some if ids else (), everything=everything, unfinished=unfinished)
+        for node, some in _by_node(letters)
+    )
     if as_json:
         output.emit({"deployment": deployment, "dropped": dropped})
     else:
         click.echo(f"{deployment}: {dropped} dead letters dropped")
 
 
-def _chosen(node: NodeClient, deployment: str, ids: tuple[str, ...]) -> list[pb.DeadLetter]:
-    """Those whose ids begin so, each exactly one; all without ids; oldest first."""
+def _letters(address: str | None, deployment: str, ids: tuple[str, ...] = (), **what: bool) -> list[tuple[NodeClient, pb.DeadLetter]]:
+    """Each with its node, oldest first. Says which nodes were not asked. what: see NodeClient.dead_letters."""
+    from udo_cli import output, usage
+
+    replies, silent = usage.ask_all(address, lambda node: list(node.dead_letters(deployment, ids, **what)))
+    for line in silent:
+        output.say(line)
+    return sorted(((node, letter) for node, some in replies for letter in some), key=lambda found: _order(found[1]))
+
+
+def _chosen(address: str | None, deployment: str, ids: tuple[str, ...], **what: bool) -> list[tuple[NodeClient, pb.DeadLetter]]:
+    """The dead letters with these id prefixes, each of exactly one letter; without ids all; oldest first."""
     from udo_protocol.errors import NotFound, UsageError
 
-    found = sorted(node.dead_letters(deployment, ids, whole=True), key=_order)
+    found = _letters(address, deployment, ids, **what)
     for text in ids:
-        near = [d.id for d in found if d.id.startswith(text)]
+        near = [d.id for _, d in found if d.id.startswith(text)]
         if not near:
-            raise NotFound(f"no dead letter {text!r}{f' of {deployment}' if deployment else ''} on this node. List them with: udo dead ls")
+            raise NotFound(f"no dead letter {text!r}{f' of {deployment}' if deployment else ''}. List them with: udo dead ls")
         if len(near) > 1:
             raise UsageError(f"ambiguous id prefix {text!r}: {', '.join(near[:5])}")
     return found
+
+
+def _by_node(letters: list[tuple[NodeClient, pb.DeadLetter]]) -> list[tuple[NodeClient, list[str]]]:
+    """The ids of each node's letters."""
+    found: dict[NodeClient, list[str]] = {}
+    for node, letter in letters:
+        found.setdefault(node, []).append(letter.id)
+    return list(found.items())
 
 
 def _deliver(answered: list[tuple[pb.DeadLetter, pa.RecordBatch]], file: Path | None, as_json: bool) -> None:

@@ -20,11 +20,11 @@ udo demo --json > report.json
 
 @base.command("demo", EXAMPLES)
 @click.option("--data", type=click.Path(path_type=Path, dir_okay=False), help="Parquet or CSV of card payments instead of generated ones.")
-@click.option("--rate", type=click.FloatRange(1), help="Rows a second; 10,000 by default, as fast as it goes with --data.")
-@click.option("--seconds", type=click.FloatRange(1), help="Length of the stream; 25 by default.")
-@click.option("--rows", type=click.IntRange(1), help="Rows in all.")
+@click.option("--rate", type=click.FloatRange(1), help="Rows per second; 60,000 by default, with --data as fast as possible.")
+@click.option("--seconds", type=click.FloatRange(1), help="Length of the stream; 20 by default.")
+@click.option("--rows", type=click.IntRange(1), help="Total number of rows.")
 @click.option("--update-at", type=click.IntRange(1), metavar="ROW", help="Row at which fraud v2 replaces v1; the middle by default.")
-@click.option("--seed", type=int, default=7, show_default=True, help="Of the generator.")
+@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the generator.")
 @base.driver_option
 @base.json_option
 def command(
@@ -39,9 +39,9 @@ def command(
 ) -> None:
     """Run the platform on a stream of card payments and replace the fraud operator while the query runs.
 
-    Starts a registry and a node manager of its own, pushes `forward` and `fraud`, streams payments with planted frauds
-    through both with Spark, updates `fraud` to version 2, and counts: every event once, in order. Takes about a minute,
-    leaves nothing running and no file behind. Ends with 1 when the count is not exact.
+    Starts a registry and a node manager, pushes the operators `forward` and `fraud`, streams payments, some of them frauds,
+    through both with Spark, updates `fraud` to version 2, and checks that every event was answered once and in order. Takes
+    about a minute and leaves no process and no file behind. The exit code is 1 if the check fails.
     """
     from udo_cli import local, output
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from udo_cli import base, completing, given
-from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS, MOST_SLOTS
+from udo_cli import base, completing, controlling, given
+from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS, MOST_REPLICAS, MOST_SLOTS
 
 EXAMPLES = """
 udo deploy fraud                                   the latest version, under the operator's name
@@ -16,6 +16,10 @@ udo deploy fraud --env THRESHOLD=0.9 --file model.bin
 API_KEY=... udo deploy fraud --secret API_KEY      the value is never an argument
 udo deploy fraud --on-error dead-letter --retries 2
 udo deploy fraud --slots 4                         four instances on each node
+udo deploy fraud --mode auto --most 6               one to six, as its load asks for (udo events)
+udo deploy fraud --mode auto --idle-after 600       none while nobody calls it for ten minutes
+udo deploy fraud --slots 6 --over-nodes            six in total, spread over the nodes
+udo deploy visits --slots 6 --over-nodes --replicas 1    each with a copy of its state on another node
 """
 
 
@@ -35,15 +39,23 @@ udo deploy fraud --slots 4                         four instances on each node
     type=click.IntRange(1, MOST_SLOTS),
     default=1,
     show_default=True,
-    help="How many instances serve it on each node, each with a queue of its own; fixed for a keyed operator. See: udo scale",
+    help="Number of instances on each node, each with its own queue. See: udo scale",
 )
 @click.option(
-    "--wait-s",
-    type=click.FloatRange(0),
-    default=120.0,
-    show_default=True,
-    help="How long to wait until all live nodes answer; 0: not at all.",
+    "--over-nodes",
+    is_flag=True,
+    help="Spread --slots evenly over the live nodes that listen for other hosts, instead of so many on each node.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(0, MOST_REPLICAS),
+    default=0,
+    show_default=True,
+    help="Keyed, with --over-nodes: copies of each slot's state on other nodes. An epoch is complete when all of them hold it, and a node "
+    "that is lost is replaced by nodes that have copies.",
+)
+@controlling.options
+@base.wait_option("Seconds to wait until all live nodes answer, and slots have their replicas; 0: do not wait.")
 @base.json_option
 def command(
     operator: str,
@@ -58,6 +70,9 @@ def command(
     poll_us: int,
     key_groups: int | None,
     slots: int,
+    over_nodes: bool,
+    replicas: int,
+    elasticity: dict[str, Any],
     wait_s: float,
     as_json: bool,
 ) -> None:
@@ -76,10 +91,23 @@ def command(
     given.require_once(variables, hidden)
     with remote.registry() as api:
         found = api.deploy(
-            deployment, operator_name, version, env=variables, secrets=hidden, files=contents, slots=slots, policy=on_error, limits=limits
+            deployment,
+            operator_name,
+            version,
+            env=variables,
+            secrets=hidden,
+            files=contents,
+            slots=slots,
+            over_nodes=over_nodes,
+            policy=on_error,
+            limits=limits,
+            elasticity=elasticity,
+            replicas=replicas,
         )
         if wait_s:
             found = remote.await_answering(api, deployment, wait_s, output.say)
+            if replicas:
+                found = remote.await_replicas(api, deployment, wait_s, output.say)
         notices = _notices(found, [n["node"] for n in api.nodes() if n["live"]])
     if as_json:
         output.emit({**found, "notices": notices})
@@ -91,10 +119,10 @@ def command(
 
 def _notices(found: dict[str, Any], live: list[str]) -> list[str]:
     """What a user should know about this deployment on these nodes."""
-    if not found["manifest"].get("key") or len(live) < 2:
+    if not found["manifest"].get("key") or len(live) < 2 or found["placement"]:
         return []
     return [
-        f"{found['operator']} keeps state, and {len(live)} nodes are live ({', '.join(live)}): without store= a query's state lies on the "
-        "node where it began, and its tasks on the others are refused. Call it with store= in a place that all nodes reach, or run the "
+        f"{found['operator']} keeps state, and {len(live)} nodes are live ({', '.join(live)}): without store= a query's state is on the "
+        "node where it began, and its tasks on the others are refused. Call it with store= in a location that all nodes reach, or run the "
         "query's executors on one node; see docs/state.md, \"A session's home\""
     ]

@@ -21,10 +21,11 @@ udo inspect fraud@2          that operator version: manifest, layers, provenance
 @click.argument("reference", metavar="NAME[@VERSION]", shell_complete=completing.everything)
 @base.json_option
 def command(reference: str, as_json: bool) -> None:
-    """Show a deployment, or an operator version, in full. Of secrets only the names are known.
+    """Show a deployment or an operator version in full. Of secrets only the names are shown.
 
-    In use are the slots on the nodes that can be asked from here: a query's session where it keeps state,
-    and how many of its tasks exchange events.
+    IN USE ON lists the slots that queries use, on nodes that can be asked from here: the session, if the operator keeps state,
+    and the number of lanes (tasks that exchange events). KEY GROUPS ON lists which slot has which key groups of an operator that keeps
+    state, and the version of that map, which grows with every move (udo move).
     """
     from udo_cli import inspect_text, output, remote, usage
     from udo_protocol.errors import NotFound

@@ -1,4 +1,4 @@
-"""`udo logs`: what an operator writes and logs."""
+"""`udo logs`: the log of a deployment."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ udo logs fraud --tail 20 --json
 @click.argument("name", shell_complete=completing.deployments)
 @click.option("-f", "--follow", is_flag=True, help="Follow the log; end with Ctrl-C.")
 @click.option("--tail", type=click.IntRange(1), default=200, show_default=True, help="Number of recent lines to show first.")
-@click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
+@base.node_option
 @base.json_option
 def command(name: str, follow: bool, tail: int, address: str | None, as_json: bool) -> None:
-    """Show what deployment NAME writes on this node, of every instance, also of those that are gone."""
+    """Show the log of deployment NAME on this node, from all its instances, including former ones."""
     from udo_cli import output, remote
 
     for line in remote.node(address).logs(name, follow=follow, tail_lines=tail):

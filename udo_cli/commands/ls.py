@@ -19,7 +19,7 @@ udo ls operators --json
 @click.argument("what", type=click.Choice(["all", "operators", "deployments"]), default="all")
 @base.json_option
 def command(what: str, as_json: bool) -> None:
-    """List what the registry holds: operators with their versions, deployments with the wanted version and what their nodes do."""
+    """List operators with their versions, and deployments with their wanted version and the states of the nodes."""
     from udo_cli import output, remote
 
     with remote.registry() as api:
@@ -40,7 +40,7 @@ def command(what: str, as_json: bool) -> None:
 
 
 def _states(deployment: dict[str, Any]) -> str:
-    """How many nodes do what; the version where it is not the wanted one."""
+    """Number of nodes in each state, with the version if it is not the wanted one."""
     counts: dict[str, int] = {}
     for node in deployment["nodes"]:
         other = f" @{node['version']}" if node["digest"] != deployment["digest"] else ""

@@ -9,14 +9,16 @@ from urllib.parse import urlsplit
 import click
 
 from udo_cli import base
+from udo_protocol.errors import Conflict, NotFound
 
 EXAMPLES = """
-udo node --home /run/udo --registry http://registry:5000 --token-file token     as a service runs it
-udo node                                                                        under UDO_HOME, Ctrl-C stops it
+udo node --home /run/udo --registry https://registry:5000 --token-file token --tls /etc/udo/tls --listen 10.0.0.3:7070
+udo node                    under UDO_HOME, Ctrl-C stops it
 udo node ls
+udo node drain b
 udo node capabilities
 """
-NODE_COLUMNS = ("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS")
+NODE_COLUMNS = ("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS", "ROUND TRIP MS TO")
 # In the order of docs/sandbox.md.
 CAPABILITIES = {
     "isolates_network": "reaches no network",
@@ -37,10 +39,14 @@ CAPABILITIES = {
 
 @base.group("node", EXAMPLES)
 @click.option(
-    "--home", type=click.Path(path_type=Path, file_okay=False), help="Folder of its sockets, instances, images; UDO_HOME/node by default."
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for its sockets, instances and images; UDO_HOME/node by default.",
 )
 @click.option("--name", help="Name of the node; the host's name by default.")
-@click.option("--registry", "url", metavar="URL", help="Registry to follow; UDO_REGISTRY or the local one by default.")
+@click.option(
+    "--registry", "url", metavar="URL", help="Registry to follow, or URL,URL of its processes; UDO_REGISTRY or the local one by default."
+)
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -49,11 +55,25 @@ CAPABILITIES = {
 @base.driver_option
 @base.sandbox_option
 @base.allow_network_option
-@click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Warm instances kept ready.")
+@base.command_image_option
+@click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Number of warm instances that are kept ready.")
 @base.metrics_options
 @base.cut_state_option
 @click.option(
     "--server", type=click.Path(path_type=Path, dir_okay=False), help="A valkey-server or redis-server instead of the bundled one."
+)
+@base.tls_option
+@click.option(
+    "--listen",
+    default="",
+    metavar="HOST:PORT",
+    help="Address on which other hosts reach this node by TLS; its queue server uses the next port. Port 0: any two free "
+    "ports, which later starts use again. By default other hosts cannot connect.",
+)
+@click.option(
+    "--policies",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="TOML file of balancing policies of your own that deployments may name; their modules lie beside it. See docs/elasticity.md.",
 )
 @click.pass_context
 def command(
@@ -65,13 +85,17 @@ def command(
     driver: str,
     sandbox: str,
     allow_network: tuple[str, ...],
+    command_image: str,
     warm: int,
     metrics_port: int,
     metrics_host: str,
     cut_state: bool,
     server: Path | None,
+    tls: Path | None,
+    listen: str,
+    policies: Path | None,
 ) -> None:
-    """Run a node manager here in the foreground: beside every Spark executor there must be one."""
+    """Run a node manager in the foreground. Every host with Spark executors needs one."""
     if ctx.invoked_subcommand:
         return
     from udo_cli import foreground
@@ -81,7 +105,8 @@ def command(
     arguments = ["--home", str(home or settings.local.node), "--driver", driver, "--warm", str(warm), "--metrics-port", str(metrics_port)]
     arguments += ["--metrics-host", metrics_host, "--sandbox", sandbox, "--registry", url or settings.registry_url()]
     token = token_file or settings.token_file or settings.local.token_file
-    for option, value in (("--token-file", token if token.exists() else None), ("--node", name), ("--server", server)):
+    files = ("--token-file", token if token.exists() else None), ("--server", server), ("--tls", tls), ("--policies", policies)
+    for option, value in (*files, ("--node", name), ("--listen", listen), ("--command-image", command_image)):
         arguments += [option, str(value)] if value else []
     arguments += [f"--allow-network={endpoint}" for endpoint in allow_network]
     arguments += ["--cut-state"] if cut_state else []
@@ -91,7 +116,7 @@ def command(
 @command.command("ls", examples="udo node ls --json")
 @base.json_option
 def ls(as_json: bool) -> None:
-    """List the nodes the registry has heard of."""
+    """List the nodes that the registry knows."""
     from udo_cli import output, remote
 
     with remote.registry() as api:
@@ -103,17 +128,54 @@ def ls(as_json: bool) -> None:
 
 
 def node_row(n: dict[str, Any]) -> tuple[str, ...]:
-    """A node as the registry knows it. Its address is HOST:SOCKET; metrics that only its host reaches are said to be."""
+    """The row of a node. Its address is HOST:SOCKET; for metrics on a loopback address it says which host can read them."""
     host = n["address"].rpartition(":")[0]
     metrics = n["metrics_address"]
     near = f" (on {host} only)" if host and urlsplit(metrics).hostname in ("127.0.0.1", "localhost", "::1") else ""
-    return (n["node"], "live" if n["live"] else f"away since {n['last_seen']}", n["driver"], n["address"], f"{metrics}{near}")
+    drained = ", drained" if n.get("drained") else ""
+    delays = ", ".join(f"{node} {ms:.2f}" for node, ms in sorted(n.get("delays_ms", {}).items(), key=lambda pair: pair[1]))
+    state = f"live{drained}" if n["live"] else f"away since {n['last_seen']}"
+    return (n["node"], state, n["driver"], n["address"], f"{metrics}{near}", delays)
+
+
+@command.command("drain", examples="udo node drain b\nudo node drain b --undo\nudo node drain b --json")
+@click.argument("node")
+@click.option("--undo", is_flag=True, help="It may have slots of deployments over nodes again.")
+@base.wait_option("Seconds to wait for each move of key groups, and for replicas.")
+@base.json_option
+def drain(node: str, undo: bool, wait_s: float, as_json: bool) -> None:
+    """Move all slots of deployments over nodes off NODE, while queries run, so that it can be stopped for good.
+
+    Stateless slots go to other nodes; key groups move to the slots on other nodes; slots with replicas go to nodes that hold them, once
+    these have as many other replicas. NODE gets no new ones. If the command is interrupted, give it again. Deployments that have slots
+    of their own on each node stay there.
+    """
+    from udo_cli import output, over_nodes, remote
+
+    with remote.registry() as api:
+        if all(n["node"] != node for n in api.nodes()):
+            raise NotFound(f"the registry knows no node {node!r}; look at: udo node ls")
+        left = api.drain(node, undo=undo)
+        moved = [d["deployment"] for d in left if d["keyed"] or d["waits"]]
+        emptied = [d["deployment"] for d in left if d["keyed"]]
+        for name in emptied:
+            over_nodes.empty(remote.node(), name, node, wait_s, output.say)
+        if moved:
+            left = remote.await_drained(api, node, emptied, wait_s, output.say)
+    if left:
+        reasons = "; ".join(f"{d['deployment']}: {d['why']}" for d in left)
+        raise Conflict(f"node {node} still has slots or replicas of {len(left)} deployments over nodes: {reasons}")
+    if as_json:
+        output.emit({"node": node, "drained": not undo, "moved": moved})
+    else:
+        what = "may have slots of deployments over nodes" if undo else "has no slots of deployments over nodes any more"
+        click.echo(f"node {node} {what}")
 
 
 @command.command("capabilities", examples="udo node capabilities --json")
 @base.json_option
 def capabilities(as_json: bool) -> None:
-    """Show what each node's driver keeps an operator from, as the node found out when it started."""
+    """Show what an operator can and cannot do with each node's driver, as the node determined at its start."""
     from udo_cli import output, remote
 
     with remote.registry() as api:

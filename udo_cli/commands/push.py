@@ -29,13 +29,15 @@ UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 
 @base.command("push", EXAMPLES)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option("--version", help="Instead of the version in operator.toml.")
+@click.option("--version", help="Version, instead of that in operator.toml.")
 @click.option("--python", help="Python of the nodes, such as 3.12; this one by default.")
 @click.option("--platform", help="Platform of the nodes, such as linux_x86_64; this one by default.")
 @click.option("--image", "source", metavar="REF|FILE", help="Push a whole image, unchanged, instead of the folder's code.")
-@click.option("--base", "wish", metavar="REPO:TAG|none", help="Runtime base; by default the registry's for that Python and platform.")
+@click.option(
+    "--base", "wish", metavar="REPO:TAG|none", help="Runtime base; by default the one in the registry for this Python and platform."
+)
 @click.option("--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign with this private key.")
-@click.option("--check", "deployment", metavar="DEPLOYMENT", help="First try migrate() on the state this deployment holds on the node.")
+@click.option("--check", "deployment", metavar="DEPLOYMENT", help="First run migrate() on a copy of this deployment's state on the node.")
 @click.option("--dry-run", is_flag=True, help="Check and package, upload nothing.")
 @base.json_option
 def command(
@@ -53,8 +55,8 @@ def command(
     """Upload the operator in DIRECTORY as an immutable version.
 
     Checks operator.toml, resolves its requirements for the nodes' Python, imports it as an instance would, and packs
-    reproducible layers on top of the runtime base: the same files give the same digest. What the registry has is not
-    sent again. With --image only operator.toml is taken from DIRECTORY; such an operator needs nodes with the Docker
+    reproducible layers on top of the runtime base: the same files give the same digest. Layers that the registry has are
+    not sent again. With --image only operator.toml is taken from DIRECTORY; such an operator needs nodes with the Docker
     driver.
     """
     from udo_cli import output, remote

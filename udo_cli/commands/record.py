@@ -1,4 +1,4 @@
-"""`udo record`: what a deployment is sent, into a file that `udo test --replay` runs a local version on."""
+"""`udo record`: records the input of a deployment in a file, on which `udo test --replay` runs a local version."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _TELL_S = 1.0
     "--for", "for_s", type=Duration(), required=True, metavar="TIME", help="How long to record: 500ms, 30s, 5m; Ctrl-C ends it earlier."
 )
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
-@click.option("--frames", type=click.IntRange(1), help="End after so many frames.")
+@click.option("--frames", type=click.IntRange(1), help="End after this many frames.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
-@click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
+@base.node_option
 @base.json_option
 def command(deployment: str, for_s: float, file: Path, frames: int | None, force: bool, address: str | None, as_json: bool) -> None:
-    """Write to a file every frame that DEPLOYMENT answers on this node meanwhile, in order, and its state at the start.
+    """Record every frame that DEPLOYMENT answers on this node during this time, in order, and its state at the start.
 
-    Serving does not wait for it. The file holds events and state as they are: treat it like the data it comes from. Values of the
-    deployment's environment and secrets are not in it.
+    Recording delays no answer. The file contains events and state: protect it like the data they come from. It does not contain the
+    values of the deployment's variables and secrets.
     """
     from udo_cli import output, recorder, remote
     from udo_protocol.errors import Conflict, NotFound
@@ -73,7 +73,7 @@ def command(deployment: str, for_s: float, file: Path, frames: int | None, force
         output.say(f"missing: frames {first} to {last} were trimmed before they could be recorded")
     click.echo(f"{file}: {_told(made)}; ended: {made.reason}")
     if not made.frames:
-        output.say(f"{deployment} answered nothing meanwhile: the file holds no frames")
+        output.say(f"{deployment} answered nothing during this time: the file contains no frames")
 
 
 def _told(made: Recorded) -> str:
@@ -84,7 +84,7 @@ def _told(made: Recorded) -> str:
 
 
 def _progress() -> Callable[[Recorded], None]:
-    """Tells a person who looks, once a second."""
+    """A function that prints the progress once per second, on a terminal."""
     due = time.monotonic() + _TELL_S
 
     def tell(made: Recorded) -> None:

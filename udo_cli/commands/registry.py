@@ -5,17 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from udo_cli import base, completing
-from udo_cli.commands import registry_base, registry_key
+from udo_cli.commands import registry_backup, registry_base, registry_key
 
 EXAMPLES = """
-udo registry --data /var/lib/udo --listen 0.0.0.0:5000
+udo registry --data /var/lib/udo --listen 10.0.0.2:5000 --tls /etc/udo/tls
 udo registry --listen unix:/run/udo/registry.sock
 udo registry --data /var/lib/udo --trusted-keys /etc/udo/keys
+udo registry --data /var/lib/udo --database postgresql+psycopg://host/udo --shared /mnt/udo
 udo registry audit --deployment fraud
 udo registry base push runtime.tar
 udo registry key new release.key
+udo registry backup registry.tar
 """
 
 
@@ -28,10 +31,10 @@ udo registry key new release.key
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT|unix:PATH",
-    help="Address to listen on; port 0: any free port, kept for later starts.",
+    help="Address on which it listens; port 0: any free port, which later starts use again.",
 )
 @click.option(
-    "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="The write token; DATA/token by default, made if absent."
+    "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="The write token; SHARED/token by default, made if absent."
 )
 @click.option(
     "--database",
@@ -40,37 +43,55 @@ udo registry key new release.key
     envvar="UDO_DATABASE",
 )
 @click.option(
+    "--shared",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of images and token that several processes of one PostgreSQL database have in common; DATA by default.",
+)
+@click.option(
     "--trusted-keys",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of public keys *.pub: only versions signed by one of them are taken.",
+    help="Folder of public keys *.pub: only versions signed by one of them are accepted.",
 )
+@base.tls_option
 @click.pass_context
 def command(
-    ctx: click.Context, data: Path | None, listen: str, token_file: Path | None, database: str | None, trusted_keys: Path | None
+    ctx: click.Context,
+    data: Path | None,
+    listen: str,
+    token_file: Path | None,
+    database: str | None,
+    shared: Path | None,
+    trusted_keys: Path | None,
+    tls: Path | None,
 ) -> None:
-    """Run a registry here in the foreground: operator images, the catalogue, deployments and the live update endpoint."""
+    """Run a registry in the foreground. It stores operator images, the catalogue and deployments, and controls updates."""
     if ctx.invoked_subcommand:
         return
     from udo_cli import foreground
     from udo_cli.settings import CliSettings
 
     folder = data or CliSettings().local.registry
-    arguments = ["--data", str(folder), "--listen", listen, "--token-file", str(token_file or folder / "token")]
-    arguments += ["--database", database] if database else []
+    arguments = ["--data", str(folder), "--listen", listen, "--token-file", str(token_file or (shared or folder) / "token")]
+    arguments += ["--shared", str(shared)] if shared else []
+    if database and ctx.get_parameter_source("database") is not ParameterSource.ENVIRONMENT:  # the process has that as well
+        arguments += ["--database", database]
     arguments += ["--trusted-keys", str(trusted_keys.absolute())] if trusted_keys else []
+    arguments += ["--tls", str(tls.absolute())] if tls else []
     ctx.exit(foreground.run("registry", arguments))
 
 
+command.add_command(registry_backup.backup)
+command.add_command(registry_backup.restore)
 command.add_command(registry_base.command)
 command.add_command(registry_key.command)
 
 
 @command.command("audit", examples="udo registry audit --deployment fraud --limit 10\nudo registry audit --json")
-@click.option("--deployment", help="Only of this deployment.")
+@click.option("--deployment", help="Only changes of this deployment.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
 @base.json_option
 def audit(deployment: str | None, limit: int, as_json: bool) -> None:
-    """Show who changed what, when, from which digest to which; the latest first."""
+    """Show who changed what, when, from which digest to which; latest first."""
     from udo_cli import output, remote
 
     with remote.registry() as api:
@@ -100,7 +121,7 @@ def audit(deployment: str | None, limit: int, as_json: bool) -> None:
 @click.argument("reference", metavar="NAME@VERSION", shell_complete=completing.operators)
 @base.json_option
 def delete(reference: str, as_json: bool) -> None:
-    """Forget an operator version with its signatures. Refused while a deployment uses it, or a query of a node here."""
+    """Delete an operator version and its signatures. Refused while a deployment uses it, or a query on a node of this host."""
     from udo_cli import output, remote, usage
     from udo_protocol.errors import Conflict, UsageError
 
@@ -124,7 +145,7 @@ def delete(reference: str, as_json: bool) -> None:
 @click.option("--untagged", is_flag=True, help="Also images without a tag that nothing refers to.")
 @base.json_option
 def gc(unused_s: float | None, untagged: bool, as_json: bool) -> None:
-    """Remove layers that no image needs and unfinished uploads; the registry does so by itself every few minutes."""
+    """Remove layers that no image needs, and unfinished uploads. The registry does so itself every few minutes."""
     from udo_cli import output, remote
 
     with remote.registry() as api:

@@ -15,15 +15,15 @@ udo registry base push runtime.tar                   ... or from docker save, sk
 
 @click.group("base", cls=ReportingGroup, examples=EXAMPLES, context_settings={"max_content_width": 110})
 def command() -> None:
-    """Publish runtime bases: `udo push` puts the one that fits below the layers of an operator."""
+    """Publish runtime bases, on which `udo push` puts the layers of operators."""
 
 
 @command.command("push", examples=EXAMPLES)
 @click.argument("source", metavar="REF|FILE|FOLDER")
-@click.option("--python", help="Which Python is in it, such as 3.11; by default the image's label dev.udo.python_tag says so.")
+@click.option("--python", help="The Python in the image, such as 3.11; by default from the image's label dev.udo.python_tag.")
 @base.json_option
 def push(source: str, python: str | None, as_json: bool) -> None:
-    """Publish an image as the base for its runtime, Python and platform; it replaces the one before.
+    """Publish an image as the base for its runtime, Python and platform; it replaces the former one.
 
     SOURCE is a docker-archive, an oci-archive, an OCI layout, or an image of the local Docker daemon. Versions that were
     pushed on a former base keep it.

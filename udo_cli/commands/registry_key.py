@@ -16,14 +16,14 @@ udo registry key new release.key        and release.key.pub, which goes to the r
 
 @click.group("key", cls=ReportingGroup, examples=EXAMPLES, context_settings={"max_content_width": 110})
 def command() -> None:
-    """Make key pairs: `udo push --sign KEY` signs, a registry with trusted keys takes no version without."""
+    """Make key pairs for signatures: see `udo push --sign`. A registry with trusted keys accepts signed versions only."""
 
 
 @command.command("new", examples=EXAMPLES)
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 @base.json_option
 def new(path: Path, as_json: bool) -> None:
-    """Write a new private key to PATH, readable by you alone, and the public one to PATH.pub."""
+    """Write a new private key to PATH, readable by you only, and its public key to PATH.pub."""
     from udo_cli import output
     from udo_protocol.registry import signing
 

@@ -15,12 +15,10 @@ udo rollback fraud 1          to a named former version
 @base.command("rollback", EXAMPLES)
 @click.argument("name", shell_complete=completing.deployments)
 @click.argument("version", required=False, shell_complete=completing.former)
-@click.option(
-    "--wait-s", type=click.FloatRange(1), default=120.0, show_default=True, help="How long the former version may take to become ready."
-)
+@base.wait_option("Seconds that the former version may take to become ready.", least=1)
 @base.json_option
 def command(name: str, version: str | None, wait_s: float, as_json: bool) -> None:
-    """Let a former version answer for deployment NAME again, as live as an update; or end the canary that runs."""
+    """Go back to a former version of deployment NAME while queries run, or end its canary."""
     from udo_cli import output, remote
 
     with remote.registry() as api:

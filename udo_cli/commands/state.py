@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from udo_cli import base, completing
-from udo_protocol.errors import NotFound, Unavailable
+from udo_protocol.errors import NotFound
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
 if TYPE_CHECKING:
@@ -27,15 +27,14 @@ udo state import visits.state visits NEW-QUERY-ID --start-epoch 0
 udo state drop visits 1f2e
 udo state release visits 1f2e                      its node is lost for good
 """
-node_option = click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
 
 
 @base.group("state", EXAMPLES)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Look into the keyed state of deployments, back it up, move it to another query, remove what no query uses any more.
+    """Inspect the keyed state of deployments, back it up, move it to another query, remove what no query uses.
 
-    A session is what one query keeps in one deployment. State lies on the node that runs the query's tasks.
+    A session is the state of one query in one deployment. It is on the node that runs the query's tasks.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -43,30 +42,17 @@ def command(ctx: click.Context) -> None:
 
 @command.command("ls", examples="udo state ls\nudo state ls visits --json")
 @click.argument("deployment", default="", shell_complete=completing.deployments)
-@node_option
+@base.node_option
 @base.json_option
 def ls(deployment: str, address: str | None, as_json: bool) -> None:
     """List the sessions of DEPLOYMENT, or of all, on every node that can be asked from here, or on the one given.
 
-    A session that no task uses now is an orphan unless its query comes back. Nodes that could not be asked are named.
+    A session that no task uses is an orphan, unless its query is started again. Nodes that could not be asked are named.
     """
     from udo_cli import output, usage
 
-    rows, asked, silent, unknown = [], [], [], None
-    for name, node, why in usage.nodes_to_ask(address):
-        try:
-            if node is None:
-                raise Unavailable(why)
-            reply = node.sessions(deployment)
-        except NotFound as e:
-            unknown = e
-        except Unavailable as e:
-            silent.append(f"not asked: node {name}: {e}")
-        else:
-            asked.append(reply.node)
-            rows += [_row(reply.node, s) for s in reply.sessions]
-    if not asked:
-        raise unknown or Unavailable("; ".join(silent) or "there is no node to ask; start one with: udo up")
+    replies, silent = usage.ask_all(address, lambda node: node.sessions(deployment))
+    rows = [_row(reply.node, s) for _, reply in replies for s in reply.sessions]
     for line in silent:
         output.say(line)
     if as_json:
@@ -87,7 +73,7 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
         if not r["broken"]
     ]
     columns = ("DEPLOYMENT", "SESSION", "NODE", "USE", "LAST EPOCH", "PLANNED", "KEYS", "SIZE", "CHANGED")
-    output.table(columns, shown, f"no sessions: no keyed operator has ended an epoch on {', '.join(asked)}")
+    output.table(columns, shown, f"no sessions: no keyed operator has ended an epoch on {', '.join(reply.node for _, reply in replies)}")
     for r in broken:
         click.echo(f"{r['deployment']}: its sessions cannot be read: {r['broken']}")
 
@@ -96,13 +82,13 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
 @click.option("--key", help="Only this key; several columns as a JSON list.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Keys at most.")
-@node_option
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of keys.")
+@base.node_option
 @base.json_option
 def show(deployment: str, session: str, key: str | None, limit: int, address: str | None, as_json: bool) -> None:
-    """Print keys and values of a session as the last complete epoch left them, one JSON object a line.
+    """Print the keys and values of a session after its last complete epoch, one JSON object per line.
 
-    State that an update to another state version has not migrated yet is shown as it is stored, with its `state_version`.
+    State that has not been migrated yet after an update is shown as it is stored, with its `state_version`.
     """
     from itertools import islice
 
@@ -130,10 +116,10 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
 @click.argument("session")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
-@node_option
+@base.node_option
 @base.json_option
 def export(deployment: str, session: str, file: Path, force: bool, address: str | None, as_json: bool) -> None:
-    """Write a session to FILE as its last complete epoch left it; its query may go on meanwhile."""
+    """Write the state of a session after its last complete epoch to FILE. Its query may continue meanwhile."""
     from udo_cli import output, remote, state_file
     from udo_protocol.errors import Conflict
 
@@ -160,14 +146,14 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
 @click.option(
     "--start-epoch", type=click.IntRange(0), help="The first epoch of the query that will use it; by default the one after the export's."
 )
-@click.option("--replace", is_flag=True, help="Overwrite a session of that name.")
-@node_option
+@click.option("--replace", is_flag=True, help="Replace a session of that name.")
+@base.node_option
 @base.json_option
 def import_(file: Path, deployment: str, session: str, start_epoch: int | None, replace: bool, address: str | None, as_json: bool) -> None:
-    """Write FILE as SESSION of DEPLOYMENT: the id of a streaming query, and .UID if the call has one.
+    """Import FILE as SESSION of DEPLOYMENT: the id of a streaming query, followed by .UID if the call has one.
 
-    Refused while a query uses the session, when there is one of that name, and when the operator keeps its state by other
-    columns or in another version.
+    Refused while a query uses the session, if a session of that name exists (see --replace), and if the operator has other key
+    columns or another state version.
     """
     from udo_cli import output, remote, state_file
 
@@ -183,12 +169,12 @@ def import_(file: Path, deployment: str, session: str, start_epoch: int | None, 
 @command.command("drop", examples="udo state drop visits 1f2e\nudo state drop visits 1f2e --yes --json")
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
-@click.option("--force", is_flag=True, help="Even while a query uses it; the query then fails.")
+@click.option("--force", is_flag=True, help="Also while a query uses it; the query then fails.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@node_option
+@base.node_option
 @base.json_option
 def drop(deployment: str, session: str, force: bool, yes: bool, address: str | None, as_json: bool) -> None:
-    """Remove a session for good. A query of that name begins anew or, if it is beyond its first epoch, fails with StateLost."""
+    """Delete a session. Its query begins with empty state or, after its first epoch, fails with StateLost."""
     from udo_cli import output, remote
     from udo_protocol.errors import UsageError
 
@@ -197,9 +183,9 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(
-                f"{found.keys} keys of session {found.session} would be removed, and there is no terminal to confirm; use --yes"
+                f"{found.keys} keys of session {found.session} would be deleted, and there is no terminal to confirm; use --yes"
             )
-        click.confirm(f"Remove the {found.keys} keys of session {found.session} of {deployment}?", abort=True, err=True)
+        click.confirm(f"Delete the {found.keys} keys of session {found.session} of {deployment}?", abort=True, err=True)
     reply = node.drop_state(deployment, found.session, force=force)
     if as_json:
         output.emit({"deployment": deployment, "dropped": found.session, "keys": reply.keys, "bytes": reply.bytes})
@@ -210,19 +196,19 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
 @command.command("release", examples="udo state release visits 1f2e\nudo state release visits 1f2e --force --json")
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
-@click.option("--force", is_flag=True, help="Even while that node is live: if it has lost its disk, or its state is no longer needed.")
+@click.option("--force", is_flag=True, help="Also while that node is live: if it has lost its disk, or its state is no longer needed.")
 @base.json_option
 def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
-    """Give up the home of a session, the node that has its state, when that is gone for good. Asks the registry only.
+    """Release the home of a session (the node that has its state) after that node has been lost. Only the registry is asked.
 
-    The next node that the query's tasks ask, or that the session is imported on, becomes its home. State that the former home still
-    has is not served any more.
+    The next node on which the query runs, or on which the session is imported, becomes its home. State that the former home still
+    has is no longer used.
     """
     from udo_cli import output, remote
 
     with remote.registry() as api:
         found = _one(deployment, session, [m["session"] for m in api.group_maps(deployment) if m["node"]], "with a home")
-        former = next(m["node"] for m in api.group_maps(deployment) if m["session"] == found)
+        former = next(", ".join(m["nodes"]) for m in api.group_maps(deployment) if m["session"] == found)
         api.release(deployment, found, force=force)
     if as_json:
         output.emit({"deployment": deployment, "released": found, "node": former})
@@ -231,13 +217,13 @@ def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
 
 
 def _session(node: NodeClient, deployment: str, text: str) -> pb.StateSession:
-    """The session of that name, or the only one that begins so."""
+    """The session of that name, or the only one with that prefix."""
     there = {s.session: s for s in node.sessions(deployment).sessions}
     return there[_one(deployment, text, list(there), "on this node")]
 
 
 def _one(deployment: str, text: str, there: list[str], where: str) -> str:
-    """The name among these that is `text`, or the only one that begins so."""
+    """The name among `there` that is `text`, or the only one with that prefix. NotFound, or UsageError if there are several."""
     from udo_protocol.errors import UsageError
 
     near = [text] if text in there else [s for s in there if s.startswith(text)]

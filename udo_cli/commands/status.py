@@ -1,7 +1,8 @@
-"""`udo status`: registry, nodes, deployments, the slots of this host's node, and what of it is dead."""
+"""`udo status`: registry, nodes, deployments, the slots of this host's node, and what does not answer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -20,10 +21,10 @@ udo status --json
 @base.command("status", EXAMPLES)
 @base.json_option
 def command(as_json: bool) -> None:
-    """Show whether the registry answers, which nodes live, how each deployment fares there, and the slots of this host's node.
+    """Show whether the registry answers, which nodes are live, the state of each deployment on them, and the slots of this host's node.
 
-    Ends with 5 when a part does not answer: the registry, a node it knows, or this host's node manager or one of its servers. Else
-    with 6 when a deployment fails on a node.
+    The exit code is 5 if something does not answer: the registry, a node that it knows, this host's node manager or one of its
+    servers; otherwise 6 if a deployment fails on a node.
     """
     from udo_cli import output, remote
     from udo_cli.settings import CliSettings
@@ -98,7 +99,8 @@ def _show(found: dict[str, Any]) -> None:
         for d in registry["deployments"]:
             if running := d["update"]:
                 click.echo(f"{d['name']}: {_running(running)}")
-        wanted = [(d, (d["name"], f"{d['operator']}@{d['version']}", d["slots"])) for d in registry["deployments"]]
+        slots = {d["name"]: f"{d['slots']} in all" if d["placement"] else d["slots"] for d in registry["deployments"]}
+        wanted = [(d, (d["name"], f"{d['operator']}@{d['version']}", slots[d["name"]])) for d in registry["deployments"]]
         states = [(*row, *_said(n)) for d, row in wanted for n in d["nodes"] or [{}]]
         output.table(("DEPLOYMENT", "WANTED", "SLOTS", "NODE", "VERSION", "STATE", "DETAIL"), states, "no deployments")
         click.echo()
@@ -116,7 +118,7 @@ def _show(found: dict[str, Any]) -> None:
             if s["canary"] and not s["pinned"]:
                 click.echo(f"{s['deployment']}: canary: {s['canary']}")
         rows = [
-            (f"{s['deployment']}:{s['slot']}", f"{s['operator']}@{s['version']}", s["state"], s["canary"] if s["pinned"] else "")
+            (f"{s['deployment']}:{s['slot']}", f"{s['operator']}@{s['version']}", _role(s), s["canary"] if s["pinned"] else "")
             + (
                 s["pid"],
                 s["restarts"],
@@ -124,19 +126,25 @@ def _show(found: dict[str, Any]) -> None:
                 output.size(int(s["rss_bytes"])),
                 s["policy"],
                 s["dead_letters"],
+                s["groups"],
                 s["last_error"],
             )
             for s in node["slots"]
         ]
-        columns = ("SLOT", "OPERATOR", "STATE", "SERVES", "PID", "RESTARTS", "DEPTH", "RESIDENT", "ON ERROR", "DEAD", "LAST ERROR")
-        output.table(columns, rows, "no slots")
+        columns = ("SLOT", "OPERATOR", "STATE", "SERVES", "PID", "RESTARTS", "DEPTH", "RESIDENT", "ON ERROR", "DEAD", "KEY GROUPS")
+        output.table((*columns, "LAST ERROR"), rows, "no slots")
 
 
 def _said(n: dict[str, Any]) -> tuple[str, ...]:
-    """What a node last said of a deployment; nothing yet for an empty one."""
+    """The columns for what a node last reported of a deployment; empty `n`: no node has reported."""
     if not n:
         return ("", "", "no node has reported", "")
     return (n["node"], n["version"], f"away since {n['away_since']}" if n["away_since"] else n["state"], n["detail"])
+
+
+def _role(slot: Mapping[str, Any]) -> str:
+    """Its state; that of a slot which stands ready for a scale-out says so."""
+    return f"{slot['state']} (prepared)" if slot["pinned"] == "prepared" else str(slot["state"])
 
 
 def _running(update: dict[str, Any]) -> str:

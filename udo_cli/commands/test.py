@@ -42,7 +42,13 @@ MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model
     "--epoch", type=click.IntRange(0), help="With --replay: report (and debug) only this epoch, after processing those before it."
 )
 @click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises an exception.")
-@click.option("-o", "--output", "answers", type=click.Path(path_type=Path, dir_okay=False), help="With --replay: answers as parquet.")
+@click.option(
+    "-o",
+    "--output",
+    "answers",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With --replay: write the answers to this parquet file.",
+)
 @given.options
 @base.json_option
 def command(
@@ -59,14 +65,14 @@ def command(
     files: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run the operator in DIRECTORY on sample events and print its answers, one JSON object a line.
+    """Run the operator in DIRECTORY on sample events and print its answers, one JSON object per line.
 
-    Input and output are checked against operator.toml. On failure: the operator's traceback and the offending event.
+    Input and output are checked against operator.toml. An error shows the operator's traceback and the offending event.
 
     With --image only operator.toml and the events are taken from DIRECTORY: the image runs as on a node with the Docker driver.
 
-    With --replay it runs on recorded frames instead, in their order, epochs and state, in the foreground: `breakpoint()` in the
-    operator opens the debugger here. It prints what came of them, and ends with 6 if the operator failed on any.
+    With --replay it runs on recorded frames, in their order and epochs and from the recorded state, in the foreground: `breakpoint()`
+    in the operator opens the debugger. It prints a summary; the exit code is 6 if the operator failed on a frame.
     """
     from udo_cli import events as samples
     from udo_cli import output
@@ -100,7 +106,7 @@ def command(
 
 
 def _image(directory: Path, source: str, events: Path | None, batch_rows: int, settings: tuple[Any, Any, Any], as_json: bool) -> None:
-    """The same with a whole image."""
+    """`udo test --image`."""
     from udo_cli import events as samples
     from udo_cli import output
     from udo_cli.packing import archive, build, contained, image
@@ -126,7 +132,7 @@ def _show(reference: str, count: int, trial: Trial, as_json: bool) -> None:
 
 
 def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
-    """What a replay came to; exit code 6 if the operator failed on a frame."""
+    """Print the summary of a replay; exit code 6 if the operator failed on a frame."""
     from udo_cli import output
 
     if as_json:

@@ -42,10 +42,10 @@ COLUMNS = (
     help="Seconds between updates; rates are averages over them.",
 )
 @click.option("--once", is_flag=True, help="Print once and exit.")
-@click.option("--node", "address", metavar="SOCKET", help="Node manager to ask; UDO_NODE or the local one by default.")
+@base.node_option
 @base.json_option
 def command(interval_s: float, once: bool, address: str | None, as_json: bool) -> None:
-    """Watch every slot of this node: events a second, frames waiting, time per frame inside the operator. Ends with Ctrl-C."""
+    """Watch the slots of this node: events per second, waiting frames, time per frame in the operator. Ctrl-C ends it."""
     from rich.console import Console
     from rich.live import Live
 

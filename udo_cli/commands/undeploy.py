@@ -19,7 +19,7 @@ udo undeploy visits --drop-state        with the keyed state and the dead letter
 
 @base.command("undeploy", EXAMPLES)
 @click.argument("name", shell_complete=completing.deployments)
-@click.option("--drop-state", is_flag=True, help="Even if nodes hold its keyed state or dead letters, which are then lost.")
+@click.option("--drop-state", is_flag=True, help="Also if nodes have keyed state or dead letters of it, which are deleted.")
 @base.json_option
 def command(name: str, drop_state: bool, as_json: bool) -> None:
     """Remove deployment NAME from every node. Its operator versions stay in the registry."""
@@ -29,10 +29,10 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
     with remote.registry() as api:
         if not drop_state and (held := _held(api, name)):
             raise Conflict(
-                f"{name} would delete its data: {'; '.join(held)}. Look with udo state ls {name} and udo dead ls {name}, save "
+                f"undeploying {name} would delete its data: {'; '.join(held)}. Look with udo state ls {name} and udo dead ls {name}, save "
                 "with udo state export, send again with udo dead replay, then use --drop-state"
             )
-        api.undeploy(name, drop_state=True)  # there is none, or it has been agreed to
+        api.undeploy(name, drop_state=True)  # there is no data, or the user has agreed
     if as_json:
         output.emit({"undeployed": name})
     else:
@@ -40,7 +40,7 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
 
 
 def _held(api: Registry, name: str) -> list[str]:
-    """What is known of its state and dead letters on live nodes; a node that cannot be asked from here counts as holding some."""
+    """Its state and dead letters on live nodes, in words; a node that cannot be asked from here is named, too."""
     from udo_cli import usage
     from udo_protocol.errors import NotFound, SlotBroken, Unavailable
     from udo_protocol.state.dead_letters import FAIL
@@ -58,7 +58,7 @@ def _held(api: Registry, name: str) -> list[str]:
         except NotFound:
             continue
         except SlotBroken as e:
-            held.append(f"what cannot be counted on node {where}: {e}")
+            held.append(f"data on node {where} that cannot be counted: {e}")
             continue
         except Unavailable:
             held.append(f"node {where} cannot be asked from here")

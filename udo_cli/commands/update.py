@@ -1,4 +1,4 @@
-"""`udo update`: replace a deployment's version while queries run, at once, after a canary, or only compare (--diff)."""
+"""`udo update`: replace a deployment's version while queries run, at once or after a canary; or only compare (--diff)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ udo update fraud --env THRESHOLD=0.9 --file model.bin     the same version, with
 udo update fraud 2 --secret API_KEY --unset THRESHOLD
 udo update fraud 2 --diff --for 60s -o differences.jsonl
 udo update fraud 2 --canary 10% --for 60s --rollback-if 'errors>0' --rollback-if 'p99_ms>5'
+udo update fraud --promote                                do not wait for the end of its canary
 """
 _EXAMPLES_KEPT = 1000
 
@@ -28,15 +29,15 @@ _EXAMPLES_KEPT = 1000
 @click.argument("version", metavar="[VERSION]", required=False, shell_complete=completing.versions)
 @given.options
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable, secret or file of the deployment.")
+@base.wait_option("Seconds that the new version may take to become ready.", least=1)
 @click.option(
-    "--wait-s", type=click.FloatRange(1), default=120.0, show_default=True, help="How long the new version may take to become ready."
+    "--diff", is_flag=True, help="Only compare the answers of VERSION with those of the serving version, on this node; nothing changes."
 )
-@click.option("--diff", is_flag=True, help="Only compare: VERSION answers beside the serving version, on the node in use; nothing changes.")
 @click.option(
     "--canary",
     type=trial.share,
     metavar="PERCENT",
-    help="Try VERSION on a share of the new lanes (keyed: of the key groups) first.",
+    help="First test VERSION on a share of the new lanes (keyed: of the key groups).",
 )
 @click.option("--for", "for_s", type=trial.duration, metavar="TIME", help="How long the diff or the canary lasts.  [default: 60s]")
 @click.option(
@@ -44,17 +45,18 @@ _EXAMPLES_KEPT = 1000
     type=trial.condition,
     multiple=True,
     metavar="CONDITION",
-    help="Of a canary: events, errors, error_rate, p50_ms, p99_ms or, keyed, different, then > >= < or <=, then a number. May be given "
-    "again.",
+    help="Roll a canary back if this holds: events, errors, error_rate, p50_ms, p99_ms or (keyed) different, then >, >=, < or <=, then a "
+    "number. May be repeated.",
 )
-@click.option("--min-events", type=click.IntRange(0), help="Of a canary: with fewer events the version is not promoted.  [default: 1]")
+@click.option("--min-events", type=click.IntRange(0), help="Roll a canary back that has fewer events.  [default: 1]")
+@click.option("--promote", is_flag=True, help="End the canary of NAME now, as one that has passed.")
 @click.option(
     "-o",
     "--output",
     "out",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     callback=trial.output_file,
-    help="Of a diff: write the differences to FILE.jsonl or FILE.parquet.",
+    help="Write the differences of a diff to this .jsonl or .parquet file.",
 )
 @base.json_option
 def command(
@@ -70,30 +72,35 @@ def command(
     for_s: float | None,
     rollback_if: tuple[str, ...],
     min_events: int | None,
+    promote: bool,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Let VERSION answer for deployment NAME: no event is lost, doubled or reordered.
 
-    It is refused before anything starts when its schemas do not fit running queries, or when it does not read or migrate
-    the state they have (exit code 4); a version that does not become ready, or whose migrate() raises, leaves the old one
-    answering. It is refused too when no node is live. A node that is away meanwhile is named as missed. Progress goes to stderr.
+    The update is refused before anything starts (exit code 4) if the schemas of VERSION do not fit running queries, or if it
+    neither reads nor migrates their state; and if no node is live. If VERSION does not become ready, or its migrate() raises, the
+    old version continues. A node that is away is named, and updated when it returns. Progress goes to stderr.
 
-    Variables, secrets and files of the deployment stay as they are, except for those named by --env, --secret, --file and --unset. Without
-    VERSION only these change: the same version is loaded with the new values and takes over in the same way.
+    Variables, secrets and files of the deployment stay as they are, except those named by --env, --secret, --file and --unset.
+    Without VERSION only these change: the same version is loaded with the new values and takes over in the same way.
 
-    With --canary it serves a share of the new lanes first. A keyed operator's canary answers no query: it follows the serving version and
-    processes the events of a share of the key groups. The registry promotes it when the time is over, or rolls it back as soon
-    as a condition holds (exit code 8), also if this command has ended; `udo rollback NAME` ends it by hand.
+    With --canary it serves a share of the new lanes first. The canary of a keyed operator answers no query: it follows the state
+    of a share of the key groups and processes their events for comparison. The registry promotes VERSION when the time is over,
+    or rolls it back as soon as a condition holds (exit code 8), even if this command has ended; `udo rollback NAME` ends it by
+    hand, and `udo update NAME --promote` promotes VERSION at once, whatever it has counted so far.
 
-    With --diff it serves nothing: its answers are compared with those served, and the exit code says whether they differ (9)
-    or nothing could be compared (10).
+    With --diff it answers no query: its answers are compared with those of the serving version. The exit code is 9 if they
+    differ, 10 if nothing could be compared.
     """
     _require_consistent(diff, canary, for_s, rollback_if, min_events, out)
-    if version is None and not (env or secrets or files or unset):
+    changes = bool(env or secrets or files or unset)
+    if promote and (version is not None or changes or canary is not None or diff):
+        raise click.UsageError("--promote ends the canary that is under way: give neither a VERSION nor anything to change with it")
+    if version is None and not (changes or promote):
         raise click.UsageError("nothing to change: give the VERSION to go to, or --env, --secret, --file or --unset")
     if diff:
-        if version is None or env or secrets or files or unset:
+        if version is None or changes:
             raise click.UsageError("--diff compares a VERSION with the serving one under the deployment's own variables, secrets and files")
         _compare(name, version, for_s or 60.0, out, as_json)
         return
@@ -111,7 +118,8 @@ def command(
         serving = api.deployment(name)
         _remove(change, serving, unset)
         config = change if any(change.values()) else None
-        done = remote.follow(api.update(name, version or serving["digest"], wait_s, wish, config), output.say)
+        events = api.promote(name) if promote else api.update(name, version or serving["digest"], wait_s, wish, config)
+        done = remote.follow(events, output.say)
         found = api.deployment(name)
         on, missed = remote.reached(api, done["id"])
     rolled_back = done["phase"] == "rolled_back"
@@ -128,7 +136,7 @@ def command(
 
 
 def _remove(change: dict[str, dict[str, Any]], serving: dict[str, Any], unset: tuple[str, ...]) -> None:
-    """Note in `change` that these go, whatever they are."""
+    """Add to `change` that the variables, secrets and files in `unset` are removed."""
     from udo_protocol.errors import NotFound
 
     for name in unset:
@@ -146,7 +154,7 @@ def _require_consistent(
     diff: bool, canary: float | None, for_s: float | None, rollback_if: tuple[str, ...], min_events: int | None, out: Path | None
 ) -> None:
     if diff and canary is not None:
-        raise click.UsageError("--diff changes nothing and --canary decides: choose one, for example a diff first")
+        raise click.UsageError("--diff and --canary exclude each other: run a diff first, then a canary")
     for said, option, needed, there in (
         (bool(rollback_if), "--rollback-if", "--canary", canary is not None),
         (min_events is not None, "--min-events", "--canary", canary is not None),

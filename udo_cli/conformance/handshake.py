@@ -19,12 +19,13 @@ BOTH = (EVENTS, N)
 
 @case("handshake", "Hello says version 1, its SDK, and what it can do")
 def hello(open_: Open) -> None:
-    for role, has in (("forward", []), ("keyed", ["keyed", "timers", "migrate"]), ("keyed_batches", ["keyed"])):
+    keyed = {"forward": [], "keyed": ["keyed", "timers", "migrate"], "keyed_batches": ["keyed"]}
+    for role, has in keyed.items():
         with open_(role) as p:
             said = p.hello()
             require(f"{role}: versions include 1", True, said.oldest <= 1 <= said.newest)
             require(f"{role}: says its SDK", True, bool(said.sdk))
-            require(f"{role}: capabilities that it lacks", [], [c for c in has if c not in said.capabilities])
+            require(f"{role}: capabilities that it lacks", [], [c for c in (*has, "rehearse") if c not in said.capabilities])
             require(f"{role}: claims to be keyed", bool(has), "keyed" in said.capabilities)
 
 
@@ -77,12 +78,18 @@ def unknown_request(open_: Open) -> None:
         require("the next answer", [2], p.data(events(("add", 1))).column(0).to_pylist())
 
 
-@case("requests", "Rehearse is answered as Data is")
+@case("requests", "Rehearse is answered as Data is, and what fails in it is a Failure")
 def rehearse(open_: Open) -> None:
     with open_("events", BOTH) as p:
-        reply = p.ask(pb.Message(rehearse=pb.Data()), [(pb.Part.EVENTS, events(("add", 1)))])
-        rows = reply.table(pb.Part.ROWS, N)
-        require("its rows", [2], rows and rows.column(0).to_pylist())
+        require("its rows", [2], p.rehearsed([(pb.Part.EVENTS, events(("add", 1)))], 0).rows.column(0).to_pylist())
+        try:
+            p.rehearsed([(pb.Part.EVENTS, events(("add", 1), ("raise", 7)))], 0)
+        except AnsweredFailure as e:
+            require("its message", True, "raise 7" in e.failure.message)
+            require("its row", 1, e.failure.row if e.failure.HasField("row") else None)
+        else:
+            raise Mismatch("expected Failure, got an answer")
+        require("the next answer", [2], p.data(events(("add", 1))).column(0).to_pylist())
 
 
 @case("end", "Stop is answered with Bye, then it ends with status 0")

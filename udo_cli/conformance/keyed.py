@@ -10,7 +10,7 @@ from typing import Any
 from udo_runtime.state.codec import pack, unpack
 
 from udo_cli.conformance.cases import Open, case
-from udo_cli.conformance.player import KEYED, AnsweredFailure, Known, Mismatch, require
+from udo_cli.conformance.player import KEYED, AnsweredFailure, Known, Mismatch, keyed_tables, require
 from udo_cli.conformance.schemas import KEYED_BOTH, answers, keyed
 
 _AT = 1_700_000_000_000_000
@@ -54,6 +54,18 @@ def twice(open_: Open) -> None:
             require(f"{role}: answers", answers(first.rows), answers(second.rows))
             require(f"{role}: states", first.values, second.values)
             require(f"{role}: the count of another state", [("a", 2, None)], answers(p.keyed(rows.slice(0, 1), [Known("a", _n(1))]).rows))
+
+
+@case("keyed", "a Rehearse is answered as Data is, and nothing of it stays")
+def rehearse(open_: Open) -> None:
+    for role in ("keyed", "keyed_batches"):
+        with open_(role, KEYED_BOTH, {"columns": ["k"]}) as p:
+            rows, keys = keyed(("r", "count", 1, None), ("s", "count", 2, None)), [Known("r", _n(4)), Known("s")]
+            tables = keyed_tables(rows, keys)
+            for asked in ("rehearsed", "rehearsed", "then asked"):
+                got = p.rehearsed(tables, len(keys)) if asked == "rehearsed" else p.keyed(rows, keys)
+                require(f"{role}: answers when {asked}", [("r", 5, None), ("s", 2, None)], answers(got.rows))
+                require(f"{role}: states when {asked}", {0: {"n": 5}, 1: {"n": 2}}, got.values)
 
 
 @case("keyed", "what is only read has no state afterwards, what is cleared has none any more")

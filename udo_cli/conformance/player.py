@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from udo_runtime.child.host import needs, start_message
+from udo_runtime.child.host import SHARED_MEMORY, needs, start_message
 from udo_runtime.child.keys import changes
 from udo_runtime.child.process import Launch, Process
 from udo_runtime.child.wire import INDEX, KEYS, TIMES, Gone, Received, Wire, encode
@@ -21,6 +21,8 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
 
+# (directory of the process, variables for it) -> how it is started.
+Starting = Callable[[str, Mapping[str, str]], Launch]
 Rows = list[dict[str, Any]]
 Table = tuple[int, pa.RecordBatch]
 # A keyed manifest, as the conformance operator's columns have it.
@@ -72,14 +74,18 @@ class Answer:
         return {row: None if state is None else unpack(state) for row, (state, _) in sorted(self.states.items())}
 
 
+def starting(command: Sequence[str]) -> Starting:
+    """A program of this machine as it is, in this folder and environment."""
+    return lambda directory, env: Launch(tuple(command), os.getcwd(), directory, {**os.environ, **env})
+
+
 class Player:
     """One process, from its start to its end. `timeout_s` bounds each reply."""
 
-    def __init__(self, command: Sequence[str], role: str, env: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(self, start: Starting, role: str, env: Mapping[str, str], timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._directory = tempfile.TemporaryDirectory(prefix="udo-conformance-")
-        environment = {**os.environ, **env, "UDO_CONFORMANCE": role}
-        self.process = Process(Launch(tuple(command), os.getcwd(), self._directory.name, environment))
+        self._directory = tempfile.TemporaryDirectory(prefix="udo-conformance-", ignore_cleanup_errors=True)
+        self.process = Process(start(self._directory.name, {**env, "UDO_CONFORMANCE": role}))
         self.logs: list[tuple[int, str]] = []
         self._wire: Wire | None = None
         self._id = 0
@@ -93,15 +99,25 @@ class Player:
         return first.hello
 
     def start(
-        self, schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None = None, *, check: bool = False, unknown: bytes = b""
+        self,
+        schemas: tuple[pa.Schema, pa.Schema],
+        keyed: dict[str, Any] | None = None,
+        *,
+        check: bool = False,
+        unknown: bytes = b"",
+        shares: bool = True,
     ) -> None:
-        """Hello, Start and Ready. `unknown`: serialised fields that no version knows."""
+        """Hello, Start and Ready. `unknown`: serialised fields that no version knows; `shares`: memory, if both sides can."""
         require("whether it speaks version 1", True, (hello := self.hello()).oldest <= 1 <= hello.newest)
         self._schemas = schemas
         message = start_message(schemas, keyed, Context("conformance", "1"))
         message.check = check
         message.MergeFromString(unknown)
         require("capabilities that it lacks", [], [c for c in needs(keyed) if c not in hello.capabilities])
+        if shares and self.process.shared is not None and SHARED_MEMORY in hello.capabilities:
+            assert self._wire is not None
+            message.capabilities.append(SHARED_MEMORY)
+            self._wire.shared = self.process.shared
         reply = self.ask(pb.Message(start=message), deadline=time.monotonic() + _OPEN_S)
         require("the reply to Start", "ready", reply.message.WhichOneof("kind"))
 
@@ -112,11 +128,20 @@ class Player:
 
     def send(self, message: pb.Message, tables: Sequence[Table] = ()) -> None:
         """Send a request and do not wait."""
+        message.ClearField("parts")
+        self.send_bare(message, tables)
+
+    def send_bare(self, message: pb.Message, tables: Sequence[Table] = ()) -> None:
+        """The same, with the parts that the message has already."""
         assert self._wire is not None
         self._id += 1
         message.id = self._id
-        message.ClearField("parts")
-        self._wire.send(encode(message, tables), time.monotonic() + self._timeout_s)
+        self._wire.send(encode(message, tables, self._wire.shared), time.monotonic() + self._timeout_s)
+
+    @property
+    def shares(self) -> bool:
+        """Whether shared memory was agreed on."""
+        return self._wire is not None and self._wire.shared is not None
 
     def reply(self, deadline: float | None = None, number: int = 0) -> Received:
         """The next reply, which is to the last request, or to request `number`."""
@@ -156,6 +181,10 @@ class Player:
         """The answer to a request that is made already."""
         return self._answer(self.ask(pb.Message(data=data), tables), keys)
 
+    def rehearsed(self, tables: Sequence[Table], keys: int) -> Answer:
+        """The answer to events that are only rehearsed."""
+        return self._answer(self.ask(pb.Message(rehearse=pb.Data()), tables), keys)
+
     def timers(self, due: Sequence[tuple[int, int]], keys: Sequence[Known], watermark_us: int) -> Answer:
         """The answer to timers: (row of `keys`, µs)."""
         times = pa.RecordBatch.from_pydict({"key": [row for row, _ in due], "at_us": [at for _, at in due]}, schema=TIMES)
@@ -183,13 +212,13 @@ class Player:
         require("how it ended", "ended with exit status 0", self.process.end(STOP_S))
 
     def hang_up(self) -> None:
-        """The connection ends."""
+        """Close the connection; the operator goes on running."""
         assert self._wire is not None
         self._wire.close()
         self._wire = None
 
     def close(self) -> None:
-        """Whatever state it is in."""
+        """End the operator and remove its files, whatever state it is in."""
         if self._wire is not None:
             self._wire.close()
         self.process.end()

@@ -1,11 +1,11 @@
-"""Runs the cases for one command, and times frames."""
+"""Runs the cases for one conformance operator, and times frames."""
 
 from __future__ import annotations
 
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,13 +16,13 @@ from udo_runtime.child.wire import Gone
 from udo_runtime.state.codec import pack
 
 from udo_cli.conformance.cases import CASES, Case
-from udo_cli.conformance.player import AnsweredFailure, Known, Mismatch, Player, keyed_tables, said
+from udo_cli.conformance.player import AnsweredFailure, Known, Mismatch, Player, Starting, keyed_tables, said
 from udo_cli.conformance.schemas import EVENTS, KEYED_BOTH, KEYED_IN, N
 from udo_protocol.errors import UdoError
 from udo_protocol.proto import operator_pb2 as pb
 
 # They enter their cases, in this order.
-for _part in ("handshake", "types", "events", "keyed"):
+for _part in ("handshake", "types", "memory", "events", "keyed"):
     import_module(f"udo_cli.conformance.{_part}")
 # Of each kind of frame: a JVM has compiled what it needs by then.
 _WARM, _FRAMES = 20, 30
@@ -41,12 +41,12 @@ class Result:
     lines: str = ""  # the last ones of its process
 
 
-def run(command: Sequence[str], timeout_s: float, chosen: str = "") -> Iterator[Result]:
+def run(start: Starting, timeout_s: float, chosen: str = "") -> Iterator[Result]:
     """All cases, or those whose part or title has `chosen` in it, one after the other."""
     for case in CASES:
         if chosen not in f"{case.part}: {case.title}":
             continue
-        opened = _Opened(command, timeout_s)
+        opened = _Opened(start, timeout_s)
         started = time.perf_counter()
         try:
             case.run(opened)
@@ -59,15 +59,15 @@ def run(command: Sequence[str], timeout_s: float, chosen: str = "") -> Iterator[
 class _Opened:
     """Starts processes for a case."""
 
-    def __init__(self, command: Sequence[str], timeout_s: float) -> None:
-        self._command, self._timeout_s = command, timeout_s
+    def __init__(self, start: Starting, timeout_s: float) -> None:
+        self._start, self._timeout_s = start, timeout_s
         self.lines = ""
 
     @contextmanager
     def __call__(
         self, role: str, schemas: tuple[pa.Schema, pa.Schema] | None = None, keyed: dict[str, Any] | None = None, **env: str
     ) -> Iterator[Player]:
-        player = Player(self._command, role, env, self._timeout_s)
+        player = Player(self._start, role, env, self._timeout_s)
         try:
             if schemas is not None:
                 player.start(schemas, keyed)
@@ -77,9 +77,9 @@ class _Opened:
             self.lines = player.process.last_lines[-_LINES_CHARS:]
 
 
-def frames(command: Sequence[str], timeout_s: float) -> dict[str, float]:
+def frames(start: Starting, timeout_s: float) -> dict[str, float]:
     """Median µs of a frame, request to validated answer, by kind; a kind that fails is left out."""
-    open_ = _Opened(command, timeout_s)
+    open_ = _Opened(start, timeout_s)
     numbers = pa.RecordBatch.from_arrays([pa.array(range(_ROWS), pa.int64())], schema=N)
     some = pa.RecordBatch.from_arrays([pa.array(["add"] * _ROWS), numbers.column(0)], schema=EVENTS)
     names = pa.array([f"k{n % _KEYS}" for n in range(_ROWS)])

@@ -20,6 +20,8 @@ START_S = 1_522_540_800  # 2018-04-01, the handbook's first day
 RADIUS = 8.0
 # Mean number of payments of a card and day that survive (drawn 0..4, some nights fall outside of the day).
 _PAYMENTS_PER_CARD_DAY = 1.94
+# Bounds the memory for distances between cards and terminals.
+_CARDS_AT_ONCE = 500
 # Of 10,000 terminals two become compromised on a day, of 5,000 cards three.
 _PLACES_PER_DAY, _HOLDERS_PER_DAY = 2 / 10_000, 3 / 5_000
 
@@ -67,13 +69,19 @@ def _payments(rng: np.random.Generator, cards: _Cards) -> tuple[np.ndarray, np.n
 def _places(rng: np.random.Generator, cards: _Cards, card: np.ndarray, terminals: int) -> np.ndarray:
     """The terminal of every payment, one of those within RADIUS of its card, or any when none is near."""
     x, y = rng.uniform(0, 100, terminals), rng.uniform(0, 100, terminals)
-    near = (cards.x[:, None] - x) ** 2 + (cards.y[:, None] - y) ** 2 < RADIUS**2
-    count = near.sum(axis=1)
+    near = [_near(cards.x[k : k + _CARDS_AT_ONCE], cards.y[k : k + _CARDS_AT_ONCE], x, y) for k in range(0, len(cards.x), _CARDS_AT_ONCE)]
+    count = np.concatenate([n.sum(axis=1) for n in near])
     start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    listed = np.nonzero(near)[1]
+    listed = np.concatenate([np.nonzero(n)[1] for n in near])
     pick = (rng.random(len(card)) * count[card]).astype(np.int64) + start[card]
     anywhere = rng.integers(0, terminals, len(card))
     return np.where(count[card] > 0, listed[np.minimum(pick, max(len(listed) - 1, 0))], anywhere)
+
+
+def _near(card_x: np.ndarray, card_y: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Whether a terminal (column) is near a card (row)."""
+    near: np.ndarray = (card_x[:, None] - x) ** 2 + (card_y[:, None] - y) ** 2 < RADIUS**2
+    return near
 
 
 def _plant(

@@ -1,8 +1,7 @@
 """What was known before a payment, computed in Spark: the card's habit and the frauds lately reported at the terminal.
 
-Two small tables from the archive, as a nightly job would write them, joined to the stream by day. No row sees its own
-future: a payment counts from REPORT_DAYS days after it, when it is known whether it was a fraud. Broadcast joins keep the
-order of the stream.
+Two small tables from the archive, as a nightly job would write them, joined to the payments by day, once, before the stream begins.
+No row sees its own future: a payment counts from REPORT_DAYS days after it, when it is known whether it was a fraud.
 """
 
 from __future__ import annotations
@@ -58,15 +57,17 @@ def terminal_days(archive: DataFrame) -> DataFrame:
     )
 
 
-def enriched(stream: DataFrame, cards: DataFrame, terminals: DataFrame) -> DataFrame:
-    """COLUMNS for every payment of the stream, in its order."""
+def enriched(archive: DataFrame) -> DataFrame:
+    """COLUMNS for every payment, ordered by tx_id."""
     day = _day()
+    cards, terminals = card_weeks(archive), terminal_days(archive)
     return (
-        stream.withColumn("day", day)
+        archive.withColumn("day", day)
         .withColumn("week", F.floor(day / 7).cast("int"))
         .join(F.broadcast(cards), ["card_id", "week"], "left")
         .join(F.broadcast(terminals), ["terminal_id", "day"], "left")
         .withColumn("card_count", F.coalesce("card_count", F.lit(0)).cast("long"))
         .withColumn("terminal_frauds", F.coalesce("terminal_frauds", F.lit(0)).cast("long"))
         .select(*COLUMNS)
+        .orderBy("tx_id")
     )

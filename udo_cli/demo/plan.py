@@ -11,9 +11,9 @@ from udo_cli.demo import generator, source
 from udo_protocol.errors import UsageError
 
 # The default run: long enough to watch, short enough to wait for.
-RATE, SECONDS = 10_000.0, 25.0
-# A paced stream makes two micro-batches a second; an unpaced one as large ones as pay off.
-BATCHES_PER_S, UNPACED_BATCH_ROWS = 2, 50_000
+RATE, SECONDS = 60_000.0, 20.0
+# A paced stream makes one micro-batch a second; an unpaced one as large ones as pay off.
+BATCHES_PER_S, UNPACED_BATCH_ROWS = 1, 50_000
 LEAST_ROWS = 1_000
 
 

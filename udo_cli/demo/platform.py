@@ -24,11 +24,10 @@ def examples() -> Path:
     raise NotFound(f"the example operators are missing from {package / '_examples'}; install udo-spark again")
 
 
-def push(api: Registry, example: str, cache: Path) -> str:
-    """Push an example operator; its reference `name@version`."""
-    directory = examples() / example
+def push(api: Registry, directory: Path, cache: Path, version: str | None = None) -> str:
+    """Push an operator, with `version` in place of its own; its reference `name@version`."""
     target = build.Target.of(None, None)
-    manifest = build.load_manifest(directory, None, target)
+    manifest = build.load_manifest(directory, version, target)
     with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
         base = bases.choose(api, "python", target, None, _silent)
         upload(api, manifest, build.build(directory, manifest, target, Path(work), cache, _silent, base), _silent)
@@ -48,7 +47,7 @@ def _silent(_: str) -> None:
 def prepare(api: Registry, cache: Path, say: Callable[[str], None]) -> None:
     """forward@1, fraud@1 and fraud@2 pushed; the first two deployed."""
     for example in ("forward", "fraud_v1", "fraud_v2"):
-        say(f"pushed {push(api, example, cache)}")
+        say(f"pushed {push(api, examples() / example, cache)}")
     for operator in ("forward", "fraud"):
         deploy(api, operator, "1")
         say(f"deployed {operator}@1")

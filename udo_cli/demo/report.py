@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from udo_cli.demo.verify import Quality, Verification
+
+# Spark's name for the whole of a micro-batch.
+WHOLE = "triggerExecution"
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,12 @@ class DemoUpdate:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """Everything a run has shown."""
+    """Everything a run has shown. `steps_ms`: median time of each step of a micro-batch, by its name in Spark's `durationMs`."""
 
     origin: str
     events_in: int
     micro_batches: int
+    steps_ms: Mapping[str, float]
     stream_s: float
     total_s: float
     round_trip_p50_ms: float | None
@@ -48,9 +53,11 @@ class DemoReport:
         """For --json."""
         quality = {f"v{v}": asdict(q) | {"precision": q.precision, "recall": q.recall} for v, q in self.verdict.quality.items()}
         counted = {k: getattr(self.verdict, k) for k in ("events_out", "lost", "duplicated", "reordered", "unknown", "mixed_rows")}
-        own = {k: getattr(self, k) for k in ("origin", "events_in", "events_per_s", "micro_batches", "stream_s", "total_s")}
+        own: dict[str, Any] = {k: getattr(self, k) for k in ("origin", "events_in", "events_per_s", "micro_batches", "stream_s", "total_s")}
         trips = {"p50": self.round_trip_p50_ms, "p99": self.round_trip_p99_ms, "samples": self.round_trips}
-        return own | counted | {"good": self.good, "round_trip_ms": trips, "update": asdict(self.update), "quality": quality}
+        micro_batch = {"p50": self.steps_ms.get(WHOLE), "steps": {k: v for k, v in self.steps_ms.items() if k != WHOLE}}
+        own |= {"good": self.good, "micro_batch_ms": micro_batch, "round_trip_ms": trips, "update": asdict(self.update)}
+        return own | counted | {"quality": quality}
 
     def lines(self) -> list[tuple[str, str]]:
         """(what, how much) for people."""
@@ -58,6 +65,7 @@ class DemoReport:
         return [
             ("events in / out", f"{self.events_in:,} / {v.events_out:,} ({self.origin}, {self.micro_batches} micro-batches)"),
             ("events/s", f"{self.events_per_s:,.0f} over {self.stream_s:.1f} s"),
+            ("one micro-batch", f"p50 {_ms(self.steps_ms.get(WHOLE))}"),
             (
                 "round trip of one event",
                 f"p50 {_ms(self.round_trip_p50_ms)}, p99 {_ms(self.round_trip_p99_ms)} ({self.round_trips:,} beside the stream)",

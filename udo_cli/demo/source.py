@@ -38,7 +38,7 @@ ALIASES = {
 }
 # One file per core and micro-batch: two tasks each, in both of which the order is checked.
 FILES_PER_BATCH = 2
-LEAST_BATCHES = 50
+LEAST_BATCHES = 20
 
 
 def read(path: Path, rows: int | None) -> pa.Table:

@@ -21,6 +21,7 @@ from udo_protocol.errors import OperatorError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.types import StructType
 
 from udo_cli.demo.source import FILES_PER_BATCH
 
@@ -35,8 +36,6 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
         "spark.udo.node": node,
         "spark.local.dir": str(work / "spark"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        # The history tables are small; joining by broadcast keeps the order of the stream.
-        "spark.sql.adaptive.enabled": False,
         "spark.sql.streaming.numRecentProgressUpdates": 1000,
     }
     # py4j logs the calls that Ctrl-C cuts short, with tracebacks, to any output; they are of no use.
@@ -61,9 +60,9 @@ def query(spark: SparkSession, scored: DataFrame, work: Path) -> StreamingQuery:
     return writer.trigger(processingTime="0 seconds").start(str(work / "sink"))
 
 
-def payments(spark: SparkSession, archive: DataFrame, landing: Path) -> DataFrame:
+def payments(spark: SparkSession, schema: StructType, landing: Path) -> DataFrame:
     """The stream of files that land; each micro-batch takes one per task."""
-    return spark.readStream.schema(archive.schema).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(landing))
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(landing))
 
 
 @contextlib.contextmanager

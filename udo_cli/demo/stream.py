@@ -37,6 +37,7 @@ class LiveFigures:
     committed: int = 0
     answered: int = 0  # rows `fraud` has answered, also of the micro-batch under way
     batches: int = 0
+    durations: list[dict[str, int]] = field(default_factory=list)  # Spark's `durationMs` of each micro-batch
     elapsed_s: float = 0.0
     slots: list[dict[str, Any]] = field(default_factory=list)
     update: str = ""
@@ -105,6 +106,7 @@ class Stream:
                 self._seen.add(progress["batchId"])
                 self.watched.committed += progress["numInputRows"]
                 self.watched.batches += 1
+                self.watched.durations.append(dict(progress["durationMs"]))
 
     def _slots(self, now: float) -> None:
         self.watched.slots = self._rates.look(self._node.stats(), now)

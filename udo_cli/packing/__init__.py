@@ -1,1 +1,1 @@
-"""From an operator's folder to an OCI image, without Docker: check, resolve, pack. Uploads are the push command's."""
+"""Makes an OCI image of an operator's folder, without Docker: checks it, resolves dependencies, packs, uploads."""

@@ -1,7 +1,7 @@
-"""Whole images as other tools make them: docker-archive, oci-archive, OCI layout, or by reference from a Docker daemon.
+"""Reads whole images that other tools have made: docker-archive, oci-archive, OCI layout, or by name from a Docker daemon.
 
-A daemon is only asked for a reference, never for a file. What is in an archive is not trusted: names stay inside it, and
-the registry checks every digest.
+A Docker daemon is asked for image names only, never for files. The content of an archive is not trusted: names cannot refer to files
+outside of it, and the registry checks every digest.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import io
 import os
 import posixpath
 import zlib
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from udo_cli.packing.image import LAYER_ANNOTATION
 from udo_cli.packing.layers import MEDIA_TYPE, TAR_TYPE, Layer, compress, copy, plain
 from udo_protocol.errors import NotFound, ProtocolError, Unavailable, UsageError
 from udo_protocol.formats.strict_tar import FILE, HARD_LINK, LINK, Reader, TarRefused
@@ -24,33 +25,35 @@ from udo_protocol.registry.content import parse_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+    from docker.models.images import Image
 
-# Docker's name of a media type -> OCI's.
+# Docker's media types -> OCI's.
 _LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": MEDIA_TYPE,
     "application/vnd.docker.image.rootfs.diff.tar": TAR_TYPE,
 }
 _GZIP = b"\x1f\x8b"
-# Of an archive: whole images with a few dozen layers. Links in old ones lead from layer to layer.
+# Bounds of an archive: images of a few dozen layers; old ones contain chains of links from layer to layer.
 _UNPACKED_BYTES, _ENTRIES, _HOPS = 64 << 30, 10_000, 10
-# Image configs and manifests are read into memory; a large one has some 100 KiB.
+# Configs and manifests are read into memory; a large one has about 100 KiB.
 _JSON_BYTES = 16 << 20
 _KINDS = "a docker-archive (docker save), an oci-archive, an OCI layout, or an image of the local Docker daemon"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """One image: its config and its layers, which lie in the work directory or the layout."""
+    """One image: its config, and its layers as files in the work directory."""
 
     config: Mapping[str, Any]
     layers: tuple[Layer, ...]
 
 
-def read(source: str, work: Path, *, packed: bool = True) -> Archive:
-    """The image in the file or folder `source`, else of that name in the local Docker daemon; files it needs come to `work`.
+def read(source: str, work: Path, *, packed: bool = True, kinds: bool = False) -> Archive:
+    """The image in the file or folder `source`, or else the image of that name in the local Docker daemon. Its layers are copied to `work`.
 
-    Plain layers of a docker-archive are compressed unless they are not to be `packed`: that takes longest, and one machine alone needs
-    it not.
+    With `packed`, uncompressed layers of a docker-archive are compressed. That takes longest, and on one machine it is not needed.
+    With `kinds`, layers that `udo push` has made are of the kind that it gave them; otherwise all are those of a whole image.
+    Raises NotFound, Unavailable (no Docker daemon), or UsageError if the archive is damaged or holds several images.
     """
     path = Path(source)
     if not path.exists():
@@ -63,7 +66,7 @@ def read(source: str, work: Path, *, packed: bool = True) -> Archive:
             if box.has("manifest.json"):
                 return _docker(box, source, work, pack=packed)
             if box.has("index.json"):
-                return _oci(box, source, work)
+                return _oci(box, source, work, kinds=kinds)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise UsageError(f"{source} is damaged: {type(e).__name__}: {e}; expected {_KINDS}") from e
     raise UsageError(f"{source} holds neither manifest.json nor index.json; expected {_KINDS}")
@@ -86,7 +89,7 @@ class _Folder:
 
 
 class _Tar:
-    """An archive; it stays open as long as the stack."""
+    """An archive; `stack` closes it."""
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._path = path
@@ -116,7 +119,7 @@ class _Tar:
 
 
 class _Part(io.RawIOBase):
-    """A file within a file."""
+    """A file that is a part of another file, from `begin`, of `size` bytes."""
 
     def __init__(self, file: BinaryIO, begin: int, size: int) -> None:
         self._file, self._begin, self._size, self._at = file, begin, size, 0
@@ -182,7 +185,7 @@ def _docker(box: _Box, source: str, work: Path, *, pack: bool) -> Archive:
     return Archive(config, tuple(layers))
 
 
-def _oci(box: _Box, source: str, work: Path) -> Archive:
+def _oci(box: _Box, source: str, work: Path, *, kinds: bool) -> Archive:
     document = _json(box, "index.json")
     for _ in range(_HOPS):
         if "manifests" not in document:
@@ -202,7 +205,8 @@ def _oci(box: _Box, source: str, work: Path) -> Archive:
             layer = replace(copy(file, work / f"layer-{len(layers)}"), diff_id=diff_id, media_type=kind)
         if layer.digest != descriptor["digest"]:
             raise UsageError(f"{source}: layer {descriptor['digest']} has digest {layer.digest}: the archive is damaged")
-        layers.append(layer)
+        made_by_push = (descriptor.get("annotations") or {}).get(LAYER_ANNOTATION)
+        layers.append(replace(layer, kind=str(made_by_push)) if kinds and made_by_push else layer)
     return Archive(config, tuple(layers))
 
 
@@ -217,8 +221,9 @@ def _diff_ids(config: Mapping[str, Any], source: str) -> list[str]:
     return found
 
 
-def _saved(reference: str, target: Path) -> Path:
-    """The image of that name in the local Docker daemon, as a docker-archive."""
+@contextmanager
+def of_daemon(reference: str) -> Iterator[Image]:
+    """The image of this name in the local Docker daemon, while the block lasts. NotFound, or Unavailable (no daemon)."""
     import docker
     from docker.errors import DockerException, ImageNotFound
 
@@ -227,13 +232,18 @@ def _saved(reference: str, target: Path) -> Path:
     except DockerException as e:
         raise Unavailable(f"{reference} is not a file, and the Docker daemon does not answer ({e}); start it, or give {_KINDS}") from e
     try:
-        with target.open("wb") as file:
-            for piece in client.images.get(reference).save():
-                file.write(piece)
+        yield client.images.get(reference)
     except ImageNotFound as e:
         raise NotFound(f"{reference} is neither a file nor an image of the local Docker daemon (docker images)") from e
     except DockerException as e:
         raise Unavailable(f"the Docker daemon does not hand out {reference}: {e}") from e
     finally:
         client.close()
+
+
+def _saved(reference: str, target: Path) -> Path:
+    """Save the image of this name from the local Docker daemon to `target`, as a docker-archive."""
+    with of_daemon(reference) as image, target.open("wb") as file:
+        for piece in image.save():
+            file.write(piece)
     return target

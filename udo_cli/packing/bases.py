@@ -1,6 +1,6 @@
-"""Runtime bases: whole images that `udo push` puts below an operator's layers, so that it runs as a container.
+"""Runtime bases: images on which `udo push` puts an operator's layers, so that it can run as a container.
 
-They lie in repositories `udo/runtime-<runtime>` of the registry, one tag per interpreter and platform.
+They are stored in the registry's repositories `udo/runtime-<runtime>`, with one tag for each interpreter and platform.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from udo_protocol.errors import NotFound, Unavailable, UsageError
 from udo_protocol.registry.api import Registry
 from udo_protocol.registry.content import digest_of, parse_json
 
-# Labels of a base image, so that nobody has to say again what it is.
+# Labels of a base image: which runtime and which Python it has.
 RUNTIME_LABEL, PYTHON_LABEL = "dev.udo.runtime", "dev.udo.python_tag"
 
 
 def repository(runtime: str) -> str:
-    """Where the bases of a runtime lie. With a slash, so that no operator can have that name."""
+    """The repository of a runtime's bases. It has a slash, which names of operators cannot have."""
     return f"udo/runtime-{runtime}"
 
 
 def tag(python_tag: str, platform: str) -> str:
-    """`cp311-linux_x86_64`."""
+    """The tag of a base, such as `cp311-linux_x86_64`."""
     return f"{python_tag}-{platform}"
 
 
 def find(api: Registry, runtime: str, python_tag: str, platform: str) -> BaseImage | None:
-    """The base of that runtime, interpreter and platform; None when the registry holds none."""
+    """The base of a runtime, interpreter and platform; None if the registry has none."""
     try:
         return read(api, repository(runtime), tag(python_tag, platform))
     except NotFound:
@@ -40,10 +40,10 @@ def find(api: Registry, runtime: str, python_tag: str, platform: str) -> BaseIma
 
 
 def choose(api: Registry | None, runtime: str, target: Target, wish: str | None, say: Callable[[str], None]) -> BaseImage | None:
-    """The base to put below an operator: the one wished for (`repository:tag`, or `none`), else the registry's for the target.
+    """The base for an operator: the one given with --base (`wish`: `repository:tag`, or `none`), else the registry's for `target`.
 
-    Without one the image has no interpreter, and runs only where the node has that one itself. That is said where it may matter: when the
-    operator is packed for another Python or platform than this machine's, or a node runs containers.
+    Without a base the image has no interpreter, and runs only on nodes that have this interpreter themselves. `say` is told so if it may
+    matter: if the operator is packed for another Python or platform than this machine's, or if a node runs containers.
     """
     if wish == "none":
         return None
@@ -59,12 +59,12 @@ def choose(api: Registry | None, runtime: str, target: Target, wish: str | None,
         say(f"base: {found.reference} ({short(found.digest)})")
     elif not target.here or (api is not None and any(node["driver"] == "docker" for node in api.nodes())):
         why = "no registry answers" if api is None else f"the registry has none for {target.python_tag} {target.platform}"
-        say(f"base: {why}; this version needs nodes that have this Python themselves. Publish one with: udo registry base push IMAGE")
+        say(f"base: {why}; this version runs only on nodes that have this Python. Publish a base with: udo registry base push IMAGE")
     return found
 
 
 def read(api: Registry, where: str, ref: str) -> BaseImage:
-    """The base in this repository under this tag or digest; NotFound if there is none."""
+    """The base with this tag or digest in this repository. NotFound if there is none, UsageError if it is not an image."""
     body = api.manifest(where, ref)
     manifest = parse_json(body, f"manifest of {where}:{ref}")
     try:
@@ -78,7 +78,7 @@ def read(api: Registry, where: str, ref: str) -> BaseImage:
 
 
 def publish(api: Registry, archive: Archive, python_tag: str | None, say: Callable[[str], None]) -> tuple[str, str]:
-    """Bring an image into the registry as the base of its runtime; (reference, digest). Replaces the one before."""
+    """Publish an image as the base of its runtime, in place of the former one; returns (reference, digest)."""
     labels: Mapping[str, Any] = (archive.config.get("config") or {}).get("Labels") or {}
     python_tag = python_tag or labels.get(PYTHON_LABEL)
     if not python_tag:

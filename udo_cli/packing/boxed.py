@@ -1,4 +1,4 @@
-"""The sandbox for an operator that is tried: the one its node would choose on this machine, the files of the trial in it, its network."""
+"""The sandbox of a trial: the one that a node would choose on this machine, with the trial's files and the operator's network."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from node_manager.drivers.sandbox import Bubblewrap, Landlock, Sandbox
 from udo_cli import output
 from udo_protocol.errors import OperatorError
 
-# bubblewrap says who leads the sandbox as soon as that is there; the relay ends as soon as that one has.
+# bubblewrap reports the sandbox's first process at once; the network relay ends when that process has ended.
 _TOLD_TIMEOUT_S = 10.0
 
 
 def find(work: Path, seen: Iterable[Any]) -> Sandbox | None:
-    """One in which `work`, this package and those of `seen` that are paths can be read; None, which is said, where the host allows none."""
-    sockets = work / "sockets"  # there are no servers, so it is empty
+    """A sandbox in which `work`, this package and the paths among `seen` can be read; None, with a remark, if the host allows none."""
+    sockets = work / "sockets"  # empty: there are no servers
     sockets.mkdir()
-    (work / "private" / "scratch").mkdir(exist_ok=True)  # where only Landlock is there to confine it
+    (work / "private" / "scratch").mkdir(exist_ok=True)  # for Landlock
     box, remark = sandbox.find(sockets, work / "runtime")
     if not isinstance(box, Bubblewrap | Landlock):
         output.say(f"tested without isolation ({remark}); a node that isolates gives it no network and no files but its own")
@@ -36,7 +36,7 @@ def find(work: Path, seen: Iterable[Any]) -> Sandbox | None:
 
 
 class Gate:
-    """Holds a program back in bubblewrap until it has the network that its manifest names."""
+    """Stops a program at its start in bubblewrap until it has the network that its manifest names."""
 
     def __init__(self) -> None:
         told, tell = os.pipe()
@@ -47,15 +47,15 @@ class Gate:
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """What the program is to be started with."""
+        """File descriptors that the program has to inherit."""
         return self._tell.fileno(), self._held.fileno()
 
     def command(self, box: Bubblewrap, directory: Path) -> list[str]:
-        """To be put in front of the program."""
+        """The command to put before that of the program."""
         return [*box.command(directory, self._tell.fileno())[:-1], "--block-fd", str(self._held.fileno()), "--"]
 
     def open(self, directory: Path, endpoints: Sequence[str]) -> None:
-        """It has been started: let it go on, with these endpoints. OperatorError if it cannot have them."""
+        """The program has been started: let it run, with access to these endpoints. OperatorError if that is not possible."""
         self._tell.close()
         self._held.close()
         text = b""
@@ -69,7 +69,7 @@ class Gate:
         self._go.close()
 
     def close(self) -> None:
-        """The program has ended."""
+        """Clean up after the program has ended."""
         for each in (self._told, self._tell, self._held, self._go):
             each.close()
         if self._relay is not None:

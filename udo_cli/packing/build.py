@@ -1,4 +1,4 @@
-"""From a folder to a checked image: manifest, dependencies, import check, layers. Nothing is uploaded here."""
+"""Makes a checked image of an operator's folder: manifest, dependencies, import check, layers. Uploads nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, left_out, pack
 from udo_cli.packing.requirements import current_target, dependencies_layer
 from udo_protocol.errors import ManifestError, UsageError
 from udo_protocol.formats import manifest as manifests
+from udo_protocol.formats import sample_events
 from udo_protocol.formats.manifest import Manifest
 
-# Unpacked dependencies that are kept for the next check: as many operators as somebody works on at a time.
+# Number of operators whose unpacked dependencies are kept for the next check: about as many as a user works on at a time.
 UNPACKED_KEPT = 5
 
 
@@ -33,7 +34,7 @@ class Target:
 
     @classmethod
     def of(cls, python: str | None, platform: str | None) -> Target:
-        """From "3.12" and "linux_x86_64"; this interpreter's own where nothing is said."""
+        """From a Python version such as "3.12" and a platform such as "linux_x86_64"; None: that of this interpreter."""
         tag, here = current_target()
         if python is not None:
             if not (m := re.fullmatch(r"(\d)\.(\d+)", python)):
@@ -50,7 +51,7 @@ class Target:
 def unpacked_dependencies(
     manifest: Manifest, target: Target, code: Path, cache: Path, say: Callable[[str], None]
 ) -> tuple[Layer | None, Path | None]:
-    """The dependency layer and a folder in `cache` with its files; (None, None) without requirements."""
+    """The layer of the operator's dependencies, and a folder in `cache` with its files; (None, None) if it has no requirements."""
     layer = dependencies_layer(manifest.requirements, target.python_tag, target.platform, code, cache, say)
     if layer is None:
         return None, None
@@ -61,7 +62,7 @@ def unpacked_dependencies(
             files = Path(name) / "files"
             files.mkdir()
             unpack(layer.path, "dependencies", files)
-            with suppress(OSError):  # another push was quicker
+            with suppress(OSError):  # another push has just made it
                 files.rename(folder)
     os.utime(folder)
     for old in sorted(folder.parent.iterdir(), key=lambda p: p.stat().st_mtime)[:-UNPACKED_KEPT]:
@@ -70,13 +71,14 @@ def unpacked_dependencies(
 
 
 def load_manifest(directory: Path, version: str | None, target: Target) -> Manifest:
-    """The manifest in `directory`, with `version` in place of its own, pinned to `target` if it has requirements."""
+    """The manifest in `directory`, with `version` instead of its own, and bound to `target` if it has requirements. ManifestError."""
     manifest = manifests.load(directory)
     data = manifest.model_dump()
+    _require_rehearsal(directory, manifest)
     if version:
         data["version"] = version
     if manifest.command:
-        data["platform"] = target.platform  # a program runs on one
+        data["platform"] = target.platform  # programs are built for one platform
         _require_program(directory, manifest, target)
         _require_packed(directory, manifest)
         return manifests.parse(data, str(directory / manifests.FILE_NAME))
@@ -120,14 +122,30 @@ def _require_packed(directory: Path, manifest: Manifest) -> None:
             )
 
 
+def _require_rehearsal(directory: Path, manifest: Manifest) -> None:
+    """The events that it rehearses with are there, are packed, and fit."""
+    if not manifest.rehearse:
+        return
+    path = directory / manifest.rehearse
+    if path.is_symlink() or not path.is_file() or manifest.rehearse in left_out(directory, command=bool(manifest.command)):
+        raise ManifestError(f"{directory / manifests.FILE_NAME}: rehearse names {manifest.rehearse}, which is no file that is packed")
+    sample_events.rehearsed(path.read_bytes(), manifest.input_schema, str(path))
+
+
 def load_image_manifest(directory: Path, version: str | None, whole: Archive) -> Manifest:
-    """The manifest in `directory` for an image that brings everything: the image says what platform it is for."""
+    """The manifest in `directory` for a whole image, from which it takes the platform. UsageError if it cannot run as an operator."""
     run = whole.config.get("config") or {}
     if whole.config.get("os") != "linux":
         raise UsageError(f"operators run on Linux, the image is for {whole.config.get('os', 'an unknown system')}")
     if not (run.get("Entrypoint") or run.get("Cmd")):
         raise UsageError("the image has neither ENTRYPOINT nor CMD: nothing would implement the queue protocol (docs/protocol.md)")
-    data = manifests.load(directory).model_dump() | {"platform": image.platform_of(whole.config)}
+    manifest = manifests.load(directory)
+    if manifest.own_process:
+        raise UsageError(
+            f"{directory / manifests.FILE_NAME}: a whole image starts its own program, which speaks the queue protocol (docs/protocol.md), "
+            "not the operator protocol: remove runtime, command and isolation, or push the folder without --image"
+        )
+    data = manifest.model_dump() | {"platform": image.platform_of(whole.config)}
     return manifests.parse(data | ({"version": version} if version else {}), str(directory / manifests.FILE_NAME))
 
 
@@ -140,8 +158,8 @@ def build(
     say: Callable[[str], None],
     base: image.BaseImage | None = None,
 ) -> image.BuiltImage:
-    """Check and pack the operator; layers lie in `work` and `cache`. OperatorError when its entry cannot be imported, Refused when no
-    node would unpack it."""
+    """Check and pack the operator; its layers are files in `work` and `cache`. OperatorError if its entry cannot be imported, Refused if
+    nodes would not unpack it."""
     dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)
     if target.here:
         if manifest.command:
@@ -154,6 +172,6 @@ def build(
     say("packing code")
     code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz")
     with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
-        unpack(code.path, "code", Path(name))  # as a node will: better refused here than there
+        unpack(code.path, "code", Path(name))  # as a node does, so that what a node would refuse is refused here
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
     return image.assemble(manifest, [*([dependencies] if dependencies else []), code], base)

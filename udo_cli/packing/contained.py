@@ -1,6 +1,6 @@
-"""Runs a whole image on sample events, for `udo test --image`: on a platform of its own, whose node has the Docker driver.
+"""Runs a whole image on sample events, for `udo test --image`: on a temporary platform whose node has the Docker driver.
 
-So it gets the limits and the isolation of production, and its failures are told as there. No container and no pulled image is left.
+So it has the limits and the isolation of production, and errors are reported as there. No container and no pulled image is left behind.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from udo_protocol.registry.api import Registry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The daemon pulls and starts the image before its own time to open begins.
+# For pulling and starting the image, before the operator's own open_timeout_s begins.
 _START_TIMEOUT_S = 120.0
-# What it wrote, for people: the last lines.
+# Of its output, the last lines are shown.
 _LOG_LINES = 200
 _SESSION = "udo test"
 
@@ -42,10 +42,10 @@ def answer(
     files: Mapping[str, bytes],
     say: Callable[[str], None],
 ) -> Trial:
-    """Start the image, answer `batches` (in its input schema). OperatorError names traceback and event; what it writes goes to stderr."""
+    """Start the image; it answers `batches` (of its input schema). Its output goes to stderr. OperatorError with traceback and event."""
     with local.interruptible(), contextlib.ExitStack() as parts:
         home = Home(parts.enter_context(throwaway.workspace("udo-trial-")) / "udo")
-        forget = parts.enter_context(contextlib.ExitStack())  # once no container needs it
+        forget = parts.enter_context(contextlib.ExitStack())  # after the platform has stopped, so that no container uses the image
         started = parts.enter_context(throwaway.platform(home, local.UpOptions(driver="docker", warm=0), say))
         api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").split()[0], _SESSION))
         upload(api, manifest, image, lambda _: None)
@@ -67,7 +67,7 @@ def _ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tr
         if not manifest.key:
             yield Request(manifest.name), batches
             return
-        # All events are one micro-batch of one session; another one without events lets the timers fire that are due by then.
+        # All events form one micro-batch of one session; a second one without events lets due timers fire.
         call = KeyedCall(_SESSION, _SESSION, groups=(0,), started_ms=round(time.time() * 1000))
         grouped = [b.append_column(group, pa.array([0] * b.num_rows, group.type)) for b in batches]
         for epoch, events in enumerate((grouped, [])):
@@ -91,7 +91,7 @@ def _show_log(node: str, name: str) -> None:
 
 
 def _forget(name: str) -> None:
-    """Give back what the daemon has pulled for this run; layers of images that it had before stay."""
+    """Remove the image that the Docker daemon has pulled for this run; layers of other images stay."""
     import docker
     import requests
     from docker.errors import DockerException

@@ -1,6 +1,6 @@
-"""The OCI documents of an operator version: image config (with the operator manifest as a label) and image manifest.
+"""The OCI documents of an operator version: image config (with the operator's manifest as a label) and image manifest.
 
-Pure: the same manifest, layers and base give the same bytes. Who pushed it, when and from what is attached afterwards.
+Pure functions: the same manifest, layers and base give the same bytes. Provenance is attached afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class BaseImage:
-    """An image in the registry to stand on: its layers and its config come first."""
+    """A base image in the registry; the operator's image consists of its layers and config and the operator's own."""
 
     repository: str
     tag: str
@@ -43,7 +43,7 @@ class BaseImage:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """Canonical bytes of config and manifest, and the layers to send; those of the base are in the registry."""
+    """The bytes of config and manifest, and the layers to upload; those of the base are in the registry already."""
 
     config: bytes
     manifest: bytes
@@ -62,13 +62,13 @@ class BuiltImage:
 
 
 def platform_of(config: Mapping[str, Any]) -> str:
-    """The platform tag of an image config: linux and amd64 -> linux_x86_64."""
+    """The platform of an image config, such as linux_x86_64 for linux and amd64."""
     machine = str(config.get("architecture", ""))
     return f"{config.get('os', '')}_{_MACHINES.get(machine, machine)}"
 
 
 def assemble(manifest: Manifest, layers: Sequence[Layer], base: BaseImage | None = None) -> BuiltImage:
-    """The image of these layers on top of `base`. Nothing in it depends on when, where or by whom it is made."""
+    """The image of these layers on `base`. It does not depend on when, where or by whom it is made."""
     machine = manifest.platform.partition("_")[2]
     config: dict[str, Any] = dict(base.config) if base else {"architecture": _ARCHITECTURES.get(machine, machine), "os": "linux"}
     run = dict(config.get("config") or {})
@@ -80,12 +80,12 @@ def assemble(manifest: Manifest, layers: Sequence[Layer], base: BaseImage | None
 
 
 def label(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer]) -> BuiltImage:
-    """Somebody's whole image as an operator version: as it was, with the operator's manifest as a label."""
+    """A whole image as an operator version: unchanged but for the operator's manifest as a label."""
     return _image(manifest, config, layers, None)
 
 
 def plain(config: Mapping[str, Any], layers: Sequence[Layer]) -> BuiltImage:
-    """Somebody's whole image as it was, such as a base."""
+    """A whole image, unchanged, such as a base."""
     data = _canonical(config)
     return BuiltImage(data, _document(data, [_descriptor(la) for la in layers], {}), tuple(layers))
 

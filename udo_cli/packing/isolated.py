@@ -1,8 +1,7 @@
-"""Starts an operator in a bare interpreter of its own, for `udo test` and for the check before a push. Always bounded.
+"""Runs an operator in an interpreter of its own, for `udo test` and for the check before a push, within a time limit.
 
-It has the sandbox and the limits that the process driver would give it on this machine; a debugger's replay has the terminal instead.
-
-What the operator prints goes to stderr; a hang, an exit or a crash becomes an OperatorError that says so.
+It has the sandbox and the limits that the process driver would give it on this machine, except in a replay with a debugger, which has
+the terminal. The operator's output goes to stderr; a hang, an exit or a crash becomes an OperatorError.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ _SIGNALLED = 128
 
 @dataclass(frozen=True)
 class Trial:
-    """What a run on sample events gave: the answers, and the time inside the operator."""
+    """The result of a run on sample events: the answers, and the time spent in the operator."""
 
     answers: pa.Table
     took_ms: float
 
 
 def check_import(manifest: Manifest, code: Path, dependencies: Path | None) -> None:
-    """Import the entry point as an instance would; OperatorError carries the operator's own traceback."""
+    """Import the entry point as an instance would. OperatorError with the operator's own traceback."""
     _start(manifest, code, dependencies, None, {}, {})
 
 
 def migrate(manifest: Manifest, code: Path, dependencies: Path | None, version: int, state: Path) -> None:
-    """Run the operator's migrate() over packed keys and values of a state version; OperatorError names traceback and key.
+    """Run the operator's migrate() on states of state version `version`. OperatorError with traceback and key.
 
-    `state`: a MessagePack stream of key, value, key, value ..., both packed.
+    `state`: a file with a MessagePack stream of key, state, key, state ..., each packed.
     """
     _start(manifest, code, dependencies, None, {}, {}, {"state": str(state), "state_version": version})
 
@@ -65,7 +64,7 @@ def answer(
     env: Mapping[str, str],
     files: Mapping[str, bytes],
 ) -> Trial:
-    """Load and open the operator, answer `batches` (in its input schema). OperatorError names traceback and event."""
+    """Load and open the operator, and let it answer `batches` (of its input schema). OperatorError with traceback and event."""
     trial = _start(manifest, code, dependencies, batches, env, files)
     assert trial is not None, "a run with events has answers"
     return trial
@@ -86,18 +85,28 @@ def _start(
             _write_events(trial.work / "events.arrow", manifest, batches)
         bound_s = manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ())
         box = boxed.find(trial.work, [*trial.request["path"], *(more or {}).values()])
-        if manifest.command:  # what is confined is the operator's process, not the one that drives it
-            before = confining(box, trial.private, code) if box is not None else []
-            home = box.scratch(trial.private)[0] if box is not None else str(trial.private)
-            trial.request["command"] = commands.launch(manifest, str(code), str(trial.private), before, home)
+        if manifest.own_process:  # the sandbox is for the operator's process, not for the engine that starts it
+            trial.request.update(_own_process(trial, manifest, code, box))
             box = None
         run_child(trial, manifest, bound_s, box)
         return _outcome(trial.work, manifest, batches is not None)
 
 
+def _own_process(trial: Prepared, manifest: Manifest, code: Path, box: Sandbox | None) -> dict[str, Any]:
+    """What the request says of an operator in a process of its own: nothing of it is on the module path of its engine."""
+    home = box.scratch(trial.private)[0] if box is not None else str(trial.private)
+    python, cwd = None, code
+    path, base = trial.request["path"], trial.request["base"][-1]
+    if not manifest.command:
+        python, cwd = commands.Python(sys.executable, [*path, base]), trial.private
+    before = [] if box is None else confining(box, trial.private, cwd, map(Path, path), python=python is not None)
+    command = commands.launch(manifest, str(code), str(trial.private), before, home, python)
+    return {"command": command, "path": [], "base": [base]}
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A directory for the child, one that the operator works in, and what the child is asked."""
+    """The child's directory (`work`), the operator's working directory (`private`), and the request to the child."""
 
     work: Path
     private: Path
@@ -108,7 +117,7 @@ class Prepared:
 def prepared(
     manifest: Manifest, code: Path, dependencies: Path | None, env: Mapping[str, str], files: Mapping[str, bytes]
 ) -> Iterator[Prepared]:
-    """All that a child needs to load the operator as an instance would."""
+    """Prepare what the child needs to load the operator as an instance would; removed after the block."""
     with tempfile.TemporaryDirectory(prefix="udo-trial-") as name:
         work = Path(name)
         private = work / "private"
@@ -118,7 +127,7 @@ def prepared(
             (private / inside).write_bytes(data)
         base = runtime_base.build(work / "runtime")
         path = [] if manifest.command else [str(code)] + ([str(dependencies)] if dependencies else [])
-        # As on a node: an operator that brings what the runtime has loaded comes before the runtime.
+        # As on a node: if dependencies contain another version of a module of the runtime, they come first.
         front = path if dependencies and runtime_base.contradicts(dependencies) else []
         request = {
             "operator": manifest.name,
@@ -127,6 +136,7 @@ def prepared(
             "input": manifest.input,
             "output": manifest.output,
             "keyed": manifest.keyed,
+            "state_types": manifest.state,
             "path": path,
             "base": [*front, str(base)],
             "events": False,
@@ -149,13 +159,12 @@ def _write_events(path: Path, manifest: Manifest, batches: Sequence[pa.RecordBat
 
 
 def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, box: Sandbox | None = None, *, foreground: bool = False) -> None:
-    """Run the child to its end; OperatorError if it leaves no outcome, takes longer than `bound_s` (None: no bound) or more than its
-    limits allow.
+    """Run the child to its end. OperatorError if it writes no outcome, takes longer than `bound_s` (None: no limit) or exceeds its limits.
 
-    `foreground`: it has this terminal, for a debugger; Ctrl-C is its business. A replay has our stdin in any case.
+    `foreground`: it has this terminal, for a debugger, and handles Ctrl-C. A replay inherits stdin in any case.
     """
     with open(trial.work / "outcome.json", "wb") as outcome, open(trial.work / "answers.arrow", "wb") as answers:
-        # It can write to no directory of ours; what it inherits it can write to.
+        # The sandbox lets it write to no directory of ours, so it inherits open files.
         results = {"outcome_fd": outcome.fileno(), "answers_fd": answers.fileno()}
         request = {**trial.request, **results, "open_files": manifest.limits.open_files}
         _write_private(trial.work / "request.json", json.dumps(request))
@@ -167,14 +176,14 @@ def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, box: S
 def _run(
     trial: Prepared, manifest: Manifest, bound_s: float | None, box: Sandbox | None, inherited: tuple[int, ...], *, foreground: bool
 ) -> str:
-    """How the child ended."""
+    """Run the child; returns how it ended, in words."""
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TZ", "TERM")}
     command = [sys.executable, "-I", "-S", "-B", str(CHILD), str(trial.work)]
     gate = boxed.Gate() if manifest.network and isinstance(box, Bubblewrap) else None
     if box is not None:
         command = [*(gate.command(box, trial.private) if gate else box.command(trial.private)), *command]  # type: ignore[arg-type]
         kept |= {"HOME": box.scratch(trial.private)[0], "TMPDIR": box.scratch(trial.private)[0]}
-    # Not SIG_IGN, which the child would inherit.
+    # A handler instead of SIG_IGN, which the child would inherit.
     before = signal.signal(signal.SIGINT, lambda *_: None) if foreground else None
     try:
         child = subprocess.Popen(
@@ -191,7 +200,7 @@ def _run(
                 gate.open(trial.private, manifest.network)
             status = child.wait() if bound_s is None else _within(child, manifest, bound_s)
         finally:
-            for pid in list(proc.tree(child.pid)):  # also what it may have started, and who leads it in its sandbox
+            for pid in list(proc.tree(child.pid)):  # also processes that it has started, and those of its sandbox
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             child.wait()
@@ -200,13 +209,13 @@ def _run(
             gate.close()
         if before is not None:
             signal.signal(signal.SIGINT, before)
-    if box is not None and status > _SIGNALLED:  # as a sandbox reports a signal
+    if box is not None and status > _SIGNALLED:  # a sandbox reports a signal in this way
         status = _SIGNALLED - status
     return "ended its process with " + (f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}")
 
 
 def _within(child: subprocess.Popen[bytes], manifest: Manifest, bound_s: float) -> int:
-    """Its exit status; OperatorError, with the words of the process driver, if it uses more than its manifest allows."""
+    """The child's exit status. OperatorError, in the words of the process driver, if it exceeds the limits of its manifest."""
     allowance, deadline = Allowance.of(manifest), time.monotonic() + bound_s
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
@@ -222,7 +231,7 @@ def _within(child: subprocess.Popen[bytes], manifest: Manifest, bound_s: float) 
 def _stderr() -> int:
     try:
         return sys.stderr.fileno()
-    except (OSError, AttributeError, ValueError):  # replaced by something without a descriptor, as in test runners
+    except (OSError, AttributeError, ValueError):  # sys.stderr is not a file, as in test runners
         return 2
 
 
@@ -240,7 +249,7 @@ def _outcome(work: Path, manifest: Manifest, with_answers: bool) -> Trial | None
 
 
 def outcome(work: Path, manifest: Manifest) -> dict[str, Any]:
-    """What the child said; its failure as OperatorError or SchemaError, with traceback and event."""
+    """The outcome that the child has written; its failure is raised as OperatorError or SchemaError, with traceback and event."""
     said: dict[str, Any] = json.loads((work / "outcome.json").read_text("utf-8"))
     if said.get("interrupted"):
         raise KeyboardInterrupt

@@ -1,8 +1,7 @@
-"""Runs in a bare interpreter (`python -I -S`): loads an operator as an instance would, answers sample events, reports.
+"""Program of the child (isolated.py), run with `python -I -S`: loads an operator as an instance would, answers sample events, reports.
 
-Sees only the runtime's own packages, the operator's code and its dependencies; never imports udo_cli. Argument: a
-directory with `request.json` and perhaps `events.arrow`. It may not be able to write there: what comes of it goes to descriptors that
-the request names.
+It can import the runtime's packages, the operator's code and its dependencies only; it never imports udo_cli. Argument: a directory with
+`request.json` and maybe `events.arrow`. It may not be able to write there, so results go to file descriptors that the request names.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# States that are migrated at a time.
+# Number of states that are migrated at a time.
 _MIGRATED = 10_000
 
 
 def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batches: Any) -> Iterator[Any]:
-    """All events as epoch 0 of one session, then its END, then an epoch without events, whose END fires the timers due by then."""
+    """Answers to all events as epoch 0 of one session, to its END, and to that of an epoch without events, at which due timers fire."""
     import pyarrow as pa
     from udo_runtime.execution.keyed import KeyedConfig
     from udo_runtime.state.session import Session
@@ -40,7 +39,7 @@ def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batch
 
 
 def _migrate(processor: Any, request: dict[str, Any]) -> None:
-    """The operator's migrate() over every key in the file."""
+    """Run the operator's migrate() on every state in the file."""
     import msgpack
     from udo_runtime.execution.timers import unpack_key
     from udo_runtime.state.codec import PACKED_TIMERS, migrated
@@ -55,7 +54,7 @@ def _migrate(processor: Any, request: dict[str, Any]) -> None:
             if packed == PACKED_TIMERS:
                 continue
             key = unpack_key(packed)
-            if key in some or len(some) == _MIGRATED:  # a key comes again with its value before the last epoch
+            if key in some or len(some) == _MIGRATED:  # a key may come twice: now, and before the last epoch
                 migrated(versions, some, request["state_version"])
                 some = {}
             some[key] = value
@@ -103,11 +102,11 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer the request; whatever goes wrong inside the operator becomes part of the outcome."""
+    """Do what the request says; errors of the operator become part of the outcome."""
     work = Path(sys.argv[1])
     request = json.loads((work / "request.json").read_text("utf-8"))
     sys.path[:] = [*request["base"], *(p for p in sys.path if Path(p).resolve() != Path(__file__).resolve().parent)]
-    if not request.get("command"):  # else they are for another process
+    if not request.get("command"):  # else they are for the operator's own process
         os.environ.update(request["env"])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = request["open_files"] if most == resource.RLIM_INFINITY else min(request["open_files"], most)
@@ -115,7 +114,7 @@ def main() -> None:
     import logging
     import traceback
 
-    for stream in (sys.stdout, sys.stderr):  # what it prints is seen also when it then hangs or dies
+    for stream in (sys.stdout, sys.stderr):  # so that output is seen even if the operator then hangs or dies
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:

@@ -1,6 +1,6 @@
-"""Reproducible OCI layers: the same files give the same bytes, whoever packs them, wherever and whenever.
+"""Reproducible OCI layers: the same files always give the same bytes.
 
-Every entry has a fixed time, owner and mode and the entries are sorted; the gzip header carries no name and no time.
+Entries are sorted and have a fixed time, owner and mode; the gzip header has no name and no time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TAR_TYPE = "application/vnd.oci.image.layer.v1.tar"
 MEDIA_TYPE = f"{TAR_TYPE}+gzip"
 # Never part of an operator: version control, caches, environments, hidden files.
 SKIPPED_NAMES = frozenset({"__pycache__", "build", "dist", "node_modules", "venv"})
-# Of an operator that is a command: where Maven, Gradle and Cargo build. What npm installed is packed, and all that is in it.
+# The same for an operator that is a command: Maven, Gradle and Cargo build in these. node_modules is packed, with everything in it.
 _SKIPPED_OF_COMMANDS = frozenset({"__pycache__", "build", "target", "venv"})
 _INSTALLED = "node_modules"
 SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
-# Of these, what Python makes by itself wherever a module is imported: nobody misses it.
+# Those that Python makes at imports; they are not reported as left out.
 _CACHES = ("__pycache__", ".pyc", ".pyo")
 _PIECE = 1 << 20
 CODE_ROOT = "opt/udo/code"
@@ -34,10 +34,10 @@ DEPENDENCIES_ROOT = "opt/udo/deps"
 
 @dataclass(frozen=True)
 class Layer:
-    """One packed layer on disk. `digest` is of the compressed bytes, `diff_id` of the tar, `size_bytes` compressed."""
+    """One layer as a file. `digest`: of the compressed bytes; `diff_id`: digest of the tar; `size_bytes`: compressed."""
 
     path: Path
-    kind: str  # "dependencies", "code", or "base" for a layer of somebody else's image
+    kind: str  # "dependencies", "code", or "base" for a layer of an image that another tool has made
     digest: str
     diff_id: str
     size_bytes: int
@@ -45,37 +45,37 @@ class Layer:
 
 
 class _Digesting:
-    """A write-only file that hashes and counts what passes through it."""
+    """A write-only file that computes digest and size of what is written to `sink`."""
 
     def __init__(self, sink: BinaryIO | gzip.GzipFile) -> None:
         self._sink, self.hash, self.size_bytes = sink, hashlib.sha256(), 0
 
     def write(self, data: bytes) -> int:
-        """Hash, count, pass on."""
+        """As of a file."""
         self.hash.update(data)
         self.size_bytes += len(data)
         return self._sink.write(data)
 
     def flush(self) -> None:
-        """GzipFile asks for it."""
+        """As of a file; GzipFile calls it."""
         self._sink.flush()
 
 
 def files_of(directory: Path, *, command: bool = False) -> Iterator[tuple[str, Path]]:
-    """The files an operator's folder contributes, as sorted (path inside, path on disk); links that leave it are refused.
+    """The files of an operator's folder that are packed, sorted, as (path inside, path on disk). UsageError for a link out of the folder.
 
-    `command`: of an operator that is a command, not Python code.
+    `command`: the operator is a command, not Python code.
     """
     return ((inside, path) for inside, path, kept in _walk(directory, command) if kept)
 
 
 def left_out(directory: Path, *, command: bool = False) -> list[str]:
-    """What of an operator's folder stays out of its package, folders with a slash behind; without the caches that Python makes."""
+    """Files and folders (ending with a slash) of an operator's folder that are not packed, except caches that Python makes."""
     return [inside for inside, path, kept in _walk(directory, command) if not kept and not path.name.endswith(_CACHES)]
 
 
 def _walk(directory: Path, command: bool) -> Iterator[tuple[str, Path, bool]]:
-    """(path inside, path on disk, whether it is packed) of each file, and of each folder that is left out as a whole."""
+    """(path inside, path on disk, whether it is packed) for each file, and for each folder that is left out entirely."""
     root = directory.resolve()
     skipped = _SKIPPED_OF_COMMANDS if command else SKIPPED_NAMES
 
@@ -89,22 +89,22 @@ def _walk(directory: Path, command: bool) -> Iterator[tuple[str, Path, bool]]:
                 how = "npm install --install-links" if command and _INSTALLED in inside else "copy the file into the operator's folder"
                 raise UsageError(f"{entry} points outside of {directory}: {how}")
             if entry.is_symlink() and entry.is_dir():
-                # npm links packages that lie in the folder itself, and such a one may link back.
+                # npm makes links to packages in the folder itself, and these may contain links back.
                 if f"{_INSTALLED}/" not in inside or root.is_relative_to(target):
                     raise UsageError(f"{entry} is a link to a folder: move the folder itself into the operator's folder")
                 if target not in behind:
                     yield from walk(target, f"{inside}{entry.name}/", behind=(*behind, target))
             elif entry.is_dir():
-                # Tools' own files lie hidden at the top of what is installed; a package may need any of its own.
+                # Hidden files at the top of node_modules are npm's own; those within a package may be needed.
                 yield from walk(entry, f"{inside}{entry.name}/", installed or folder.name == _INSTALLED, behind)
-            else:  # a link to nowhere, a socket or a pipe cannot be packed
+            else:  # broken links, sockets and pipes cannot be packed
                 yield f"{inside}{entry.name}", entry, entry.is_file()
 
     return walk(root, "")
 
 
 def compress(tar: BinaryIO, target: Path) -> Layer:
-    """A layer of a tar that somebody else made, as it stands."""
+    """Compress a tar of another tool's image to `target`."""
     with target.open("wb") as raw:
         packed = _Digesting(raw)
         with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as zipped:
@@ -114,7 +114,7 @@ def compress(tar: BinaryIO, target: Path) -> Layer:
 
 
 def copy(layer: BinaryIO, target: Path) -> Layer:
-    """A layer that somebody else has packed; what is in it (`diff_id`, `media_type`) its image knows."""
+    """Copy a layer of another tool's image to `target`. `diff_id` and `media_type` have to be set from its image."""
     with target.open("wb") as raw:
         packed = _Digesting(raw)
         shutil.copyfileobj(layer, packed, _PIECE)
@@ -122,13 +122,13 @@ def copy(layer: BinaryIO, target: Path) -> Layer:
 
 
 def plain(tar: BinaryIO, target: Path) -> Layer:
-    """The same, not compressed."""
+    """Copy a tar of another tool's image to `target`, uncompressed."""
     made = copy(tar, target)
     return replace(made, diff_id=made.digest, media_type=TAR_TYPE)
 
 
 def pack(kind: str, root: str, files: Iterator[tuple[str, Path]], target: Path) -> Layer:
-    """Write the layer of `files` below `root` to `target`."""
+    """Write `files` (path inside, path on disk) as a layer to `target`, with `root` before the paths."""
     with target.open("wb") as raw:
         packed = _Digesting(raw)
         with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as zipped:

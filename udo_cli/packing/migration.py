@@ -1,4 +1,4 @@
-"""Trying a new version's migrate() on the state that a deployment holds now, before anything is pushed."""
+"""Tests a new version's migrate() on a copy of a deployment's present state, before anything is pushed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from udo_protocol.node.api import NodeClient
 
 
 def check(manifest: Manifest, code: Path, dependencies: Path | None, node: NodeClient, deployment: str, say: Callable[[str], None]) -> int:
-    """Migrate a copy of every session's values and undo on the node; how many keys. Nothing there is changed.
+    """Migrate a copy of the states of all sessions on the node, and of those before their last epoch; returns the number of keys.
 
-    SchemaError if the state's version is not one that the operator migrates from, OperatorError with migrate()'s traceback and
-    the key where it fails.
+    SchemaError if the operator does not migrate from the state's version, OperatorError with migrate()'s traceback and the key if it fails.
     """
     if not manifest.key:
         raise UsageError(f"{manifest.reference} keeps no state (it declares no key): there is nothing to check against {deployment}")

@@ -1,6 +1,6 @@
-"""Where an operator version comes from: who pushed it, when, from which commit, with what. Attached to it as OCI annotations.
+"""Provenance of an operator version: who pushed it, when, from which commit, with which tool. Attached to it as OCI annotations.
 
-Never part of the image: the same files give the same digest whoever pushes them, whenever.
+It is not part of the image, so that the same files always give the same digest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GIT_TIMEOUT_S = 10
 
 
 def of(directory: Path, image: BuiltImage, user: str, source: str) -> dict[str, str]:
-    """The annotations; `source` is "folder" or the image that was pushed as it is."""
+    """The annotations. `source`: "folder", or the name of the whole image that was pushed."""
     found = {
         "org.opencontainers.image.created": datetime.now(UTC).isoformat(timespec="seconds"),
         "org.opencontainers.image.authors": user,
@@ -38,7 +38,7 @@ def _builder() -> str:
 
 
 def _commit(directory: Path) -> dict[str, str]:
-    """The checked out commit, and whether files of the folder differ from it; nothing outside of a repository."""
+    """The commit that is checked out, and whether files of the folder differ from it; empty outside of a git repository."""
     revision = _git(directory, "rev-parse", "HEAD")
     if not revision:
         return {}

@@ -1,4 +1,4 @@
-"""Runs a local operator over a recording in a bare interpreter of its own, in the foreground: a debugger has the terminal."""
+"""Runs a local operator on a recording, in an interpreter of its own, in the foreground, so that a debugger can use the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from udo_protocol.formats.schema import from_ipc, misfits
 
 
 def require_fit(recording: Recording, manifest: Manifest, epoch: int | None) -> None:
-    """SchemaError or UsageError unless the local operator can take these frames and this state."""
+    """SchemaError or UsageError unless the local operator can process these frames, from this state."""
     header, here = recording.header, manifest.reference
     recorded = f"{header['operator']}@{header['version']}"
     problems = sorted({p for ipc in recording.schemas().values() for p in misfits(from_ipc(ipc), manifest.input_schema)})
@@ -47,17 +47,17 @@ def run(
     post_mortem: bool,
     answers: Path | None,
 ) -> dict[str, Any]:
-    """The outcome; the answers in `answers` as parquet. KeyboardInterrupt if the replay was interrupted."""
+    """Replay the recording `file`; returns the outcome, and writes the answers to `answers` as parquet. KeyboardInterrupt at Ctrl-C."""
     if answers is not None and not answers.absolute().parent.is_dir():
         raise NotFound(f"there is no folder {answers.absolute().parent} to write {answers.name} to")
     with Recording(file) as recording:
         require_fit(recording, manifest, epoch)
-        count = sum(1 for _ in recording.frames())  # reads it to the end: damage is found before the operator runs
+        count = sum(1 for _ in recording.frames())  # reads all of it, so that damage is found before the operator runs
     with isolated.prepared(manifest, code, dependencies, env, files) as trial:
         if manifest.command:
             trial.request["command"] = commands.launch(manifest, str(code), str(trial.private), [], str(trial.private))
         trial.request.update(replay=str(file.absolute()), epoch=epoch, post_mortem=post_mortem)
-        watched = post_mortem or sys.stdin.isatty()  # then nobody is in a hurry
+        watched = post_mortem or sys.stdin.isatty()  # then there is no time limit
         bound_s = None if watched else manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * count
         isolated.run_child(trial, manifest, bound_s, foreground=watched)
         said = isolated.outcome(trial.work, manifest)

@@ -1,6 +1,6 @@
 """An operator's dependencies, resolved by uv for the manifest's Python and platform, as one cached layer.
 
-Only wheels: nothing is built from source on the way into an image. They never enter this environment.
+Only wheels are used: nothing is built from source. They are not installed into this environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from udo_cli.packing.layers import DEPENDENCIES_ROOT, Layer, pack
 from udo_protocol.errors import UsageError, WaitTimeout
 
-# Resolving and downloading: long enough for large wheels on a slow line.
+# For resolving and downloading: large wheels over a slow connection.
 RESOLVE_TIMEOUT_S = 900
 
 
@@ -30,13 +30,13 @@ def current_target() -> tuple[str, str]:
 def dependencies_layer(
     requirements: Sequence[str], python_tag: str, platform: str, base: Path, cache: Path, say: Callable[[str], None]
 ) -> Layer | None:
-    """The layer of these requirements (relative paths start at `base`), from `cache` if it was made before; None without any.
+    """The layer of these requirements, from `cache` if it has been made before; None if there are none. Relative paths start at `base`.
 
-    UsageError carries uv's own explanation when they cannot be resolved.
+    UsageError with uv's explanation if they cannot be resolved.
     """
     if not requirements:
         return None
-    # A local file may change under the same name: only what an index serves is cached by name.
+    # A local file may change under the same name, so only requirements from a package index are cached.
     local = any("file:" in r or "/" in r.partition("@")[0] or r.startswith(".") for r in requirements)
     key = hashlib.sha256(json.dumps(["1", python_tag, platform, sorted(requirements)]).encode()).hexdigest()
     stored, facts = cache / f"{key}.tar.gz", cache / f"{key}.json"
@@ -78,7 +78,7 @@ def _install(requirements: Sequence[str], python_tag: str, platform: str, base: 
 
 
 def _uv_platform(platform: str) -> str:
-    """uv's name of a platform: "linux_x86_64" -> "x86_64-manylinux_2_28"."""
+    """uv's name of a platform, such as "x86_64-manylinux_2_28" for "linux_x86_64"."""
     system, _, machine = platform.partition("_")
     if system == "linux":
         return f"{machine}-manylinux_2_28"
@@ -86,7 +86,7 @@ def _uv_platform(platform: str) -> str:
 
 
 def _installed(target: Path) -> Iterator[tuple[str, Path]]:
-    """What uv installed, sorted, without its lock, caches and console scripts (which name this machine's interpreter)."""
+    """The files that uv has installed, sorted, without its lock, caches and console scripts (which contain this machine's paths)."""
     for path in sorted(target.rglob("*")):
         inside = path.relative_to(target)
         noise = inside.parts[0] in (".lock", "bin") or "__pycache__" in inside.parts

@@ -1,4 +1,4 @@
-"""Brings an image into the registry: layers and config first, the manifest that names them, then the tag that makes it a version."""
+"""Uploads an image to the registry: layers and config first, then the manifest, then the tag, which makes it a version."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def upload(
     provenance: Mapping[str, str] | None = None,
     key: PrivateKey | None = None,
 ) -> None:
-    """Make it a version. Conflict when that exists with other content, SignatureError, Unauthorized without a token.
+    """Upload an image as a version of the operator. Conflict if the version exists with other content; SignatureError; Unauthorized.
 
-    What is attached comes before the tag: a registry may insist on a signature, and nobody sees a version without its provenance.
+    Signature and provenance are attached before the tag: a registry may require a signature, and no version is visible without them.
     """
     name = manifest.name
     send(api, name, image, say)
@@ -45,7 +45,7 @@ def upload(
 
 
 def send(api: Registry, repository: str, image: BuiltImage, say: Say) -> None:
-    """Send the blobs the registry lacks; the layers of a base only change hands."""
+    """Send the blobs that the registry lacks; layers of a base are mounted from the base's repository."""
     if base := image.base:
         for below in base.layers:
             if not api.mount_blob(repository, below["digest"], base.repository):
@@ -60,7 +60,7 @@ def send(api: Registry, repository: str, image: BuiltImage, say: Say) -> None:
 
 
 def put(api: Registry, repository: str, ref: str, image: BuiltImage) -> None:
-    """Store the manifest, whose blobs are there, under a tag or its digest."""
+    """Store the manifest under a tag or its digest; its blobs must have been sent before."""
     said = api.put_manifest(repository, ref, image.manifest)
     if said != image.digest:
         raise ProtocolError(f"the registry stored {repository}:{ref} as {said}, expected {image.digest}; push again")

@@ -30,37 +30,23 @@ _SAMPLE_BYTES = 512
 _ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError, IndexError, struct.error)
 
 
-def read(body: pa.Buffer, schema: pa.Schema, rows: int | None, *, text: bool = True) -> pa.RecordBatch:
+def read(body: pa.Buffer, schema: pa.Schema, rows: int | None, *, text: bool = True, exact: bool = False) -> pa.RecordBatch:
     """The batch of `rows` rows (None: of any number) in this record batch message. ProtocolError says what is wrong with it.
 
-    Without `text`, whether text is UTF-8 is left to the code that makes Python strings of it.
+    Without `text`, whether text is UTF-8 is left to the code that makes Python strings of it. With `exact` the message has as many columns
+    and buffers as the schema: it does not say its own, and Arrow does not mind more. It is for what somebody's own code has written;
+    columns of another type with as many buffers are still taken for these.
     """
     try:
         mark, size = _PREFIX.unpack_from(body)
         if mark != _CONTINUATION or not 0 < size <= len(body) - _PREFIX.size:
             raise ProtocolError(f"expected an Arrow message, got {len(body)} bytes that do not start like one")
-        _check_layout(body.slice(_PREFIX.size, size), len(body) - _PREFIX.size - size, rows)
+        _check_layout(body.slice(_PREFIX.size, size), len(body) - _PREFIX.size - size, rows, schema if exact else None)
         batch = pa.ipc.read_record_batch(body, schema)
         _validate(batch, text)
     except _ARROW_ERRORS as e:
         raise ProtocolError(f"{len(body)} bytes are no record batch of the announced schema: {e}") from e
     return batch
-
-
-def require_columns(body: pa.Buffer, schema: pa.Schema) -> None:
-    """ProtocolError unless this record batch message has as many columns and buffers as that schema: a message does not say its own.
-
-    For what somebody's own code has written; columns of another type with as many buffers are still taken for these.
-    """
-    try:
-        data = bytes(body.slice(_PREFIX.size)) + _PAD
-        _, _, header, _ = members(data, _UINT(data)[0])
-        _, nodes, buffers, _ = members(data, header + _UINT(data, header)[0])
-        found = len(numbers(data, nodes)) // 2, len(numbers(data, buffers)) // 2
-    except _ARROW_ERRORS as e:
-        raise ProtocolError(f"{len(body)} bytes are no record batch: {e}") from e
-    if found != (wanted := _layout(tuple(schema.types))):
-        raise ProtocolError(f"expected the {wanted[0]} columns (of {wanted[1]} buffers) of its schema, got {found[0]} (of {found[1]})")
 
 
 @cache
@@ -166,8 +152,8 @@ def _batches(messages: Any, schema: pa.Schema, text: bool) -> Iterator[pa.Record
 # -- the message's own numbers ------------------------------------------------------------------------------------------
 
 
-def _check_layout(meta: pa.Buffer, body_bytes: int, rows: int | None) -> None:
-    """Of a record batch message: nothing lies outside of its body, and no few bytes claim to be many rows.
+def _check_layout(meta: pa.Buffer, body_bytes: int, rows: int | None, schema: pa.Schema | None = None) -> None:
+    """Of a record batch message: nothing lies outside of its body, no few bytes claim to be many rows, and it has the schema's columns.
 
     Reads the flatbuffer as it stands; Arrow verifies later that it is one, and then both have read the same. This is asked for
     every frame, so members are read together rather than by name (their order: Arrow's Message.fbs).
@@ -195,6 +181,8 @@ def _check_layout(meta: pa.Buffer, body_bytes: int, rows: int | None) -> None:
     places = numbers(data, buffers)  # of each buffer: where, how long
     if places and not (min(places) >= 0 and max(map(add, places[::2], places[1::2])) <= body_bytes):
         raise ProtocolError(f"columns lie outside of {body_bytes} bytes: {places}")
+    if schema is not None and (got := (len(lengths) // 2, len(places) // 2)) != (wanted := _layout(tuple(schema.types))):
+        raise ProtocolError(f"expected the {wanted[0]} columns (of {wanted[1]} buffers) of its schema, got {got[0]} (of {got[1]})")
 
 
 def members(data: bytes, table: int) -> tuple[int, int, int, int]:

@@ -11,7 +11,9 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from udo_protocol.errors import ManifestError, SchemaError
+from udo_protocol.formats.inputs import united
 from udo_protocol.formats.schema import parse_schema, parse_type, schema_text, update_misfits
+from udo_protocol.formats.state_types import StateTypes
 
 FILE_NAME = "operator.toml"
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
@@ -60,7 +62,14 @@ class Manifest(BaseModel):
     command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=64)] = ()
     # module:attribute; empty only for a whole image, which starts its own program.
     entry: Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")] = ""
+    # `process`: it runs in a process of its own, as every command does, which has nothing but a socket to its engine.
+    isolation: Literal["shared", "process"] = "shared"
+    # For an operator in a process of its own: a JSON file at the top of its folder with sample events, which it answers before it is used,
+    # so that its first answers are quick. What comes of them is thrown away.
+    rehearse: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,100}\.jsonl?)?$")] = ""
+    # Of several inputs, written as tables [input.NAME], the columns of all of them behind one that names the input (formats/inputs.py).
     input: dict[str, str] = Field(min_length=1)
+    inputs: dict[str, dict[str, str]] = {}
     output: dict[str, str] = Field(min_length=1)
     # Columns whose values the state belongs to; empty for a stateless operator.
     key: tuple[str, ...] = ()
@@ -68,6 +77,8 @@ class Manifest(BaseModel):
     # Of the form that the operator keeps a key's state in, and the former ones that its migrate() takes.
     state_version: int = Field(default=0, ge=0, le=127)
     migrates_from: tuple[Annotated[int, Field(ge=0, le=127)], ...] = ()
+    # Types of entries of a key's state, which each state that the operator leaves must have; entries not named are free.
+    state: dict[str, str] = {}
     # When state becomes durable: with each epoch, or with each frame before it is answered, for operators that are not
     # deterministic (they roll dice, look at the clock): no event is processed again after a crash.
     commit: Literal["epoch", "frame"] = "epoch"
@@ -79,7 +90,17 @@ class Manifest(BaseModel):
     platform: str = ""
     limits: OperatorLimits = OperatorLimits()
 
-    @field_validator("input", "output")
+    @model_validator(mode="before")
+    @classmethod
+    def _several_inputs(cls, data: Any) -> Any:
+        columns = data.get("input") if isinstance(data, dict) else None
+        if isinstance(columns, dict) and any(isinstance(of, dict) for of in columns.values()):
+            return {**data, "input": united(columns), "inputs": columns}
+        if isinstance(data, dict) and data.get("inputs") and columns != united(data["inputs"]):
+            raise ValueError("inputs: several inputs are written as tables [input.NAME], one for each")
+        return data
+
+    @field_validator("input", "output", "state")
     @classmethod
     def _types_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
         for name, text in columns.items():
@@ -102,8 +123,10 @@ class Manifest(BaseModel):
             raise ValueError("entry: an operator has a command or an entry, not both")
         if self.command and self.requirements:
             raise ValueError("requirements: they are Python's; what a command needs lies in the operator's folder")
-        if self.command and self.network:
-            raise ValueError("network: operators with a command reach none")
+        if self.own_process and self.network:
+            raise ValueError('network: an operator in a process of its own (a command, or isolation = "process") reaches none')
+        if self.rehearse and not self.own_process:
+            raise ValueError('rehearse: only for an operator in a process of its own (a command, or isolation = "process")')
         return self
 
     @model_validator(mode="after")
@@ -112,8 +135,18 @@ class Manifest(BaseModel):
         for name in self.key:
             if name not in self.input:
                 raise ValueError(f"key: {name!r} is no input column; there are: {there}")
+        of_all = [*self.key, *([self.event_time.column] if self.event_time else [])]
+        for one, columns in self.inputs.items():
+            if lacking := [name for name in of_all if name not in columns]:
+                raise ValueError(f"input.{one}: each input has the columns of key and event_time; this one lacks {', '.join(lacking)}")
         if self.migrates_from and not self.key:
             raise ValueError("migrates_from: only a keyed operator has state; add key =")
+        if self.state and not self.key:
+            raise ValueError("state: only a keyed operator has state; add key =")
+        try:
+            StateTypes(self.state)
+        except SchemaError as e:
+            raise ValueError(f"state: {e}") from e
         if self.commit == "frame" and not self.key:
             raise ValueError("commit: only a keyed operator has state to commit; add key =")
         if self.state_version in self.migrates_from:
@@ -126,6 +159,11 @@ class Manifest(BaseModel):
             if not pa.types.is_timestamp(parse_type(self.input[self.event_time.column])):
                 raise ValueError(f"event_time.column: {self.event_time.column!r} is no timestamp")
         return self
+
+    @property
+    def own_process(self) -> bool:
+        """Whether its engine starts it as a process of its own, by the operator protocol."""
+        return bool(self.command) or self.isolation == "process"
 
     @property
     def keyed(self) -> dict[str, Any] | None:
@@ -141,12 +179,18 @@ class Manifest(BaseModel):
             "state_version": self.state_version,
             "migrates_from": list(self.migrates_from),
             "commit": self.commit,
+            **({"inputs": list(self.inputs)} if self.inputs else {}),
         }
 
     @property
     def input_schema(self) -> pa.Schema:
         """Arrow schema of the events the operator takes."""
         return parse_schema(self.input)
+
+    @property
+    def input_schemas(self) -> dict[str, pa.Schema]:
+        """Of several inputs the Arrow schema of each by name; empty if there is one."""
+        return {name: parse_schema(columns) for name, columns in self.inputs.items()}
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -162,6 +206,9 @@ class Manifest(BaseModel):
 def call_misfits(old: Manifest, new: Manifest) -> list[str]:
     """Why calls that were built for `old` do not fit `new`; empty when they do."""
     reasons = update_misfits(old.input_schema, old.output_schema, new.input_schema, new.output_schema)
+    if old.inputs.keys() != new.inputs.keys():
+        before, after = (", ".join(m.inputs) or "a single one" for m in (old, new))
+        reasons.append(f"input: events come from the inputs {before}, the new version takes {after}")
     if old.key != new.key:
         reasons.append(
             f"key: the state is kept by {', '.join(old.key) or 'nothing'}, the new version keeps it by {', '.join(new.key) or 'nothing'}"
@@ -175,6 +222,12 @@ def update_refusals(old: Manifest, new: Manifest) -> list[str]:
     if old.key and old.state_version != new.state_version and old.state_version not in new.migrates_from:
         reads = f"reads {new.state_version}" + (f" and migrates from {', '.join(map(str, new.migrates_from))}" if new.migrates_from else "")
         reasons.append(f"state_version: the state is of version {old.state_version}, the new version {reads} (migrates_from)")
+    if old.state_version == new.state_version:
+        reasons += [
+            f"state: entry {name!r} is {old.state[name]}, in the new version {new.state[name]}: give it another state_version, and migrate"
+            for name in sorted(old.state.keys() & new.state.keys())
+            if old.state[name] != new.state[name]
+        ]
     return reasons
 
 

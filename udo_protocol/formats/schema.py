@@ -115,7 +115,7 @@ _TIME = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 
 
 def widens(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether every value of `have` is a value of `want` (int16 -> int64, float -> double, date -> timestamp ...)."""
+    """Whether every value of `have` is a value of `want` (int16 -> int64, float -> double ...)."""
     if have == want or pa.types.is_null(have):
         return True
     if have in _INTS and want in _INTS:

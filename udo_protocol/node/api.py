@@ -1,25 +1,30 @@
-"""Client of the node manager, for Spark tasks and the command line: calls on a Unix socket, errors as ours.
+"""Client of the node manager, for Spark tasks and the command line: calls on a Unix socket, or by mutual TLS; errors as ours.
 
 Safe in forked workers: nothing is opened before the first call, and each process has channels of its own.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from udo_protocol.errors import NodeAway, UdoError, Unavailable, UsageError, WaitTimeout, by_code
+from udo_protocol.certificates import Tls
+from udo_protocol.errors import NodeAway, UdoError, Unavailable, Untrusted, UsageError, WaitTimeout, by_code
+from udo_protocol.node import channels
+from udo_protocol.node.peers import NODE_HEADER, PEER_HEADER
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
+from udo_protocol.state.carrying import PART_BYTES
 
 # What an error may take in trailing metadata; node_manager.rpc.wire keeps below it.
 _METADATA_BYTES = 64 << 10
@@ -35,15 +40,25 @@ _OPTIONS = [
 ]
 # On top of what the node manager itself may wait.
 _MARGIN_S = 10.0
+# Between two looks whether a node that is asked for a lane still has the slots.
+_MOVED_LOOK_S = 0.25
 # Reading the state at a recording's start, and writing down its last frames.
 _RECORD_MARGIN_S = 120.0
-_channels: dict[tuple[int, str], grpc.Channel] = {}
-_lock = Lock()
+# By which gRPC tells a failed handshake from a host that is away, which have one status. A node that dies in a handshake resets it.
+_HANDSHAKE_SIGNS = ("handshake", "certificate", "ssl_error", "alert")
+# Of an address on another host.
+SCHEME = "https://"
 
 
-def connect_node(address: str | Path) -> NodeClient:
-    """The node manager on this Unix socket (a path, or `unix:` and a path). Connects at the first call."""
-    return NodeClient(str(address).removeprefix("unix://").removeprefix("unix:"))
+def connect_node(address: str | Path, tls: Tls | None = None, peer: str = "") -> NodeClient:
+    """The node manager on this Unix socket (a path, or `unix:` and a path), or at https://host:port, which answers to whoever shows
+    it a certificate (`tls`) and opens lanes only, but for another node manager (`peer`: peers.peer_key). Connects at the first call."""
+    text = str(address)
+    if text.startswith(SCHEME):
+        return _RemoteNode(text.rstrip("/"), tls, peer)
+    if "://" in text and not text.startswith("unix://"):
+        raise UsageError(f"expected a node manager's Unix socket, or {SCHEME}host:port, got {text!r}")
+    return NodeClient(text.removeprefix("unix://").removeprefix("unix:"))
 
 
 def _why(details: str) -> str:
@@ -59,10 +74,11 @@ class NodeClient:
     """One node manager. Every call raises udo_protocol.errors; NodeAway when nothing listens on the socket, Unavailable when not
     even its directory is there."""
 
+    tls: Tls | None = None  # of this side
+    _shown: tuple[tuple[str, str], ...] = ()  # with each call
+
     def __init__(self, path: str) -> None:
-        if not os.path.isabs(path):
-            path = os.path.abspath(path)
-        self.path = path
+        self.path = path if "://" in path or os.path.isabs(path) else os.path.abspath(path)
 
     def _channel(self) -> grpc.Channel:
         if not os.path.exists(self.path):
@@ -72,11 +88,7 @@ class NodeClient:
                     "for this host (spark.udo.node, UDO_NODE)? If it is, start a node manager there: udo up"
                 )
             raise self._away("there is no such socket")
-        key = (os.getpid(), self.path)
-        with _lock:
-            if key not in _channels:
-                _channels[key] = grpc.insecure_channel(f"unix:{self.path}", options=_OPTIONS)
-            return _channels[key]
+        return channels.kept(self.path, (), lambda: grpc.insecure_channel(f"unix:{self.path}", options=_OPTIONS))
 
     def _stub(self) -> Any:
         return rpc.NodeManagerStub(self._channel())  # type: ignore[no-untyped-call]
@@ -95,29 +107,44 @@ class NodeClient:
                 return by_code(info.reason, status.message)
         code = error.code()
         if code == grpc.StatusCode.UNAVAILABLE:
-            return self._away(_why(error.details() or ""))
+            return self._unavailable(error.details() or "")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return WaitTimeout(f"the node manager on {self.path} did not answer in time: {error.details()}")
         if code == grpc.StatusCode.CANCELLED:
             return self._away("it is stopping")
+        if code == grpc.StatusCode.UNIMPLEMENTED:
+            return UsageError(f"the node manager on {self.path} does not answer this: from other hosts it takes lanes only, or it is older")
         return UdoError(f"the node manager on {self.path} failed: {code.name}: {error.details()}")
 
-    def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+    def _unavailable(self, details: str) -> UdoError:
+        return self._away(_why(details))
+
+    def _call(self, method: str, request: Any, timeout_s: float | None) -> Any:
         try:
-            return getattr(self._stub(), method)(request, timeout=timeout_s)
+            return getattr(self._stub(), method)(request, timeout=timeout_s, metadata=self._shown)
         except grpc.RpcError as e:
             raise self._error(e) from None
 
     def _stream(self, method: str, request: Any, timeout_s: float | None) -> Iterator[Any]:
         call = None
         try:
-            call = getattr(self._stub(), method)(request, timeout=timeout_s)
+            call = getattr(self._stub(), method)(request, timeout=timeout_s, metadata=self._shown)
             yield from call
         except grpc.RpcError as e:
             raise self._error(e) from None
         finally:
             if call is not None:
                 call.cancel()
+
+    def on(self, node: str) -> NodeClient:
+        """The node of that name, asked by this one: figures, logs, state and dead letters; UsageError for the rest."""
+        other = copy.copy(self)
+        other._shown = ((NODE_HEADER, node),)
+        return other
+
+    def passed_on(self, method: str, request: Any, timeout_s: float | None, *, streamed: bool) -> Any:
+        """The answer, or answers, to a method by name, for a node manager that was asked it."""
+        return (self._stream if streamed else self._call)(method, request, timeout_s)
 
     def open_lane(
         self,
@@ -154,6 +181,26 @@ class NodeClient:
         )
         return self._call("OpenLane", request, wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
 
+    def forward_lane(self, request: pb.OpenLaneRequest, moved: Callable[[], bool]) -> Callable[[], pb.OpenLaneReply]:
+        """`open_lane` as a producer has asked another node for it: begins the call, and waits for the answer when that is asked for.
+
+        Unavailable once `moved`, which is asked now and then: the slots are elsewhere, and a node that hangs need not be waited for.
+        """
+        call = self._stub().OpenLane.future(request, timeout=request.wait_ms / 1000 + _MARGIN_S)
+
+        def answer() -> pb.OpenLaneReply:
+            while True:
+                try:
+                    return call.result(timeout=_MOVED_LOOK_S)  # type: ignore[no-any-return]
+                except grpc.FutureTimeoutError:
+                    if moved():
+                        call.cancel()
+                        raise Unavailable(f"slots of deployment {request.deployment!r} have left the node on {self.path}") from None
+                except grpc.RpcError as e:
+                    raise self._error(e) from None
+
+        return answer
+
     def deploy(self, name: str, operator: str, version: str, digest: str = "", config_json: str = "{}", wait_ms: int = 60_000) -> str:
         """Make an operator callable on this node only (without the registry); answers the instance."""
         request = pb.DeployRequest(name=name, operator=operator, version=version, digest=digest, config_json=config_json, wait_ms=wait_ms)
@@ -169,6 +216,64 @@ class NodeClient:
         """Replace the version on this node only; yields progress, the last event is `done` or `failed`."""
         return self._stream("Update", pb.UpdateRequest(name=name, version=version, digest=digest, config_json=config_json), timeout_s)
 
+    def scale(self, name: str, slots: int, wait_s: float = 120.0) -> None:
+        """Give a deployment of this node only so many slots; returns once they serve and have their share of the key groups."""
+        request = pb.ScaleRequest(deployment=name, slots=slots, wait_ms=round(wait_s * 1000))
+        self._call("Scale", request, wait_s * 2 + _MARGIN_S)
+
+    def prepare_scale_out(self, name: str, slots: int, strategy: str = "", refresh_s: float = 0.0, wait_s: float = 120.0) -> None:
+        """Prepare a scale-out of a keyed deployment to so many slots, 0: give it up. Returns when it is ready, or nothing is left of it."""
+        wait_ms, refresh_ms = round(wait_s * 1000), round(refresh_s * 1000)
+        request = pb.PrepareScaleOutRequest(deployment=name, slots=slots, strategy=strategy, refresh_ms=refresh_ms, wait_ms=wait_ms)
+        self._call("PrepareScaleOut", request, wait_s * 2 + _MARGIN_S)
+
+    def move_groups(
+        self, name: str, groups: Iterable[int], to: int, strategy: str = "", wait_s: float = 120.0, node: str = ""
+    ) -> Iterator[pb.MoveEvent]:
+        """Move key groups to that slot of the deployment; the last event is `done`. WaitTimeout after `wait_s`: the move goes on.
+
+        `node`: that has the slot, of a deployment over nodes."""
+        moved = pb.MoveGroupsRequest(deployment=name, groups=groups, to_slot=to, strategy=strategy, to_node=node)
+        moved.wait_ms = round(wait_s * 1000)
+        return self.forward_move(moved)
+
+    def forward_move(self, request: pb.MoveGroupsRequest) -> Iterator[pb.MoveEvent]:
+        """`move_groups` as another node is asked for it."""
+        return self._stream("MoveGroups", request, request.wait_ms / 1000 + _MARGIN_S)
+
+    def ready_to_take(self, name: str, slot: int) -> int:
+        """Another node is to move key groups to that slot here: its place among those of the node. Conflict if it cannot take them now."""
+        return int(self._call("ReadyToTake", pb.ReadyToTakeRequest(deployment=name, slot=slot), _MARGIN_S).place)
+
+    def take_groups(self, name: str, slot: int, version: int, carried: Iterable[tuple[str, bytes]], timeout_s: float = 600.0) -> None:
+        """Bring what was handed over (udo_protocol/state/carrying.py) to that slot."""
+
+        def parts() -> Iterator[pb.GroupsPart]:
+            yield pb.GroupsPart(deployment=name, slot=slot, version=version)
+            for key, value in carried:
+                for at in range(0, max(len(value), 1), PART_BYTES):
+                    yield pb.GroupsPart(key=key, value=value[at : at + PART_BYTES], more=at + PART_BYTES < len(value))
+
+        self._call("TakeGroups", parts(), timeout_s)
+
+    def adopt_groups(self, name: str, slot: int, version: int, placement_json: str, wait_s: float) -> None:
+        """Let that slot go on with what it was brought; returns when it is durably its own."""
+        request = pb.AdoptGroupsRequest(deployment=name, slot=slot, version=version, placement_json=placement_json)
+        request.wait_ms = round(wait_s * 1000)
+        self._call("AdoptGroups", request, wait_s + _MARGIN_S)
+
+    def places(self, name: str, *, here: bool = False) -> pb.PlacesReply:
+        """The slots of a deployment over nodes, by place, with their key groups; `here`: the node's own, without."""
+        return self._call("Places", pb.PlacesRequest(deployment=name, here=here), _MARGIN_S * 3)  # type: ignore[no-any-return]
+
+    def hand_over_runs(self, name: str, source: str, to: str) -> None:
+        """Let node `to` know the order of runs that node `source` keeps for a deployment over nodes."""
+        self._call("HandOverRuns", pb.HandOverRunsRequest(deployment=name, from_node=source, to_node=to), _MARGIN_S * 6)
+
+    def take_runs(self, request: pb.TakeRunsRequest) -> None:
+        """Know these runs, too."""
+        self._call("TakeRuns", request, _MARGIN_S * 3)
+
     def diff(self, name: str, version: str, digest: str = "", *, for_s: float, examples: int = 1000) -> Iterator[pb.DiffEvent]:
         """Compare a version with the serving one on this node for `for_s`; closing the iterator ends it. What serves is not touched."""
         request = pb.DiffRequest(name=name, version=version, digest=digest, for_ms=round(for_s * 1000), examples=examples)
@@ -181,6 +286,18 @@ class NodeClient:
     def stats(self, deployment: str = "") -> pb.StatsReply:
         """Counters of a deployment's slots, of all of them by default."""
         return self._call("Stats", pb.StatsRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
+
+    def signals(self, deployment: str = "") -> pb.SignalsReply:
+        """What the node's monitor has seen of a deployment's slots over the last seconds, of all of them by default."""
+        return self._call("Signals", pb.SignalsRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
+
+    def decisions(self, deployment: str = "", timeout_s: float = 120.0) -> Iterator[pb.DecisionLines]:
+        """The journal of decisions about a deployment's slots on this node, segment by segment; of all of them by default."""
+        return self._stream("Decisions", pb.DecisionsRequest(deployment=deployment), timeout_s)
+
+    def usage(self, deployment: str = "") -> pb.UsageReply:
+        """What a deployment has used on this node so far, also an undeployed one; each of them by default."""
+        return self._call("Usage", pb.UsageRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
 
     def logs(self, deployment: str, *, follow: bool = False, tail_lines: int = 0, timeout_s: float | None = None) -> Iterator[pb.LogLine]:
         """What its instances wrote (the last `tail_lines`, 0 = all that is kept); with `follow` until the iterator is closed."""
@@ -239,8 +356,45 @@ class NodeClient:
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     def close(self) -> None:
-        """Close this process's channel to the node."""
-        with _lock:
-            channel = _channels.pop((os.getpid(), self.path), None)
-        if channel is not None:
-            channel.close()
+        """Close this process's channels to the node."""
+        channels.close(self.path)
+
+
+class _RemoteNode(NodeClient):
+    """A node manager on another host. Its channel is a new one when this side's certificates have been replaced."""
+
+    def __init__(self, url: str, tls: Tls | None, peer: str) -> None:
+        super().__init__(url)
+        self._shown = ((PEER_HEADER, peer),) if peer else ()
+        self._target = urlsplit(url).netloc
+        if not self._target.rpartition(":")[2].isdecimal():
+            raise UsageError(f"expected {SCHEME}host:port of a node manager, got {url!r}")
+        if tls is None:
+            raise UsageError(
+                f"{url} needs certificates, since both sides authenticate: a folder with a CA, a certificate and its key (spark.udo.tls, "
+                "UDO_TLS; docs/executors.md)"
+            )
+        self.tls: Tls = tls
+
+    def _channel(self) -> grpc.Channel:
+        def new() -> grpc.Channel:
+            pem = self.tls.pem()
+            credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
+            return grpc.secure_channel(self._target, credentials, options=_OPTIONS)
+
+        return channels.kept(self.path, self.tls.stamp(), new)
+
+    def _where(self) -> str:
+        return self.path
+
+    def _away(self, why: str) -> NodeAway:
+        return NodeAway(f"no node manager answers on {self.path}: {why}. Does one run there with --listen?")
+
+    def _unavailable(self, details: str) -> UdoError:
+        lowered = details.lower()
+        if "connection reset" not in lowered and any(sign in lowered for sign in _HANDSHAKE_SIGNS):
+            return Untrusted(
+                f"no connection to the node manager on {self.path}, since one side does not accept the other's certificate: {details}. "
+                f"Certificates of this side: the folder of {self.tls.ca} (UDO_TLS, spark.udo.tls)"
+            )
+        return self._away(details)

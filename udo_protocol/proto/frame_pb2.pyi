@@ -18,6 +18,9 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STALE: _ClassVar[Kind]
     RESTORE: _ClassVar[Kind]
     STATE: _ClassVar[Kind]
+    HANDOVER: _ClassVar[Kind]
+    PREPARE: _ClassVar[Kind]
+    ADOPT: _ClassVar[Kind]
 KIND_UNSPECIFIED: Kind
 DATA: Kind
 END: Kind
@@ -27,6 +30,9 @@ SKIPPED: Kind
 STALE: Kind
 RESTORE: Kind
 STATE: Kind
+HANDOVER: Kind
+PREPARE: Kind
+ADOPT: Kind
 
 class Label(_message.Message):
     __slots__ = ("run", "epoch", "attempt")
@@ -57,7 +63,14 @@ class Failure(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., event: _Optional[str] = ..., retry: _Optional[bool] = ..., operator: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class FrameHeader(_message.Message):
-    __slots__ = ("lane", "number", "kind", "rows", "schema", "label", "partition", "session", "trace", "version", "groups", "failure", "void", "start_empty", "job", "strict", "epochs", "behind", "full", "offset", "highest_us", "state_version")
+    __slots__ = ("lane", "number", "kind", "rows", "schema", "label", "partition", "session", "trace", "version", "groups", "failure", "void", "start_empty", "job", "strict", "epochs", "behind", "full", "offset", "highest_us", "highest_us_of", "state_version")
+    class HighestUsOfEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     LANE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +92,7 @@ class FrameHeader(_message.Message):
     FULL_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_US_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_US_OF_FIELD_NUMBER: _ClassVar[int]
     STATE_VERSION_FIELD_NUMBER: _ClassVar[int]
     lane: str
     number: int
@@ -101,5 +115,6 @@ class FrameHeader(_message.Message):
     full: bool
     offset: int
     highest_us: int
+    highest_us_of: _containers.ScalarMap[str, int]
     state_version: int
-    def __init__(self, lane: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., partition: _Optional[int] = ..., session: _Optional[str] = ..., trace: _Optional[bytes] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., void: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., job: _Optional[bool] = ..., strict: _Optional[bool] = ..., epochs: _Optional[_Iterable[int]] = ..., behind: _Optional[bool] = ..., full: _Optional[bool] = ..., offset: _Optional[int] = ..., highest_us: _Optional[int] = ..., state_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, lane: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., partition: _Optional[int] = ..., session: _Optional[str] = ..., trace: _Optional[bytes] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., void: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., job: _Optional[bool] = ..., strict: _Optional[bool] = ..., epochs: _Optional[_Iterable[int]] = ..., behind: _Optional[bool] = ..., full: _Optional[bool] = ..., offset: _Optional[int] = ..., highest_us: _Optional[int] = ..., highest_us_of: _Optional[_Mapping[str, int]] = ..., state_version: _Optional[int] = ...) -> None: ...

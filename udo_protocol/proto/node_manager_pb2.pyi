@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenLaneRequest(_message.Message):
-    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run", "call", "run_started_ms", "stored", "start_empty", "key_groups")
+    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run", "call", "run_started_ms", "stored", "start_empty", "key_groups", "here", "run_elsewhere")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class OpenLaneRequest(_message.Message):
     STORED_FIELD_NUMBER: _ClassVar[int]
     START_EMPTY_FIELD_NUMBER: _ClassVar[int]
     KEY_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    HERE_FIELD_NUMBER: _ClassVar[int]
+    RUN_ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     lane: str
     session: str
@@ -35,10 +37,12 @@ class OpenLaneRequest(_message.Message):
     stored: bool
     start_empty: bool
     key_groups: int
-    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., key_groups: _Optional[int] = ...) -> None: ...
+    here: bool
+    run_elsewhere: bool
+    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., key_groups: _Optional[int] = ..., here: _Optional[bool] = ..., run_elsewhere: _Optional[bool] = ...) -> None: ...
 
 class OpenLaneReply(_message.Message):
-    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy", "timed", "backoff_ceiling_us", "groups")
+    __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy", "timed", "backoff_ceiling_us", "groups", "session_version")
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +62,7 @@ class OpenLaneReply(_message.Message):
     TIMED_FIELD_NUMBER: _ClassVar[int]
     BACKOFF_CEILING_US_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_VERSION_FIELD_NUMBER: _ClassVar[int]
     operator: str
     version: str
     digest: str
@@ -77,7 +82,8 @@ class OpenLaneReply(_message.Message):
     timed: bool
     backoff_ceiling_us: int
     groups: GroupMap
-    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., timed: _Optional[bool] = ..., backoff_ceiling_us: _Optional[int] = ..., groups: _Optional[_Union[GroupMap, _Mapping]] = ...) -> None: ...
+    session_version: int
+    def __init__(self, operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ..., slots: _Optional[_Iterable[_Union[SlotAddress, _Mapping]]] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., window_frames: _Optional[int] = ..., answer_timeout_ms: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., lane_ttl_ms: _Optional[int] = ..., run: _Optional[int] = ..., key: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., timed: _Optional[bool] = ..., backoff_ceiling_us: _Optional[int] = ..., groups: _Optional[_Union[GroupMap, _Mapping]] = ..., session_version: _Optional[int] = ...) -> None: ...
 
 class GroupMap(_message.Message):
     __slots__ = ("version", "slots")
@@ -88,20 +94,24 @@ class GroupMap(_message.Message):
     def __init__(self, version: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SlotAddress(_message.Message):
-    __slots__ = ("prefix", "queue_socket", "run_id", "user", "password", "route")
+    __slots__ = ("prefix", "queue_socket", "run_id", "user", "password", "route", "node", "name")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     QUEUE_SOCKET_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     PASSWORD_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     prefix: str
     queue_socket: str
     run_id: str
     user: str
     password: str
     route: int
-    def __init__(self, prefix: _Optional[str] = ..., queue_socket: _Optional[str] = ..., run_id: _Optional[str] = ..., user: _Optional[str] = ..., password: _Optional[str] = ..., route: _Optional[int] = ...) -> None: ...
+    node: str
+    name: str
+    def __init__(self, prefix: _Optional[str] = ..., queue_socket: _Optional[str] = ..., run_id: _Optional[str] = ..., user: _Optional[str] = ..., password: _Optional[str] = ..., route: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class DeployRequest(_message.Message):
     __slots__ = ("name", "operator", "version", "digest", "config_json", "wait_ms")
@@ -160,6 +170,185 @@ class UpdateEvent(_message.Message):
     at_ms: float
     error_code: str
     def __init__(self, phase: _Optional[str] = ..., detail: _Optional[str] = ..., at_ms: _Optional[float] = ..., error_code: _Optional[str] = ...) -> None: ...
+
+class ScaleRequest(_message.Message):
+    __slots__ = ("deployment", "slots", "wait_ms")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slots: int
+    wait_ms: int
+    def __init__(self, deployment: _Optional[str] = ..., slots: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class ScaleReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PrepareScaleOutRequest(_message.Message):
+    __slots__ = ("deployment", "slots", "strategy", "refresh_ms", "wait_ms")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    REFRESH_MS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slots: int
+    strategy: str
+    refresh_ms: int
+    wait_ms: int
+    def __init__(self, deployment: _Optional[str] = ..., slots: _Optional[int] = ..., strategy: _Optional[str] = ..., refresh_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class PrepareScaleOutReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MoveGroupsRequest(_message.Message):
+    __slots__ = ("deployment", "groups", "to_slot", "strategy", "wait_ms", "to_node", "here")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TO_SLOT_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    HERE_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    groups: _containers.RepeatedScalarFieldContainer[int]
+    to_slot: int
+    strategy: str
+    wait_ms: int
+    to_node: str
+    here: bool
+    def __init__(self, deployment: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., to_slot: _Optional[int] = ..., strategy: _Optional[str] = ..., wait_ms: _Optional[int] = ..., to_node: _Optional[str] = ..., here: _Optional[bool] = ...) -> None: ...
+
+class MoveEvent(_message.Message):
+    __slots__ = ("moved", "total", "done", "at_ms")
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    moved: int
+    total: int
+    done: bool
+    at_ms: float
+    def __init__(self, moved: _Optional[int] = ..., total: _Optional[int] = ..., done: _Optional[bool] = ..., at_ms: _Optional[float] = ...) -> None: ...
+
+class ReadyToTakeRequest(_message.Message):
+    __slots__ = ("deployment", "slot")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slot: int
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ...) -> None: ...
+
+class ReadyToTakeReply(_message.Message):
+    __slots__ = ("place",)
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    def __init__(self, place: _Optional[int] = ...) -> None: ...
+
+class GroupsPart(_message.Message):
+    __slots__ = ("deployment", "slot", "version", "key", "value", "more")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slot: int
+    version: int
+    key: str
+    value: bytes
+    more: bool
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[int] = ..., key: _Optional[str] = ..., value: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class TakeGroupsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AdoptGroupsRequest(_message.Message):
+    __slots__ = ("deployment", "slot", "version", "placement_json", "wait_ms")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_JSON_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slot: int
+    version: int
+    placement_json: str
+    wait_ms: int
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[int] = ..., placement_json: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class AdoptGroupsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PlacesRequest(_message.Message):
+    __slots__ = ("deployment", "here")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    HERE_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    here: bool
+    def __init__(self, deployment: _Optional[str] = ..., here: _Optional[bool] = ...) -> None: ...
+
+class PlacesReply(_message.Message):
+    __slots__ = ("slots",)
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    slots: _containers.RepeatedCompositeFieldContainer[PlacedSlot]
+    def __init__(self, slots: _Optional[_Iterable[_Union[PlacedSlot, _Mapping]]] = ...) -> None: ...
+
+class PlacedSlot(_message.Message):
+    __slots__ = ("node", "slot", "groups")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    slot: int
+    groups: str
+    def __init__(self, node: _Optional[str] = ..., slot: _Optional[int] = ..., groups: _Optional[str] = ...) -> None: ...
+
+class HandOverRunsRequest(_message.Message):
+    __slots__ = ("deployment", "from_node", "to_node")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    FROM_NODE_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    from_node: str
+    to_node: str
+    def __init__(self, deployment: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ...) -> None: ...
+
+class HandOverRunsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TakeRunsRequest(_message.Message):
+    __slots__ = ("deployment", "sessions")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionRuns]
+    def __init__(self, deployment: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[SessionRuns, _Mapping]]] = ...) -> None: ...
+
+class SessionRuns(_message.Message):
+    __slots__ = ("session", "runs")
+    class RunsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    runs: _containers.ScalarMap[str, str]
+    def __init__(self, session: _Optional[str] = ..., runs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class TakeRunsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class DiffRequest(_message.Message):
     __slots__ = ("name", "version", "digest", "for_ms", "examples")
@@ -233,7 +422,7 @@ class ServerStatus(_message.Message):
     def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ..., remark: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
-    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy", "diff", "canary")
+    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy", "diff", "groups", "map_version", "canary")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +442,8 @@ class SlotStatus(_message.Message):
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     DIFF_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
@@ -273,8 +464,10 @@ class SlotStatus(_message.Message):
     dead_letters: int
     policy: str
     diff: str
+    groups: str
+    map_version: int
     canary: str
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ..., lanes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., policy: _Optional[str] = ..., diff: _Optional[str] = ..., canary: _Optional[str] = ...) -> None: ...
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ..., lanes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., policy: _Optional[str] = ..., diff: _Optional[str] = ..., groups: _Optional[str] = ..., map_version: _Optional[int] = ..., canary: _Optional[str] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
     __slots__ = ("deployment", "follow", "tail_lines")
@@ -349,6 +542,134 @@ class SlotStats(_message.Message):
     dead_letters: int
     retries: int
     def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[str] = ..., events_in: _Optional[int] = ..., events_out: _Optional[int] = ..., frames: _Optional[int] = ..., errors: _Optional[int] = ..., busy_s: _Optional[float] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., cpu_percent: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., depth_frames: _Optional[int] = ..., restarts: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., retries: _Optional[int] = ...) -> None: ...
+
+class DecisionsRequest(_message.Message):
+    __slots__ = ("deployment",)
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    def __init__(self, deployment: _Optional[str] = ...) -> None: ...
+
+class DecisionLines(_message.Message):
+    __slots__ = ("deployment", "segment", "lines")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    segment: str
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, deployment: _Optional[str] = ..., segment: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UsageRequest(_message.Message):
+    __slots__ = ("deployment",)
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    def __init__(self, deployment: _Optional[str] = ...) -> None: ...
+
+class UsageReply(_message.Message):
+    __slots__ = ("node", "deployments")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEPLOYMENTS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    deployments: _containers.RepeatedCompositeFieldContainer[DeploymentUsage]
+    def __init__(self, node: _Optional[str] = ..., deployments: _Optional[_Iterable[_Union[DeploymentUsage, _Mapping]]] = ...) -> None: ...
+
+class DeploymentUsage(_message.Message):
+    __slots__ = ("deployment", "since", "until", "events_in", "events_out", "bytes_in", "bytes_out", "cpu_s", "state_byte_hours", "query_state_byte_hours")
+    class QueryStateByteHoursEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_IN_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_OUT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTE_HOURS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_STATE_BYTE_HOURS_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    since: float
+    until: float
+    events_in: int
+    events_out: int
+    bytes_in: int
+    bytes_out: int
+    cpu_s: float
+    state_byte_hours: float
+    query_state_byte_hours: _containers.ScalarMap[str, float]
+    def __init__(self, deployment: _Optional[str] = ..., since: _Optional[float] = ..., until: _Optional[float] = ..., events_in: _Optional[int] = ..., events_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., cpu_s: _Optional[float] = ..., state_byte_hours: _Optional[float] = ..., query_state_byte_hours: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class SignalsRequest(_message.Message):
+    __slots__ = ("deployment",)
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    def __init__(self, deployment: _Optional[str] = ...) -> None: ...
+
+class SignalsReply(_message.Message):
+    __slots__ = ("node", "node_use", "cores", "window_s", "watched_s", "monitor_cpu_s", "slots", "rules")
+    class RulesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NODE_USE_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_S_FIELD_NUMBER: _ClassVar[int]
+    WATCHED_S_FIELD_NUMBER: _ClassVar[int]
+    MONITOR_CPU_S_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    node_use: float
+    cores: int
+    window_s: float
+    watched_s: float
+    monitor_cpu_s: float
+    slots: _containers.RepeatedCompositeFieldContainer[SlotSignals]
+    rules: _containers.ScalarMap[str, str]
+    def __init__(self, node: _Optional[str] = ..., node_use: _Optional[float] = ..., cores: _Optional[int] = ..., window_s: _Optional[float] = ..., watched_s: _Optional[float] = ..., monitor_cpu_s: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[SlotSignals, _Mapping]]] = ..., rules: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class SlotSignals(_message.Message):
+    __slots__ = ("deployment", "slot", "missing", "cpu", "memory", "busy", "arrivals", "answers", "outputs", "backlog", "growth", "service_ms", "response_ms", "lanes", "rss_bytes")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    ARRIVALS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_MS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_MS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    slot: int
+    missing: str
+    cpu: float
+    memory: float
+    busy: float
+    arrivals: float
+    answers: float
+    outputs: float
+    backlog: float
+    growth: float
+    service_ms: float
+    response_ms: float
+    lanes: int
+    rss_bytes: int
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., missing: _Optional[str] = ..., cpu: _Optional[float] = ..., memory: _Optional[float] = ..., busy: _Optional[float] = ..., arrivals: _Optional[float] = ..., answers: _Optional[float] = ..., outputs: _Optional[float] = ..., backlog: _Optional[float] = ..., growth: _Optional[float] = ..., service_ms: _Optional[float] = ..., response_ms: _Optional[float] = ..., lanes: _Optional[int] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
 
 class StateListRequest(_message.Message):
     __slots__ = ("deployment",)
@@ -595,6 +916,80 @@ class RecordEnd(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class SlotReplica(_message.Message):
+    __slots__ = ("deployment", "made", "place", "node", "disk")
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    deployment: str
+    made: int
+    place: int
+    node: str
+    disk: str
+    def __init__(self, deployment: _Optional[str] = ..., made: _Optional[int] = ..., place: _Optional[int] = ..., node: _Optional[str] = ..., disk: _Optional[str] = ...) -> None: ...
+
+class CopySlotRequest(_message.Message):
+    __slots__ = ("replica",)
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    replica: SlotReplica
+    def __init__(self, replica: _Optional[_Union[SlotReplica, _Mapping]] = ...) -> None: ...
+
+class SlotCopyPart(_message.Message):
+    __slots__ = ("key", "value", "more", "prefix")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: bytes
+    more: bool
+    prefix: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., more: _Optional[bool] = ..., prefix: _Optional[str] = ...) -> None: ...
+
+class FollowSlotRequest(_message.Message):
+    __slots__ = ("replica", "log", "held", "after", "wait_ms")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    replica: SlotReplica
+    log: str
+    held: str
+    after: str
+    wait_ms: int
+    def __init__(self, replica: _Optional[_Union[SlotReplica, _Mapping]] = ..., log: _Optional[str] = ..., held: _Optional[str] = ..., after: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class FollowSlotReply(_message.Message):
+    __slots__ = ("again", "writes", "prefix")
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    again: bool
+    writes: _containers.RepeatedCompositeFieldContainer[LoggedWrites]
+    prefix: str
+    def __init__(self, again: _Optional[bool] = ..., writes: _Optional[_Iterable[_Union[LoggedWrites, _Mapping]]] = ..., prefix: _Optional[str] = ...) -> None: ...
+
+class LoggedWrites(_message.Message):
+    __slots__ = ("position", "commands", "token", "whole")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    position: str
+    commands: _containers.RepeatedCompositeFieldContainer[LoggedCommand]
+    token: int
+    whole: bool
+    def __init__(self, position: _Optional[str] = ..., commands: _Optional[_Iterable[_Union[LoggedCommand, _Mapping]]] = ..., token: _Optional[int] = ..., whole: _Optional[bool] = ...) -> None: ...
+
+class LoggedCommand(_message.Message):
+    __slots__ = ("words",)
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    words: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, words: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class DeadListRequest(_message.Message):
     __slots__ = ("deployment", "ids", "unfinished", "whole")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
@@ -608,7 +1003,7 @@ class DeadListRequest(_message.Message):
     def __init__(self, deployment: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., unfinished: _Optional[bool] = ..., whole: _Optional[bool] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("id", "deployment", "slot", "operator", "instance", "session", "epoch", "partition", "attempt", "lane", "number", "row", "at", "code", "reason", "traceback", "event", "arrow", "timer", "keyed", "unfinished", "bytes", "replays", "replay")
+    __slots__ = ("id", "deployment", "slot", "operator", "instance", "session", "epoch", "partition", "attempt", "lane", "number", "row", "at", "code", "reason", "traceback", "event", "arrow", "timer", "keyed", "unfinished", "bytes", "replays", "replay", "node")
     ID_FIELD_NUMBER: _ClassVar[int]
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
@@ -633,6 +1028,7 @@ class DeadLetter(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     REPLAYS_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     id: str
     deployment: str
     slot: int
@@ -657,7 +1053,8 @@ class DeadLetter(_message.Message):
     bytes: int
     replays: int
     replay: str
-    def __init__(self, id: _Optional[str] = ..., deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., instance: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., partition: _Optional[int] = ..., attempt: _Optional[int] = ..., lane: _Optional[str] = ..., number: _Optional[int] = ..., row: _Optional[int] = ..., at: _Optional[float] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ..., traceback: _Optional[str] = ..., event: _Optional[str] = ..., arrow: _Optional[bytes] = ..., timer: _Optional[bool] = ..., keyed: _Optional[bool] = ..., unfinished: _Optional[bool] = ..., bytes: _Optional[int] = ..., replays: _Optional[int] = ..., replay: _Optional[str] = ...) -> None: ...
+    node: str
+    def __init__(self, id: _Optional[str] = ..., deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., instance: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., partition: _Optional[int] = ..., attempt: _Optional[int] = ..., lane: _Optional[str] = ..., number: _Optional[int] = ..., row: _Optional[int] = ..., at: _Optional[float] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ..., traceback: _Optional[str] = ..., event: _Optional[str] = ..., arrow: _Optional[bytes] = ..., timer: _Optional[bool] = ..., keyed: _Optional[bool] = ..., unfinished: _Optional[bool] = ..., bytes: _Optional[int] = ..., replays: _Optional[int] = ..., replay: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class DeadDropRequest(_message.Message):
     __slots__ = ("deployment", "ids", "all", "unfinished")

@@ -54,6 +54,61 @@ class NodeManagerStub:
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.UpdateRequest.SerializeToString,
                 response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.UpdateEvent.FromString,
                 _registered_method=True)
+        self.Scale = channel.unary_unary(
+                '/udo.v1.NodeManager/Scale',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.ScaleRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.ScaleReply.FromString,
+                _registered_method=True)
+        self.PrepareScaleOut = channel.unary_unary(
+                '/udo.v1.NodeManager/PrepareScaleOut',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.PrepareScaleOutRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.PrepareScaleOutReply.FromString,
+                _registered_method=True)
+        self.MoveGroups = channel.unary_stream(
+                '/udo.v1.NodeManager/MoveGroups',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.MoveGroupsRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.MoveEvent.FromString,
+                _registered_method=True)
+        self.ReadyToTake = channel.unary_unary(
+                '/udo.v1.NodeManager/ReadyToTake',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeReply.FromString,
+                _registered_method=True)
+        self.TakeGroups = channel.stream_unary(
+                '/udo.v1.NodeManager/TakeGroups',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.GroupsPart.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.TakeGroupsReply.FromString,
+                _registered_method=True)
+        self.AdoptGroups = channel.unary_unary(
+                '/udo.v1.NodeManager/AdoptGroups',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.AdoptGroupsRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.AdoptGroupsReply.FromString,
+                _registered_method=True)
+        self.Places = channel.unary_unary(
+                '/udo.v1.NodeManager/Places',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.PlacesRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.PlacesReply.FromString,
+                _registered_method=True)
+        self.HandOverRuns = channel.unary_unary(
+                '/udo.v1.NodeManager/HandOverRuns',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.HandOverRunsRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.HandOverRunsReply.FromString,
+                _registered_method=True)
+        self.TakeRuns = channel.unary_unary(
+                '/udo.v1.NodeManager/TakeRuns',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.TakeRunsRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.TakeRunsReply.FromString,
+                _registered_method=True)
+        self.CopySlot = channel.unary_stream(
+                '/udo.v1.NodeManager/CopySlot',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.CopySlotRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.SlotCopyPart.FromString,
+                _registered_method=True)
+        self.FollowSlot = channel.unary_unary(
+                '/udo.v1.NodeManager/FollowSlot',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.FollowSlotRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.FollowSlotReply.FromString,
+                _registered_method=True)
         self.Diff = channel.unary_stream(
                 '/udo.v1.NodeManager/Diff',
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DiffRequest.SerializeToString,
@@ -73,6 +128,21 @@ class NodeManagerStub:
                 '/udo.v1.NodeManager/Stats',
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatsRequest.SerializeToString,
                 response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatsReply.FromString,
+                _registered_method=True)
+        self.Signals = channel.unary_unary(
+                '/udo.v1.NodeManager/Signals',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.SignalsRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.SignalsReply.FromString,
+                _registered_method=True)
+        self.Decisions = channel.unary_stream(
+                '/udo.v1.NodeManager/Decisions',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DecisionsRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DecisionLines.FromString,
+                _registered_method=True)
+        self.Usage = channel.unary_unary(
+                '/udo.v1.NodeManager/Usage',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.UsageRequest.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.UsageReply.FromString,
                 _registered_method=True)
         self.StateList = channel.unary_unary(
                 '/udo.v1.NodeManager/StateList',
@@ -149,6 +219,84 @@ class NodeManagerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Scale(self, request, context):
+        """Gives a deployment of this node only (without the registry) so many slots; returns once they serve and have their share of the key
+        groups.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PrepareScaleOut(self, request, context):
+        """Prepares a scale-out of a keyed deployment of this node: slots stand ready until Scale, or the registry, asks for as many; 0: gives
+        that up. Returns when a first copy of the state is complete, or nothing is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveGroups(self, request, context):
+        """Moves key groups to a slot of the deployment on this node while it is used. The same again goes on with it; it goes on also if the
+        call ends, or the node manager.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadyToTake(self, request, context):
+        """The part of the node that the groups of a deployment over nodes move to, asked by the one that moves them (node_manager/deployments/
+        taking.py). Each may be asked again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeGroups(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdoptGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Places(self, request, context):
+        """Where the slots of a deployment over nodes are, and their key groups.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HandOverRuns(self, request, context):
+        """The first of its nodes keeps the order of each session's runs: another node is to know it, too, before that one goes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeRuns(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CopySlot(self, request, context):
+        """A replica's node asks the owner's for a copy of a slot's state, and then again and again for the writes that follow what it holds,
+        by which it acknowledges that (node_manager/replicas).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FollowSlot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Diff(self, request, context):
         """Lets a version answer beside the serving one and tells what differs; ends with the call.
         """
@@ -170,6 +318,27 @@ class NodeManagerServicer:
 
     def Stats(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Signals(self, request, context):
+        """What the monitor has seen of slots over the last seconds: the inputs of the policies (docs/elasticity.md).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Decisions(self, request, context):
+        """Decisions about deployments' slots: the lines of their journals on this node (elasticity/scaling/journal.py), oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Usage(self, request, context):
+        """What deployments have used on this node, also undeployed ones; kept over restarts.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -256,6 +425,61 @@ def add_NodeManagerServicer_to_server(servicer, server):
                     request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.UpdateRequest.FromString,
                     response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.UpdateEvent.SerializeToString,
             ),
+            'Scale': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scale,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.ScaleRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.ScaleReply.SerializeToString,
+            ),
+            'PrepareScaleOut': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrepareScaleOut,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.PrepareScaleOutRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.PrepareScaleOutReply.SerializeToString,
+            ),
+            'MoveGroups': grpc.unary_stream_rpc_method_handler(
+                    servicer.MoveGroups,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.MoveGroupsRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.MoveEvent.SerializeToString,
+            ),
+            'ReadyToTake': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadyToTake,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeReply.SerializeToString,
+            ),
+            'TakeGroups': grpc.stream_unary_rpc_method_handler(
+                    servicer.TakeGroups,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.GroupsPart.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.TakeGroupsReply.SerializeToString,
+            ),
+            'AdoptGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptGroups,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.AdoptGroupsRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.AdoptGroupsReply.SerializeToString,
+            ),
+            'Places': grpc.unary_unary_rpc_method_handler(
+                    servicer.Places,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.PlacesRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.PlacesReply.SerializeToString,
+            ),
+            'HandOverRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandOverRuns,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.HandOverRunsRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.HandOverRunsReply.SerializeToString,
+            ),
+            'TakeRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeRuns,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.TakeRunsRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.TakeRunsReply.SerializeToString,
+            ),
+            'CopySlot': grpc.unary_stream_rpc_method_handler(
+                    servicer.CopySlot,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.CopySlotRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.SlotCopyPart.SerializeToString,
+            ),
+            'FollowSlot': grpc.unary_unary_rpc_method_handler(
+                    servicer.FollowSlot,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.FollowSlotRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.FollowSlotReply.SerializeToString,
+            ),
             'Diff': grpc.unary_stream_rpc_method_handler(
                     servicer.Diff,
                     request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DiffRequest.FromString,
@@ -275,6 +499,21 @@ def add_NodeManagerServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatsRequest.FromString,
                     response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.StatsReply.SerializeToString,
+            ),
+            'Signals': grpc.unary_unary_rpc_method_handler(
+                    servicer.Signals,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.SignalsRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.SignalsReply.SerializeToString,
+            ),
+            'Decisions': grpc.unary_stream_rpc_method_handler(
+                    servicer.Decisions,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.DecisionsRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.DecisionLines.SerializeToString,
+            ),
+            'Usage': grpc.unary_unary_rpc_method_handler(
+                    servicer.Usage,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.UsageRequest.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.UsageReply.SerializeToString,
             ),
             'StateList': grpc.unary_unary_rpc_method_handler(
                     servicer.StateList,
@@ -441,6 +680,303 @@ class NodeManager:
             _registered_method=True)
 
     @staticmethod
+    def Scale(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/Scale',
+            udo__protocol_dot_proto_dot_node__manager__pb2.ScaleRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.ScaleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrepareScaleOut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/PrepareScaleOut',
+            udo__protocol_dot_proto_dot_node__manager__pb2.PrepareScaleOutRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.PrepareScaleOutReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/udo.v1.NodeManager/MoveGroups',
+            udo__protocol_dot_proto_dot_node__manager__pb2.MoveGroupsRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.MoveEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadyToTake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/ReadyToTake',
+            udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeGroups(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/udo.v1.NodeManager/TakeGroups',
+            udo__protocol_dot_proto_dot_node__manager__pb2.GroupsPart.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.TakeGroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/AdoptGroups',
+            udo__protocol_dot_proto_dot_node__manager__pb2.AdoptGroupsRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.AdoptGroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Places(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/Places',
+            udo__protocol_dot_proto_dot_node__manager__pb2.PlacesRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.PlacesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOverRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/HandOverRuns',
+            udo__protocol_dot_proto_dot_node__manager__pb2.HandOverRunsRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.HandOverRunsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/TakeRuns',
+            udo__protocol_dot_proto_dot_node__manager__pb2.TakeRunsRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.TakeRunsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CopySlot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/udo.v1.NodeManager/CopySlot',
+            udo__protocol_dot_proto_dot_node__manager__pb2.CopySlotRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.SlotCopyPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowSlot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/FollowSlot',
+            udo__protocol_dot_proto_dot_node__manager__pb2.FollowSlotRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.FollowSlotReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Diff(request,
             target,
             options=(),
@@ -538,6 +1074,87 @@ class NodeManager:
             '/udo.v1.NodeManager/Stats',
             udo__protocol_dot_proto_dot_node__manager__pb2.StatsRequest.SerializeToString,
             udo__protocol_dot_proto_dot_node__manager__pb2.StatsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Signals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/Signals',
+            udo__protocol_dot_proto_dot_node__manager__pb2.SignalsRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.SignalsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Decisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/udo.v1.NodeManager/Decisions',
+            udo__protocol_dot_proto_dot_node__manager__pb2.DecisionsRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.DecisionLines.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Usage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/udo.v1.NodeManager/Usage',
+            udo__protocol_dot_proto_dot_node__manager__pb2.UsageRequest.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.UsageReply.FromString,
             options,
             channel_credentials,
             insecure,

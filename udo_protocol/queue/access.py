@@ -16,9 +16,9 @@ from udo_protocol.queue import keys
 # Rules are tried one after the other for each key of each command: they stand by how often a small frame needs them. `%R~`: to read
 # only. `` is the prefix itself, which a function is called with.
 _INSTANCE = ("%R~owner", "base", "emitted", "bell:*", "in", "", "lane:*", "out:*", "%R~mirrors", "pins", "sizes", "bytes", "parked")
-_INSTANCE_SELDOM = ("waiting", "turning", "behind", "ends", "served:*", "servedbytes:*", "schema:*", "%R~failed")
+_INSTANCE_SELDOM = ("waiting", "turning", "behind", "served:*", "servedbytes:*", "schema:*", "%R~failed", "%R~route")
 _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
-    hset hdel hgetall incrby decrby sadd smembers"""
+    hset hdel hmget hgetall incrby decrby sadd smembers"""
 _COMPARING_WRITES = ("", "pins", "schema:*")
 _COMPARING_READS = ("in", "base", "emitted", "owner", "sizes", "mirrors", "failed")
 _COMPARING_COMMANDS = "info multi exec fcall get set mget exists del pexpire time lrange lindex lpop rpush blpop hset hdel decrby smembers"
@@ -38,12 +38,13 @@ _STATE_WRITES = (
     "dead",
     "pending",
     "replay",
+    "replog",
     "",
 )
 _CHANGELOG_WRITES = ("changelog", "logged", "readers", "reading", "")
-_STATE_READS = ("owner", "cut")
+_STATE_READS = ("owner", "cut", "replicas", "replicated")
 _STATE_COMMANDS = """info multi exec watch unwatch waitaof fcall get mget set del unlink pexpire rpush lrange hget hset hdel
-    hgetall hkeys hmget hexists hstrlen ltrim exists rename pttl time xadd xrange xtrim"""
+    hgetall hkeys hmget hexists hstrlen ltrim exists rename pttl time xadd xrange xrevrange xtrim"""
 _LETTER_COMMANDS = "info multi exec watch unwatch waitaof mget hset hdel hkeys hstrlen"
 _LANE = ("lane:*", "bell:*", "out:*", "", "bytes", "in", "sizes", "parked", "%R~route", "newest:*", "lanes", "schema:*")
 _LANE_SELDOM = ("%R~status", "%R~emitted", "%R~base", "%R~owner")
@@ -90,6 +91,11 @@ def state(prefix: str) -> list[str]:
     return _rules(_STATE_COMMANDS, [p + k for k in _STATE_WRITES], [p + k for k in _STATE_READS])
 
 
+def adopting(prefix: str, *sources: str) -> list[str]:
+    """On the state server, an instance whose slot is going to be given key groups of the slots `sources`: it may read these ahead."""
+    return [*state(prefix), *(f"%R~{_literal(source)}{k}" for source in sources for k in ("sessions", "m:*", "g:*", "d:*"))]
+
+
 def reading(prefix: str) -> list[str]:
     """On the state server, an instance that reads the owner's changelog and never becomes owner: it has a lease there and may trim what
     all have read, but appends nothing."""
@@ -101,7 +107,7 @@ def reading(prefix: str) -> list[str]:
 def letters(prefix: str) -> list[str]:
     """On the state server, an instance of a stateless operator whose bad events are kept. Others have no user there."""
     p = _literal(prefix)
-    return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}reading"])
+    return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}reading", f"{p}replicas"])
 
 
 def lanes(prefix: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import PeerError, ProtocolError, ServerLost, Unauthorized
 from udo_protocol.limits import SERVER_WAIT_S
 from udo_protocol.queue import transport
@@ -65,7 +66,7 @@ class Connection:
         run_id: str | None = None,
         timeout_s: float = SERVER_WAIT_S,
         login: Login | None = None,
-        tls: transport.Tls | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.path, self.login = path, login
         self._timeout_s = 0.0

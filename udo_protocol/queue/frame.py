@@ -25,6 +25,7 @@ _PAD = [b"\0" * ((8 - n) % 8) for n in range(8)]
 
 DATA, END, ANSWER, ERROR, SKIPPED, STALE = pb.DATA, pb.END, pb.ANSWER, pb.ERROR, pb.SKIPPED, pb.STALE
 RESTORE, STATE = pb.RESTORE, pb.STATE
+HANDOVER, ADOPT, PREPARE = pb.HANDOVER, pb.ADOPT, pb.PREPARE
 Header = pb.FrameHeader
 Label = pb.Label
 Failure = pb.Failure

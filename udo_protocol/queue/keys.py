@@ -9,7 +9,8 @@
 | `emitted`        | queue        | int    | sequence number of the last answered frame; absent = 0          |
 | `owner`          | queue, state | int    | token of the only instance that may answer or checkpoint        |
 | `tokens`         | state        | int    | last token handed out; tokens only grow                         |
-| `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON              |
+| `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON; `cut`, `frame`: |
+|                  |              |        | number by which a move raised it, and what the node manager told last |
 | `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
 | `parked`         | queue        | set    | readers that wait on their doorbell                             |
 | `lanes`          | queue        | set    | the lanes that are open, and some that no longer are            |
@@ -32,12 +33,15 @@
 | `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
 | `behind`         | queue        | string | set while a ready standby has answered frames to try: no good time to promote either |
 | `turning`        | queue        | string | set while an epoch ends (turns.py): no good time to promote |
-| `ends`           | queue        | list   | when the last two epochs ended, newest first (turns.py)     |
 | `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.state.durable)                     |
 | `runs:{session}` | state        | hash   | run id -> `order planned_ms call`                               |
 | `homes`          | state        | hash   | session -> `version home|stored|former`: what it is to this node |
+| `groups`         | state        | string | JSON: the group map (group_map.py); first slot only; absent: even |
+| `moving`         | state        | string | JSON: key groups that are being moved (moving.py); first slot only |
+| `taken`          | state        | int    | version of the last move that brought groups from another node (carrying.py) |
+| `taking:*`       | state        | any    | copies of what such a move brings, until it is whole            |
 | `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
 | `m:{session}`    | state        | hash   | manifest: key group -> where its values lie, label, END flag, undo ... (pieces.py) |
 | `g:{piece}`      | state        | string | base: values of a key group at its last compaction: [keys, values] |
@@ -46,16 +50,21 @@
 | `logged`         | state        | int    | bytes of the changelog so far: the id of its last entry         |
 | `readers`        | state        | hash   | reader -> `position until_ms`; below 0: it has to load again    |
 | `reading`        | state        | string | there while there may be readers: the owner watches it          |
+| `replicas`       | state        | string | JSON: which nodes hold a copy, or are to (replication.py); absent: none |
+| `replicated`     | state        | hash   | node -> position in `replog` up to which it holds it; `pin:node` |
+| `replog`         | state        | stream | what the owner has written, while there are replicas            |
+| `replica`        | state        | hash   | of a copy: `log` and `position` that it holds (replica_copies.py) |
 | `savepoints`     | state        | hash   | savepoint -> `made until_ms held_bytes` (savepoints.py)         |
 | `savepoint:*`    | state        | hashes | `{name}`: info, ckpt; `{name}:...`: sessions, manifests and dead letters as they were then |
+|                  |              |        | `moved-{v}`, `adopted-{v}`: of groups on their way (moving.py)  |
 | `dead`           | state        | hash   | name -> dead letter (udo_protocol.state.dead_letters)                 |
 | `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
 | `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |
 
 Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost), `udo:format` (the format of its
-keys; absent = 1) and, while an older format is brought into this one, `udo:migrated` (set: keys that are done). Node-wide on the queue
-server: `udo:heartbeat` (the node manager lives; expires after the grace period) and
-`udo:warm:{inst}` (list: hands a warm instance its assignment).
+keys; absent = 1), `udo:replicas` (which slot's copy has which number, node_manager/replicas/copies.py), `udo:replica-numbers` (the last one
+given out) and, while an older format is brought into this one, `udo:migrated` (set: keys that are done). Node-wide on the queue server:
+`udo:heartbeat` (the node manager lives; expires after the grace period) and `udo:warm:{inst}` (list: hands a warm instance its assignment).
 """
 
 from __future__ import annotations
@@ -64,6 +73,8 @@ HEARTBEAT = "udo:heartbeat"
 INCARNATION = "udo:incarnation"
 FORMAT = "udo:format"
 MIGRATED = "udo:migrated"
+REPLICAS = "udo:replicas"
+REPLICA_NUMBERS = "udo:replica-numbers"
 
 
 def prefix(deployment: str, slot: int) -> str:

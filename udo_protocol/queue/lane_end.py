@@ -14,6 +14,7 @@ from udo_protocol.clock import Clock
 from udo_protocol.errors import LaneExpired, ProtocolError
 from udo_protocol.formats.schema import schema_id
 from udo_protocol.limits import DEFAULT, INLINE_BYTES, SlotLimits
+from udo_protocol.queue import route
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Bytes, Frame, decode
@@ -70,21 +71,48 @@ class LaneEnd:
         schema = (schema_id(schema_ipc), schema_ipc)
         return int(self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, *schema, client))
 
+    def accepts_by(self) -> int:
+        """By which version of the route the slot takes frames now."""
+        return route.version(self.conn, self.prefix)
+
     def lanes(self) -> int:
         """How many lanes are open in this slot."""
         return int(self.conn.call("SCARD", f"{self.prefix}lanes"))
 
-    def push(self, n: int, prev: int, frame: Sequence[Bytes], *, control: bool = False, part: str = "", label: str = "") -> PushReply:
+    def push(
+        self,
+        n: int,
+        prev: int,
+        frame: Sequence[Bytes],
+        *,
+        control: bool = False,
+        part: str = "",
+        label: str = "",
+        by: int | None = None,
+    ) -> PushReply:
         """Append frame `n`; `prev` is the number of the last frame this lane sent to this slot (0: none)."""
-        self.send_push(n, prev, frame, control=control, part=part, label=label)
+        self.send_push(n, prev, frame, control=control, part=part, label=label, by=by)
         return self.push_reply()
 
-    def send_push(self, n: int, prev: int, frame: Sequence[Bytes], *, control: bool = False, part: str = "", label: str = "") -> None:
-        """Push without waiting, at any depth: a refused frame refuses those behind it as GAP. Pair with push_reply."""
+    def send_push(
+        self,
+        n: int,
+        prev: int,
+        frame: Sequence[Bytes],
+        *,
+        control: bool = False,
+        part: str = "",
+        label: str = "",
+        by: int | None = None,
+    ) -> None:
+        """Push without waiting, at any depth: a refused frame refuses those behind it as GAP. Pair with push_reply.
+
+        `by`: another version of the route than the one in use now.
+        """
         size = sum(map(len, frame))
         bound = self.limits.retained_bytes + (self.limits.reserve_bytes if control else 0)
-        route, ttl_ms = self.route.version, self.limits.lane_ttl_ms
-        decide = ("FCALL", "udo_accept", 1, self.prefix, self.lane, n, prev, route, size, bound, ttl_ms, part, label)
+        version, ttl_ms = self.route.version if by is None else by, self.limits.lane_ttl_ms
+        decide = ("FCALL", "udo_accept", 1, self.prefix, self.lane, n, prev, version, size, bound, ttl_ms, part, label)
         self._inline.append(size < INLINE_BYTES)
         if size < INLINE_BYTES:
             self.conn.send([(*decide, frame)])
@@ -101,14 +129,19 @@ class LaneEnd:
 
         ProtocolError if it leads to other slots: what was sent here so far is answered, the rest has to be sent from a new lane.
         """
-        route = Route.decode(moved.value)
-        if route.version <= self.route.version:
+        newer = self.newer(moved, self.route.version)
+        if newer is None:
             return False
-        if route.slots != self.route.slots:
-            there = ", ".join(route.slots)
+        if newer.slots != self.route.slots:
+            there = ", ".join(newer.slots)
             raise ProtocolError(f"lane {self.lane} was opened to {', '.join(self.route.slots)}, but its events now go to {there}")
-        self.route = route
+        self.route = newer
         return True
+
+    def newer(self, moved: PushReply, version: int) -> Route | None:
+        """The route of a MOVED answer to a frame that went by that version; None if it is not newer. A slot without a log has none."""
+        told = None if moved.value is None else Route.decode(moved.value)
+        return told if told is not None and told.version > version else None
 
     def poll(self) -> list[Frame]:
         """Answers that are there now, in order."""

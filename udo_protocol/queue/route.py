@@ -12,32 +12,60 @@ from typing import Any
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue.connection import Connection
+from udo_protocol.state import untrusted
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`slots`: their prefixes; so far one, which has all key groups. Version 0: never changed."""
+    """`version`: the only one by which the slot takes frames; 0: never changed. `slots`: all slots, by their prefixes, over nodes by the
+    names that the registry's placement gives them.
+
+    Of a keyed deployment also its group map: `map_version`, for each key group the place of its slot, and of each slot the version by
+    which it takes frames once it knows of this map.
+    """
 
     version: int
     slots: tuple[str, ...]
+    map_version: int = 0
+    groups: tuple[int, ...] = ()
+    versions: tuple[int, ...] = ()
 
     def encode(self) -> str:
-        """As it lies on the slot."""
-        return json.dumps({"version": self.version, "slots": self.slots})
+        """The JSON text that the slot keeps, and sends with MOVED."""
+        table: dict[str, Any] = {"version": self.version, "slots": self.slots}
+        if self.groups:
+            table |= {"map_version": self.map_version, "groups": self.groups, "versions": self.versions}
+        return json.dumps(table)
 
     @classmethod
     def decode(cls, table: Any) -> Route:
-        """Of a MOVED answer; ProtocolError if it is none."""
+        """From the text in a MOVED answer; ProtocolError if it is no route."""
         try:
             found = json.loads(bytes(table))
-            return cls(int(found["version"]), tuple(map(str, found["slots"])))
+            lists = (tuple(map(int, found.get(name, ()))) for name in ("groups", "versions"))
+            route = cls(int(found["version"]), tuple(map(str, found["slots"])), int(found.get("map_version", 0)), *lists)
+            if route.groups and (max(route.groups) >= len(route.slots) or len(route.versions) != len(route.slots)):
+                raise ValueError("a group map names slots that the route does not have")
+            return route
         except (ValueError, TypeError, LookupError) as e:
             raise ProtocolError(f"expected a route as JSON, with version and slots, got {table!r:.200}: {e}") from e
 
 
 def change(queue: Connection, prefix: str, route: Route) -> None:
-    """From here on frames are accepted by this route only."""
-    queue.call("HSET", f"{prefix}route", "v", route.version, "table", route.encode())
+    """From here on frames are accepted by this route only, unless the slot has a newer one."""
+    queue.call("FCALL", "udo_route", 1, prefix, route.version, route.encode())
+
+
+def told(queue: Connection, prefix: str) -> tuple[bytes, int]:
+    """The last frame that the node manager wrote into the slot's log, and the number of the one by which a move raised the route."""
+    frame, cut = queue.call("HMGET", f"{prefix}route", "frame", "cut")
+    return bytes(frame or b""), int(cut or 0)
+
+
+def frames_told(queue: Connection, prefix: str) -> int:
+    """How many frames the node manager has written into the slot's log."""
+    (found,) = untrusted.read(queue, ("HGET", f"{prefix}route", "told"))
+    return untrusted.number(found, f"{prefix}route")
 
 
 def version(queue: Connection, prefix: str) -> int:

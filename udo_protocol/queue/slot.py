@@ -18,13 +18,19 @@ import pyarrow as pa
 
 from udo_protocol.errors import Conflict, Fenced, ProtocolError
 from udo_protocol.formats.schema import from_ipc, schema_id
+from udo_protocol.limits import FRAME_TIMES_MS, MOST_KEY_GROUPS
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
 # Lanes looked at in one step: more than a node's tasks as a rule, and one small reply.
 _ABANDONED_AT_A_TIME = 256
 # What an instance counts, and the times of a frame inside the operator (udo_runtime.stats).
-COUNTERS = ("events_in", "events_out", "frames", "errors", "dead_letters", "retries", "busy_s", "p50_ms", "p99_ms")
+COUNTERS = ("events_in", "events_out", "frames", "errors", "dead_letters", "retries", "busy_s", "p50_ms", "p99_ms", "bytes_in", "bytes_out")
+# How many frames took no longer than each bound, and more than the one before.
+TIMES = tuple(f"within_{bound:g}_ms" for bound in FRAME_TIMES_MS)
+# Beside them, of a keyed operator: its events by key group (read_group_events).
+GROUP_EVENTS = "groups"
+_GROUP_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +45,14 @@ class SlotStats:
     lanes: int
 
 
-def library() -> str:
+def lua_source() -> str:
     """The server functions."""
     return (files("udo_protocol") / "udo.lua").read_text("utf-8")
 
 
 def install(conn: Connection) -> None:
     """Load the function library on a server; both servers need it before the first client connects."""
-    conn.call("FUNCTION", "LOAD", "REPLACE", library())
+    conn.call("FUNCTION", "LOAD", "REPLACE", lua_source())
 
 
 def as_int(value: Any, default: int = 0) -> int:
@@ -194,6 +200,11 @@ def drop_slot(state: Connection, queue: Connection, prefix: str) -> None:
                 break
 
 
+# What an instance can do that those of earlier releases cannot, as it reports when it has loaded.
+MOVES_GROUPS = "moves groups"
+ABILITIES = (MOVES_GROUPS,)
+
+
 def report_ready(queue: Connection, prefix: str, instance: str, report: Mapping[str, Any]) -> None:
     """An instance tells the node manager, once, that it loaded or why it could not."""
     key = f"{prefix}ready:{instance}"
@@ -211,5 +222,16 @@ def ready(queue: Connection, prefix: str, instance: str, wait_ms: int) -> dict[s
 def read_stats(queue: Connection, prefix: str, instance: str) -> dict[str, float]:
     """An instance's counters (udo_runtime.stats); empty when it has reported none."""
     key = f"{prefix}stats:{instance}"
-    (values,) = untrusted.read(queue, ("HMGET", key, *COUNTERS))
-    return {name: untrusted.measure(value, key) for name, value in zip(COUNTERS, values, strict=True) if value is not None}
+    wanted = (*COUNTERS, *TIMES)
+    (values,) = untrusted.read(queue, ("HMGET", key, *wanted))
+    return {name: untrusted.measure(value, key) for name, value in zip(wanted, values, strict=True) if value is not None}
+
+
+def read_group_events(queue: Connection, prefix: str, instance: str) -> bytes:
+    """A keyed instance's events of each key group from 0 on, 8 bytes each, little-endian; empty when it has reported none."""
+    key = f"{prefix}stats:{instance}"
+    (found,) = untrusted.read(queue, ("HGET", key, GROUP_EVENTS))
+    packed = bytes(found or b"")
+    if len(packed) % _GROUP_BYTES or len(packed) > _GROUP_BYTES * MOST_KEY_GROUPS:
+        raise untrusted.broken(key, f"{_GROUP_BYTES} bytes for each key group", f"{len(packed)} bytes")
+    return packed

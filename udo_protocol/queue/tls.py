@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from udo_protocol.certificates import Tls, client_context
 from udo_protocol.errors import Untrusted, UsageError
-from udo_protocol.queue.transport import SCHEME, Tls
+from udo_protocol.queue.transport import SCHEME
 
 T = TypeVar("T")
+# A host that takes longer to accept a connection is not there; a server that hangs is found out by the wait for its replies.
+CONNECT_S = 10.0
+# What a TLS record holds at most.
+_RECORD_BYTES = 16 << 10
 
 
 class TlsStream:
@@ -26,8 +31,8 @@ class TlsStream:
 
     def sendmsg(self, views: Sequence[memoryview]) -> int:
         """Send all of these."""
-        for view in views:
-            self._sent(lambda view=view: self._stream.sendall(view))  # type: ignore[misc]
+        for piece in _records(views):
+            self._sent(lambda piece=piece: self._stream.sendall(piece))  # type: ignore[misc]
         return sum(map(len, views))
 
     def recv_into(self, view: memoryview, _size: int, _flags: int) -> int:
@@ -60,18 +65,37 @@ class TlsStream:
             raise _refused(self._address, e) from e
 
 
+def _records(views: Sequence[memoryview]) -> Iterator[memoryview | bytearray]:
+    """The same bytes, small views joined: each piece is at least one TLS record, and one system call."""
+    joined = bytearray()
+    for view in views:
+        if len(view) < _RECORD_BYTES:
+            joined += view
+        else:
+            if joined:
+                yield joined
+            joined = bytearray()
+            yield view
+    if joined:
+        yield joined
+
+
 def connect(address: str, timeout_s: float, tls: Tls | None) -> TlsStream:
     """See transport.connect."""
     host, port = _host_and_port(address)
     if tls is None:
-        raise UsageError(f"{address} needs certificates, since both sides authenticate: a CA, a certificate and its key")
-    context = _context(tls)
+        raise UsageError(
+            f"{address} needs certificates, since both sides authenticate: a folder with a CA, a certificate and its key (spark.udo.tls, "
+            "UDO_TLS; docs/executors.md)"
+        )
+    context = client_context(tls)
     try:
-        plain = socket.create_connection((host, port), timeout_s)
+        plain = socket.create_connection((host, port), min(timeout_s, CONNECT_S))
     except TimeoutError as e:
         raise BlockingIOError(str(e)) from e
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each write is all there is to say for now
+        plain.settimeout(timeout_s)
         return TlsStream(context.wrap_socket(plain, server_hostname=host), address)
     except TimeoutError as e:
         plain.close()
@@ -107,16 +131,3 @@ def _host_and_port(address: str) -> tuple[str, int]:
     if not host or not port or parts.path or parts.username:
         raise UsageError(f"expected {SCHEME}host:port, got {address!r}")
     return host, port
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the chain and the host's name
-    try:
-        context.load_verify_locations(tls.ca)
-    except OSError as e:
-        raise UsageError(f"expected certificates in PEM form in {tls.ca}: {e}") from e
-    try:
-        context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as e:
-        raise UsageError(f"expected a certificate in {tls.certificate} and its key in {tls.key}, in PEM form: {e}") from e
-    return context

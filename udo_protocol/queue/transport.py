@@ -8,22 +8,12 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import UsageError
 
 SCHEME = "rediss://"
-
-
-@dataclass(frozen=True)
-class Tls:
-    """Files in PEM form: who vouches for the server, and this side's own certificate and key."""
-
-    ca: Path
-    certificate: Path
-    key: Path
 
 
 class ByteStream(Protocol):

@@ -8,23 +8,34 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from urllib.parse import quote
 
 from udo_protocol.errors import Unavailable
 from udo_protocol.lifecycle import UPDATE_FINAL
+from udo_protocol.registry.applications import ApplicationsClient
 from udo_protocol.registry.content import OCI_MANIFEST, ContentClient
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
 
 __all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
+# A process that stands still has accepted the connection: a node turns to the next one before it counts as away (10 s). Where there are
+# several processes a long poll takes no longer, so that it does not stay with such a one.
+HEARD_S = 5.0
+# Large images are brought to the disk before the answer comes.
+RESTORED_S = 600.0
+_PIECE = 1 << 20
 # An update's last event has one of these phases.
 FINAL = UPDATE_FINAL
 
 
-class Registry(ContentClient):
-    """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`, with the write token if writes are meant."""
+class Registry(ContentClient, ApplicationsClient):
+    """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`, or several of these that are processes of one registry,
+    separated by commas; with the write token if writes are meant."""
 
     # Catalogue
 
@@ -52,8 +63,9 @@ class Registry(ContentClient):
         return list(self._json("GET", "/api/v1/deployments")["deployments"])
 
     def deployment(self, name: str) -> Json:
-        """{name, operator, version, digest, manifest, env, secrets: [names], files: [paths], slots, policy, limits, generation,
-        previous: [{version, digest}], created_at, nodes: [{node, state, version, digest, detail, error_code, at}]}"""
+        """{name, operator, version, digest, manifest, env, secrets: [names], files: [paths], slots, placement, elasticity, application,
+        policy, limits, generation, previous: [{version, digest}], created_at, nodes: [{node, state, version, digest, detail, error_code,
+        at}]}"""
         return self._json("GET", f"/api/v1/deployments/{_q(name)}")
 
     def deploy(
@@ -66,10 +78,14 @@ class Registry(ContentClient):
         secrets: Mapping[str, str] | None = None,
         files: Mapping[str, bytes] | None = None,
         slots: int = 1,
+        over_nodes: bool = False,
         policy: str = "fail",
         limits: Mapping[str, float] | None = None,
+        elasticity: Json | None = None,
+        replicas: int = 0,
     ) -> Json:
-        """Deploy; returns at once, nodes report into `deployment(name)["nodes"]`. The same again is fine, else Conflict."""
+        """Deploy, with so many slots on each node, or `over_nodes` in all, each with so many `replicas` on other nodes; returns at once,
+        nodes report into `deployment(name)["nodes"]`. The same again is fine, else Conflict."""
         body = {
             "name": name,
             "operator": operator,
@@ -78,14 +94,20 @@ class Registry(ContentClient):
             "secrets": dict(secrets or {}),
             "files": {path: base64.b64encode(content).decode() for path, content in (files or {}).items()},
             "slots": slots,
+            "over_nodes": over_nodes,
+            "replicas": replicas,
             "policy": policy,
             "limits": dict(limits or {}),
-        }
+        } | ({"elasticity": elasticity} if elasticity else {})
         return self._json("POST", "/api/v1/deployments", body, retry_s=BRIEFLY_S)
 
-    def scale(self, name: str, slots: int) -> Json:
-        """Let it have that many slots on each node; returns at once, nodes report into `deployment(name)["nodes"]`."""
-        return self._json("POST", f"/api/v1/deployments/{_q(name)}/scale", {"slots": slots}, retry_s=BRIEFLY_S)
+    def scale(self, name: str, slots: int | None = None, elasticity: Json | None = None, replicas: int | None = None) -> Json:
+        """Let it have that many slots on each node, so many replicas of each, or say what the controllers do: {mode: off | advise | auto,
+        policy, least, most, settings: {name: number or text}}, of which any may be left out; returns at once, nodes report into
+        `deployment(name)["nodes"]`."""
+        body = ({} if slots is None else {"slots": slots}) | ({"elasticity": elasticity} if elasticity else {})
+        body |= {} if replicas is None else {"replicas": replicas}
+        return self._json("POST", f"/api/v1/deployments/{_q(name)}/scale", body, retry_s=BRIEFLY_S)
 
     def undeploy(self, name: str, *, drop_state: bool = False) -> None:
         """Remove a deployment; nodes stop its instances. A keyed one takes its state along: Conflict without `drop_state`."""
@@ -116,28 +138,47 @@ class Registry(ContentClient):
         body = {"timeout_s": timeout_s} | ({"version": version} if version else {})
         return self._follow(f"/api/v1/deployments/{_q(name)}/rollback", body)
 
+    def promote(self, name: str) -> Iterator[Json]:
+        """Like `update`, for the update whose canary is under way: it ends at once, as one that has passed. Conflict if there is none."""
+        return self._follow(f"/api/v1/deployments/{_q(name)}/promote", {})
+
     def update_status(self, update_id: str) -> Json:
         """{id, deployment, action, state, detail, from_version, to_version, nodes, events, ...} of an update."""
         return self._json("GET", f"/api/v1/updates/{_q(update_id)}")
+
+    def in_step(self, deployment: str, *, node: str, replica: str, place: int, version: int) -> Json:
+        """The owner of the slot in that place ENDs nothing without this replica, which holds what was ENDed before; the placement then."""
+        body = {"node": node, "replica": replica, "place": place, "version": version}
+        return dict(self._json("POST", f"/api/v1/deployments/{_q(deployment)}/replicas", body, retry_s=BRIEFLY_S)["placement"])
 
     def epoch(self, deployment: str, session: str, epoch: int) -> Json:
         """{version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry_s=BRIEFLY_S)
 
     def claim(self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False) -> Json:
-        """The node is about to serve a keyed session: {session, version, node, incarnation, spread, at, granted}. The first that asks
-        becomes the session's home, and only the home is granted a session without a store."""
+        """The node is about to serve a keyed session: {session, version, node, incarnation, nodes, spread, at, granted, part}. The first
+        that asks becomes the session's home, and only the home is granted a session without a store. Of a deployment over nodes each
+        one that has slots is granted its `part`, as long as it has the disk with which it asked first."""
         body = {"session": session, "node": node, "incarnation": incarnation, "stored": stored, "start_empty": start_empty}
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/group-maps", body, retry_s=RESTART_S)
 
     def group_maps(self, deployment: str) -> list[Json]:
-        """[{session, version, node, incarnation, spread, at}]: where the state of each keyed session lies."""
+        """[{session, version, node, incarnation, nodes, spread, at}]: where the state of each keyed session lies."""
         return list(self._json("GET", f"/api/v1/deployments/{_q(deployment)}/group-maps")["group_maps"])
 
-    def release(self, deployment: str, session: str, *, node: str = "", incarnation: str = "", force: bool = False) -> Json:
-        """The session has no home any more. Conflict while its node lives, unless forced; a node that names itself has dropped it."""
-        body = {"session": session, "node": node, "incarnation": incarnation, "force": force}
+    def release(
+        self, deployment: str, session: str, *, node: str = "", incarnation: str = "", version: int | None = None, force: bool = False
+    ) -> Json:
+        """The session has no home any more. Conflict while its node lives, unless forced; a node that names itself has dropped it, as
+        the map of that version gave it."""
+        body = {"session": session, "node": node, "incarnation": incarnation, "version": version, "force": force}
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/group-maps/release", body)
+
+    def move_groups(self, deployment: str, step: str, *, node: str, version: int, groups: Sequence[int] = (), to: int = 0) -> Json:
+        """A step of a move of key groups between nodes, by the node that executes it: `begin` (by the map of that version, these groups
+        of one of its slots to the slot in place `to`), `in force` or `done` (the move of that version). The placement after it."""
+        body = {"step": step, "node": node, "version": version, "groups": list(groups), "to": to}
+        return dict(self._json("POST", f"/api/v1/deployments/{_q(deployment)}/moves", body, retry_s=BRIEFLY_S)["placement"])
 
     def audit(self, deployment: str | None = None, limit: int = 100) -> list[Json]:
         """[{at, who, address, action, deployment, from_digest, to_digest, detail}], the latest first."""
@@ -147,33 +188,56 @@ class Registry(ContentClient):
     # Nodes
 
     def nodes(self) -> list[Json]:
-        """[{node, address, driver, capabilities, metrics_address, last_seen, live}]"""
+        """[{node, address, driver, capabilities, metrics_address, listen, last_seen, live, drained, delays_ms: {node: round trip}}]"""
         return list(self._json("GET", "/api/v1/nodes")["nodes"])
 
     def heartbeat(
-        self, node: str, *, address: str = "", driver: str = "process", capabilities: Json | None = None, metrics_address: str = ""
+        self,
+        node: str,
+        *,
+        address: str = "",
+        driver: str = "process",
+        capabilities: Json | None = None,
+        metrics_address: str = "",
+        listen: str = "",
+        incarnation: str = "",
     ) -> Json:
         """The node lives: at start and every `interval_s` of the reply. Before its first one a node takes no part in updates."""
         body = {"address": address, "driver": driver, "capabilities": capabilities or {}, "metrics_address": metrics_address}
-        return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry_s=BRIEFLY_S)
+        body |= {"listen": listen} if listen else {}
+        body |= {"incarnation": incarnation} if incarnation else {}
+        return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry_s=BRIEFLY_S, read_s=min(self._timeout_s, HEARD_S))
 
     def leave(self, node: str) -> None:
         """The node stops regularly: no update waits for it."""
         self._json("DELETE", f"/api/v1/nodes/{_q(node)}", retry_s=BRIEFLY_S)
 
+    def drain(self, node: str, keyed: Sequence[str] = (), *, undo: bool = False) -> list[Json]:
+        """The node gets no slots of deployments over nodes any more (`undo`: may get them again). Stateless slots go to other nodes; those
+        of the `keyed` deployments are removed; those that have replicas go by themselves. [{deployment, keyed, waits, why}] that still have
+        something there; `waits`: for what happens by itself."""
+        body = {"keyed": list(keyed), "undo": undo}
+        return list(self._json("POST", f"/api/v1/nodes/{_q(node)}/drain", body, retry_s=BRIEFLY_S)["left"])
+
     def wanted(self, node: str, after: int = -1, wait_s: float = 25.0) -> Json:
         """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
 
-        {generation, moved: [{deployment, session, version}], deployments:
-        [{name, operator, version, digest, manifest, layers, slots, generation, config: {env, secrets, files: {path: base64}, limits,
-        policy}, update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the node starts
+        {generation, moved: [{deployment, session, version}], addresses: {node: host:port for other hosts}, deployments:
+        [{name, operator, version, digest, manifest, layers, slots, placement: null | {version, nodes: [of each slot], made, groups: [place
+        of each key group's slot], routes: [[place, version]] (these two once groups have moved)}, generation,
+        config: {env, secrets, files: {path: base64}, limits, policy, elasticity (not if it is as by default), application (only of one that
+        belongs to one: {name, mode, settings})},
+        update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the node starts
         update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes there
         (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
         "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
         starts a standby of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
         changes the owner and reports "answering"; a standby whose update is gone without promotion is discarded.
         """
-        return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted?after={after}&wait_s={wait_s}", read_s=wait_s + self._timeout_s)
+        if self.several:
+            wait_s = min(wait_s, HEARD_S)
+        read_s = wait_s + min(self._timeout_s, HEARD_S)
+        return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted?after={after}&wait_s={wait_s}", read_s=read_s)
 
     def report(
         self,
@@ -199,11 +263,37 @@ class Registry(ContentClient):
         body: Json = {"deployment": deployment, "version": version, "digest": digest, "state": state, "detail": detail}
         optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code, "measured": measured}
         body |= {name: value for name, value in optional.items() if value is not None}
-        self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry_s=RESTART_S)
+        self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry_s=RESTART_S, read_s=min(self._timeout_s, RESTART_S))
 
     def health(self) -> Json:
-        """{status, generation, requires_signatures, live_nodes, waiting_requests} of a registry that answers."""
+        """{status, registry: its number, generation, requires_signatures, live_nodes, waiting_requests} of a registry that answers."""
         return self._json("GET", "/healthz")
+
+    def backup(self, path: Path) -> int:
+        """All that the registry has, as one file that only its owner can read; its bytes. It is there whole or not at all."""
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                streamed = self._stream("GET", "/api/v1/backup")
+                with streamed as response:
+                    for piece in self._guarded(response.iter_raw(), streamed.url):
+                        file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        return size
+
+    def restore(self, path: Path, *, replace: bool = False) -> Json:
+        """Put a backup into the registry: {registry: its number from now on, was, made_at, rows, blobs}. Conflict if it is not empty,
+        unless all it has is to be replaced."""
+        with path.open("rb") as file:
+            headers = {"Content-Length": str(os.fstat(file.fileno()).st_size), "Content-Type": "application/octet-stream"}
+            content = iter(lambda: file.read(_PIECE), b"")
+            query = "?replace=true" if replace else ""
+            return dict(self._send("POST", f"/api/v1/restore{query}", content=content, headers=headers, read_s=RESTORED_S).json())
 
     def _follow(self, path: str, body: Json) -> Iterator[Json]:
         first = self._stream("POST", path, body, {"Accept": "text/event-stream"})
@@ -217,12 +307,12 @@ class Registry(ContentClient):
         while True:
             try:
                 with streamed as response:
-                    for number, event in _parse(self._guarded(response.iter_lines())):
+                    for number, event in _parse(self._guarded(response.iter_lines(), streamed.url)):
                         seen, update_id = number, event["id"]
                         yield event
                         if event["phase"] in FINAL:
                             return
-                broken = Unavailable(f"the registry at {self.url} ended the stream of update {update_id or '?'} before its last event")
+                broken = Unavailable(f"the registry at {streamed.url} ended the stream of update {update_id or '?'} before its last event")
             except Unavailable as e:
                 broken = e
             if not update_id:

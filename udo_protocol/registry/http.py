@@ -1,4 +1,6 @@
-"""HTTP to the registry: one client per process, errors as those of udo_protocol.errors, brief retries. Knows no endpoint.
+"""HTTP to the registry: one client per process and address, errors as those of udo_protocol.errors, brief retries. Knows no endpoint.
+
+Of a registry of several processes the client uses one until that does not answer, then the next one.
 
 httpx is imported at the first call, so that importing this module costs nothing.
 """
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 from udo_protocol import errors
-from udo_protocol.errors import ProtocolError, UdoError, Unavailable, UsageError
+from udo_protocol.certificates import Tls, fresh_context
+from udo_protocol.errors import ProtocolError, UdoError, Unavailable, Untrusted, UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -26,28 +29,56 @@ T = TypeVar("T")
 BRIEFLY_S = 1.0
 # A report that is lost may fail an update, so it outlasts a restart of the registry (about 2 s).
 RESTART_S = 10.0
+# Longest wait for a connection: hosts that are there accept one in a few ms.
+CONNECT_S = 5.0
 
 
 class HttpClient:
-    """A peer at `url`: `http://host:port`, `https://...` or `unix:/path.sock`. Safe to share between threads and after a fork."""
+    """A peer at `url`: `http://host:port`, `https://...` or `unix:/path.sock`; several, separated by commas, are processes of one registry.
+    Safe to share between threads and after a fork.
 
-    def __init__(self, url: str, token: str | None = None, user: str | None = None, timeout_s: float = 30.0) -> None:
-        self.url = url.strip().rstrip("/")
-        if not self.url.startswith(("http://", "https://", "unix:")):
-            raise UsageError(f"registry address {url!r}: expected http://host:port, https://host:port or unix:/path")
+    `tls`: for https, who vouches for the peer, and the certificate that it is shown; by default the system's authorities, and none.
+    """
+
+    def __init__(
+        self, url: str, token: str | None = None, user: str | None = None, timeout_s: float = 30.0, tls: Tls | None = None
+    ) -> None:
+        self._urls = [given.strip().rstrip("/") for given in url.split(",") if given.strip()]
+        if not self._urls or not all(known.startswith(("http://", "https://", "unix:")) for known in self._urls):
+            raise UsageError(
+                f"registry address {url!r}: expected http://host:port, https://host:port or unix:/path, or several of a registry that has "
+                "several processes, separated by commas"
+            )
         name = "".join(c if c.isascii() and c.isprintable() else "?" for c in user or "")
         self._headers = {k: v for k, v in (("Authorization", f"Bearer {token.strip()}" if token else ""), ("X-Udo-User", name)) if v}
-        self._timeout_s = timeout_s
-        self._near = self.url.startswith("unix:") or urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
-        self._client: tuple[int, httpx.Client] | None = None
+        self._timeout_s, self._tls = timeout_s, tls
+        self._clients: dict[tuple[int, str], httpx.Client] = {}
         self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """The address in use."""
+        return self._urls[0]
+
+    @property
+    def several(self) -> bool:
+        """Whether there are other addresses."""
+        return len(self._urls) > 1
+
+    def _turn(self, away: str) -> bool:
+        """Use the next address, since the one in use did not answer; whether there is another one."""
+        with self._lock:
+            if self._urls[0] == away:  # others may have found so before
+                self._urls = [*self._urls[1:], away]
+            return self._urls[0] != away
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
         with self._lock:
-            client, self._client = self._client, None
-        if client and client[0] == os.getpid():
-            client[1].close()
+            clients, self._clients = self._clients, {}
+        for (pid, _), client in clients.items():
+            if pid == os.getpid():
+                client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -55,31 +86,41 @@ class HttpClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _http(self) -> httpx.Client:
+    def _http(self, url: str) -> httpx.Client:
         with self._lock:
-            if self._client is None or self._client[0] != os.getpid():
-                self._client = (os.getpid(), self._new_client())
-            return self._client[1]
+            key = (os.getpid(), url)
+            if key not in self._clients:
+                self._clients[key] = self._new_client(url)
+            return self._clients[key]
 
-    def _new_client(self) -> httpx.Client:
+    def _new_client(self, url: str) -> httpx.Client:
         import httpx
 
-        unix = self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
+        unix = url.removeprefix("unix:") if url.startswith("unix:") else None
         return httpx.Client(
-            base_url="http://registry" if unix else self.url,
+            base_url="http://registry" if unix else url,
             headers=self._headers,
             transport=httpx.HTTPTransport(uds=unix) if unix else None,
             # Loading certificates takes 20 ms that plain HTTP need not pay.
-            verify=self.url.startswith("https:"),
+            verify=fresh_context(self._tls) if self._tls and url.startswith("https:") else url.startswith("https:"),
             # A proxy must not stand between processes of one machine.
-            trust_env=not self._near,
-            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, 5.0)),
+            trust_env=not _near(url),
+            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, CONNECT_S)),
             limits=httpx.Limits(keepalive_expiry=60.0),
         )
 
-    def _away(self, e: Exception) -> Unavailable:
+    def _away(self, e: Exception, url: str) -> Unavailable | Untrusted:
+        """The error to raise; the next call goes to another address."""
+        if why := _tls_failure(e):
+            shown = f"the folder of {self._tls.ca}" if self._tls else "none"
+            return Untrusted(
+                f"no connection to the registry at {url}, since one side does not accept the other's certificate: {why}. "
+                f"Certificates of this side: {shown} (UDO_TLS, spark.udo.tls, --tls; docs/executors.md)"
+            )
         why = f"{type(e).__name__}: {e}"
-        return Unavailable(f"the registry at {self.url} does not answer ({why}); start one with: udo up, or set UDO_REGISTRY")
+        self._turn(url)
+        at = " and ".join(sorted(self._urls))
+        return Unavailable(f"the registry at {at} does not answer ({why}); start one with: udo up, or set UDO_REGISTRY")
 
     def _send(
         self,
@@ -94,12 +135,22 @@ class HttpClient:
         def once() -> httpx.Response:
             import httpx
 
-            timeout = httpx.Timeout(read_s or self._timeout_s, connect=min(self._timeout_s, 5.0))
-            try:
-                response = self._http().request(method, path, content=content, headers=headers, timeout=timeout)
-            except (httpx.HTTPError, httpx.InvalidURL) as e:
-                raise self._away(e) from e
-            return self._checked(response)
+            timeout = httpx.Timeout(read_s or self._timeout_s, connect=min(self._timeout_s, CONNECT_S))
+            for others in reversed(range(len(self._urls))):
+                url = self.url
+                try:
+                    response = self._http(url).request(method, path, content=content, headers=headers, timeout=timeout)
+                except (httpx.HTTPError, httpx.InvalidURL) as e:
+                    # Nothing of the request has left: the next process may have it, whatever it is.
+                    if others and isinstance(e, httpx.ConnectError | httpx.ConnectTimeout) and not _tls_failure(e) and self._turn(url):
+                        continue
+                    raise self._away(e, url) from e
+                try:
+                    return self._checked(response)
+                except Unavailable:  # as it says itself
+                    self._turn(url)
+                    raise
+            raise AssertionError("the last address returns or raises")
 
         if retry_s is None and method in ("GET", "HEAD"):
             retry_s = BRIEFLY_S
@@ -130,24 +181,33 @@ class HttpClient:
     def _stream(self, method: str, path: str, body: Json | None = None, headers: Mapping[str, str] | None = None) -> Streamed:
         import httpx
 
-        client = self._new_client()
-        try:
-            response = client.send(client.build_request(method, path, json=body, headers=headers), stream=True)
-            if not response.is_success:
-                response.read()
-            self._checked(response)
-        except BaseException as e:
-            client.close()
-            if isinstance(e, httpx.HTTPError | httpx.InvalidURL):
-                raise self._away(e) from e
-            raise
-        return Streamed(client, response)
+        for others in reversed(range(len(self._urls))):
+            url = self.url
+            client = self._new_client(url)
+            try:
+                response = client.send(client.build_request(method, path, json=body, headers=headers), stream=True)
+                if not response.is_success:
+                    response.read()
+                self._checked(response)
+                return Streamed(client, response, url)
+            except BaseException as e:
+                client.close()
+                if others and isinstance(e, httpx.ConnectError | httpx.ConnectTimeout) and not _tls_failure(e) and self._turn(url):
+                    continue
+                if isinstance(e, Unavailable):
+                    self._turn(url)
+                if isinstance(e, httpx.HTTPError | httpx.InvalidURL):
+                    raise self._away(e, url) from e
+                raise
+        raise AssertionError("the last address returns or raises")
 
     def _download(self, path: str, take: Callable[[Bytes], object], digest: Callable[[Bytes], object]) -> None:
         """Give the body of a GET, piece by piece, to `take` and, in another thread perhaps, to `digest`."""
-        if not self._near or self.url.startswith("https:"):
-            with self._stream("GET", path) as response:
-                for piece in self._guarded(response.iter_raw()):
+        url = self.url
+        if not _near(url) or url.startswith("https:"):
+            streamed = self._stream("GET", path)
+            with streamed as response:
+                for piece in self._guarded(response.iter_raw(), streamed.url):
                     digest(piece)
                     take(piece)
             return
@@ -156,23 +216,41 @@ class HttpClient:
         from udo_protocol.pouring import pour
         from udo_protocol.registry import body as registry_body
 
-        with closing(registry_body.PlainConnection(self.url, self._timeout_s)) as connection:
+        with closing(registry_body.PlainConnection(url, self._timeout_s)) as connection:
             try:
-                connection.request("GET", registry_body.prefix(self.url) + path, headers=self._headers)
+                connection.request("GET", registry_body.prefix(url) + path, headers=self._headers)
                 got = connection.getresponse()
                 if got.status != 200:
                     self._checked(httpx.Response(got.status, content=got.read(), request=httpx.Request("GET", f"http://registry{path}")))
                 pour(registry_body.filler(got), take, digest)
             except (OSError, registry_body.HTTPException) as e:
-                raise self._away(e) from e
+                raise self._away(e, url) from e
 
-    def _guarded(self, items: Iterator[T]) -> Iterator[T]:
+    def _guarded(self, items: Iterator[T], url: str) -> Iterator[T]:
         import httpx
 
         try:
             yield from items
         except httpx.HTTPError as e:
-            raise self._away(e) from e
+            raise self._away(e, url) from e
+
+
+def _near(url: str) -> bool:
+    """Whether the address is on this machine."""
+    return url.startswith("unix:") or urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def _tls_failure(e: BaseException) -> str:
+    """What TLS says is wrong; '' if something else is."""
+    import ssl
+
+    broken_off = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    cause: BaseException | None = e
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, broken_off):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 class Streamed:
@@ -185,8 +263,8 @@ class Streamed:
 
     _open: ClassVar[set[Streamed]] = set()
 
-    def __init__(self, client: httpx.Client, response: httpx.Response) -> None:
-        self._client = client
+    def __init__(self, client: httpx.Client, response: httpx.Response, url: str) -> None:
+        self._client, self.url = client, url
         self._response = response
         self._open.add(self)
 

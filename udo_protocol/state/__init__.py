@@ -1,1 +1,1 @@
-"""The state server: checkpoints and their changelog, dead letters, and reads of what nobody vouches for."""
+"""The state server: checkpoints and their changelog, savepoints, dead letters, and checked reads of keys that an operator may write."""

@@ -1,7 +1,7 @@
-"""Begins the log of a slot anew whose keys an operator broke: for this slot it is as if the queue server had been lost.
+"""Replaces a slot's log whose keys an operator has corrupted by an empty one. For this slot it is as if the queue server had been lost.
 
-Frames that were not answered are gone, and so are the lanes: each attempt fails with LaneExpired and is retried, on the state of
-the newest checkpoint, which stays. Whoever was attached is fenced.
+Unanswered frames and all lanes are lost: each attempt fails with LaneExpired and is retried on the state of the newest checkpoint, which
+stays. Instances that were attached to the slot are fenced.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from udo_protocol.state import checkpoints, rewinding
 
 
 def begin(state: Connection, queue: Connection, prefix: str, *, keyed: bool) -> None:
-    """Nothing is in the log any more; Fenced if a newer instance owns the slot."""
+    """Empty the log of the slot with this prefix. Fenced if an instance with a newer token owns the slot."""
     token = next_token(state, prefix)
     _fenced_or(state, prefix, "udo_promote", token)
-    # Behind every number that the log can have had: what dead letters and dropped sessions say of old frames stays true.
+    # The new log begins after every number that the old one can have used, since dead letters and cuts refer to old frames by number.
     cuts = [seq for seq, run in checkpoints.cut(state, prefix).values() if run == queue.run_id]
     seq = max([time.time_ns() // 1000, *(last + 1 for last in cuts)])
     if keyed:
         with suppress(SlotBroken):
-            rewinding.forget(state, queue, prefix)  # the input since then is gone: nobody can go back
+            rewinding.forget(state, queue, prefix)  # the input since the update is lost, so no rollback is possible
         covers: list[Sequence[Arg]] = [("SET", f"{prefix}ckpt", f"{seq} {queue.run_id}"), ("DEL", f"{prefix}riding")]
         checkpoints.amend(state, prefix, token, covers)
     _fenced_or(queue, prefix, "udo_anew", token, seq)

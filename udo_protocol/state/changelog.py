@@ -1,62 +1,102 @@
-"""The changelog of a keyed slot: an entry for each checkpoint of its owner, in order, kept while there is a reader.
+"""The changelog of a keyed slot: one entry for each checkpoint of its owner, in order, kept while there are readers.
 
-The owner appends the entry in the step that writes the checkpoint. A reader first joins and then reads the state, in many steps:
-what it reads may be newer than where it joined, but no later entry is missing, and entries hold whole values, so that applying one
-twice does no harm. There may be any number of readers (an update's standby, a canary, a diff); each has a lease, and holds back at
-most CHANGELOG_BYTES: one that is further behind is given up. Positions are bytes since the first entry.
+An entry has a head and one part for each key group that the checkpoint wrote. A reader of some key groups is sent only their parts.
+
+The owner appends the entry in the transaction that writes the checkpoint. A reader first joins, then reads the state in many steps. What
+it reads may be newer than the position at which it joined, but no later entry is missing, and since entries hold whole values, applying
+one twice does no harm. There may be any number of readers (the standby of an update, a canary, diffs). Each has a lease, and entries are
+kept for a reader that is at most CHANGELOG_BYTES behind; one that falls further behind has to load again. Positions are bytes since the
+first entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from udo_protocol.errors import Fenced
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.slot import as_int
 
-# A reader that is gone costs the owner its entries for so long; renewed after a third of it.
+# For this long entries are kept for a reader that died; a reader renews its lease after a third of it.
 LEASE_MS = 30_000
 # Entries kept for the reader that is furthest behind. Loading state of 1 GB takes seconds, in which an owner writes a few megabytes.
 CHANGELOG_BYTES = 64 << 20
-# Instead of the position of a reader that has to load again.
-_GIVEN_UP, _REWOUND = -1, -2
+# The highest sequence number of a stream's entries: a range that begins after it begins with the next checkpoint.
+_LAST_PART = (1 << 64) - 1
+# Stored in place of the position of a reader that has to load again.
+_TOO_FAR_BEHIND, _ROLLED_BACK, _GROUPS_MOVED = -1, -2, -3
 _WHY = {
-    _GIVEN_UP: f"it was more than {CHANGELOG_BYTES >> 20} MiB behind",
-    _REWOUND: "the owner rolled back to an older state",
+    _TOO_FAR_BEHIND: f"it was more than {CHANGELOG_BYTES >> 20} MiB behind",
+    _ROLLED_BACK: "the owner rolled back to an older state",
+    _GROUPS_MOVED: "key groups were moved out of the slot or into it",
 }
 
 
+class LoggedCheckpoint(NamedTuple):
+    """An entry as it is stored. `parts`: (`group session`, part) for each group written; groups below 0 hold event times."""
+
+    head: bytes
+    parts: list[tuple[str, bytes]]
+
+
 def join(state: Connection, prefix: str, name: str) -> int:
-    """From here on every checkpoint is kept for `name`, until it leaves or its lease ends: the position to read from."""
+    """Become a reader: from now on entries are kept for `name`, until it leaves or its lease ends. Returns the position to read from."""
     return int(state.call("FCALL", "udo_join", 1, prefix, name, LEASE_MS))
 
 
 def hold(state: Connection, prefix: str, name: str, position: int) -> None:
-    """Keep the lease, and what is behind `position`; Fenced if entries may be missing."""
+    """Renew the lease and say that entries up to `position` have been read. Fenced if later entries may be missing."""
     left = int(state.call("FCALL", "udo_hold", 1, prefix, name, position, LEASE_MS))
     if left <= 0:
         raise Fenced(gone(prefix, name, left))
 
 
 def gone(prefix: str, name: str, position: int | None) -> str:
-    """Why a reader of that position (None: of none) has to load again."""
+    """Why a reader with this stored position (None: it has none) has to load again."""
     return f"{name} does not read the changelog of {prefix} any more: {_WHY.get(position or 0, 'its lease ran out')}"
 
 
 def leaving(prefix: str, name: str) -> Sequence[Arg]:
-    """The command after which nothing is kept for `name`."""
+    """The command by which `name` stops being a reader."""
     return ("FCALL", "udo_leave", 1, prefix, name)
 
 
-def appending(prefix: str, entry: bytes) -> Sequence[Arg]:
-    """The owner's command in the step that writes a checkpoint."""
-    return ("FCALL", "udo_append", 1, prefix, CHANGELOG_BYTES, entry)
+def appending(prefix: str, entry: LoggedCheckpoint) -> Sequence[Arg]:
+    """The command that appends an entry; for the owner's transaction that writes the checkpoint."""
+    return ("FCALL", "udo_append", 1, prefix, CHANGELOG_BYTES, entry.head, *(word for part in entry.parts for word in part))
 
 
-def read(state: Connection, prefix: str, name: str, position: int) -> tuple[list[bytes], int, int | None]:
-    """The entries behind `position`, oldest first, and the position behind them; and where `name` is said to be: below 0 or None, some
-    may be missing or go on from another state."""
-    found, at = state.transaction([("XRANGE", f"{prefix}changelog", f"({position}", "+"), ("HGET", f"{prefix}readers", name)])
-    entries = [bytes(fields[1]) for _, fields in found]
-    if entries:
+def read(
+    state: Connection, prefix: str, name: str, position: int, groups: Collection[int] | None = None
+) -> tuple[list[LoggedCheckpoint], int, int | None]:
+    """(entries, position, stored position): the entries after `position`, oldest first, with the parts of all groups or of `groups` and
+    those that hold event times; the position after them; and the position that is stored for `name`. If that is below 0 or None, entries
+    may be missing, or continue another state."""
+    stored = ("HGET", f"{prefix}readers", name)
+    wanted: Sequence[Arg] = ("XRANGE", f"{prefix}changelog", f"({position}-{_LAST_PART}", "+")
+    if groups is not None:
+        # A mirror asks before each frame: thousands of groups are only named if there is something to read.
+        logged, at = state.transaction([("GET", f"{prefix}logged"), stored])
+        if as_int(logged) <= position:
+            return [], position, _stored(at)
+        wanted = ("FCALL", "udo_entries", 1, prefix, position, *groups)
+    found, at = state.transaction([wanted, stored])
+    if found:
         position = int(bytes(found[-1][0]).split(b"-")[0])
-    return entries, position, None if at is None else int(bytes(at).split()[0])
+    return _entries(fields for _, fields in found), position, _stored(at)
+
+
+def _stored(at: bytes | None) -> int | None:
+    return None if at is None else int(bytes(at).split()[0])
+
+
+def _entries(found: Iterable[Sequence[bytes]]) -> list[LoggedCheckpoint]:
+    entries: list[LoggedCheckpoint] = []
+    for fields in found:
+        for field, value in zip(fields[::2], fields[1::2], strict=True):
+            if field == b"head":
+                entries.append(LoggedCheckpoint(bytes(value), []))
+            else:
+                entries[-1].parts.append((bytes(field).decode(), bytes(value)))
+    return entries

@@ -1,26 +1,27 @@
-"""What a slot keeps on the state server: checkpoints of durable state, fenced, and the order of a session's runs."""
+"""A slot's checkpoints on the state server, fenced by the owner's token; cuts of sessions; the order of a session's runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
-from udo_protocol.state import changelog, untrusted
+from udo_protocol.state import changelog, replication, untrusted
+from udo_protocol.state.changelog import LoggedCheckpoint
 
-# A write is tried again when the changelog got its first reader meanwhile.
+# A write is repeated if the changelog has got its first reader meanwhile.
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What durable state covers: frames up to `seq` of the queue server run `run_id`, and answers not yet emitted.
+    """What a checkpoint covers: frames up to `seq` in the log of the queue server run `run_id`, and answers not yet emitted.
 
-    `riding` are the answers, as (lane, frame), to the last frames of the range: they were made durable with the state and
-    are emitted from here if their instance died before it could.
+    `riding`: the answers to the last of these frames, as (lane, frame). They were made durable with the state, and the next owner emits
+    them if this one dies before it does.
     """
 
     seq: int = 0
@@ -35,14 +36,16 @@ def checkpoint(
     covers: Checkpoint,
     emitted: int,
     writes: Sequence[Sequence[Arg]],
-    entry: Callable[[], bytes] | None = None,
+    entry: Callable[[], LoggedCheckpoint] | None = None,
     wait_ms: int = 10_000,
+    replicated: Callable[[], None] = lambda: None,
 ) -> Emit:
-    """Make `writes` (commands on the slot's keys) and what they cover durable in one step; AHEAD beyond emitted + riding.
+    """Make `writes` (commands on the slot's keys) and what they cover durable in one transaction; returns when it is on disk.
 
-    `entry` makes what the changelog says of it, if anybody reads that. Fenced by WATCH: sound here, since nothing is
-    sent behind the transaction before its outcome is known, and payload may be large. Returns when it is on disk (WAITAOF on
-    the same connection); ServerLost if that takes longer than `wait_ms`.
+    `entry` makes the changelog's entry; called only if there are readers. `replicated` is called at the end if the slot has replicas.
+    AHEAD, and nothing is written, if frames are covered that are neither emitted nor riding. Raises Fenced if `token` is not the owner's
+    (checked by WATCH, which is sound because nothing is sent before the outcome is known), and ServerLost if the disk (WAITAOF) takes
+    longer than `wait_ms`.
     """
     if covers.seq > emitted + len(covers.riding):
         return Emit.AHEAD
@@ -54,12 +57,13 @@ def checkpoint(
     ]
     if riding:
         commands.append(("RPUSH", f"{prefix}riding", *riding))
-    _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms, entry)
+    if _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms, entry):
+        replicated()
     return Emit.STORED
 
 
 def amend(state: Connection, prefix: str, token: int, writes: Sequence[Sequence[Arg]], wait_ms: int = 10_000) -> None:
-    """Make `writes` durable in one step, as the owner, without covering anything: state is replaced from outside."""
+    """Make `writes` durable in one transaction, as the owner, without covering further frames. Errors as in `checkpoint`."""
     _write_as_owner(state, prefix, token, writes, "a change of state", wait_ms)
 
 
@@ -70,16 +74,20 @@ def _write_as_owner(
     commands: Sequence[Sequence[Arg]],
     what: str,
     wait_ms: int,
-    entry: Callable[[], bytes] | None = None,
-) -> None:
+    entry: Callable[[], LoggedCheckpoint] | None = None,
+) -> bool:
+    """Whether the slot has replicas."""
+    looks = [f"{prefix}{name}" for name in ("owner", "reading", "replicas")]
     for _ in range(_TRIES):
-        state.send([("WATCH", f"{prefix}owner", f"{prefix}reading"), ("MGET", f"{prefix}owner", f"{prefix}reading")])
+        state.send([("WATCH", *looks), ("MGET", *looks)])
         state.receive()
-        owner, reading = state.reply()
+        owner, reading, replicas = state.reply()
         if as_int(owner) != token:
             state.call("UNWATCH")
             raise Fenced(f"token {token} is not the owner of {prefix} any more, {as_int(owner)} is")
-        steps = [*commands, changelog.appending(prefix, entry())] if entry and reading is not None else commands
+        steps = [*commands, changelog.appending(prefix, entry())] if entry and reading is not None else list(commands)
+        if replicas is not None:
+            steps += replication.logging(prefix, token, commands)
         state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
         replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
         for r in (*replies, *(replies[-2] or ())):
@@ -89,12 +97,12 @@ def _write_as_owner(
             continue
         if replies[-1][0] < 1:
             raise ServerLost(f"the state server on {state.path} did not make {what} of {prefix} durable within {wait_ms} ms")
-        return
-    raise Fenced(f"token {token} could not write {what} of {prefix}: its owner or who reads its changelog changed {_TRIES} times")
+        return replicas is not None
+    raise Fenced(f"token {token} could not write {what} of {prefix}: its owner or the readers of its changelog changed {_TRIES} times")
 
 
 def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
-    """What durable state covers; Checkpoint() if there is none."""
+    """The newest checkpoint; Checkpoint() if there is none."""
     reads = (("GET", f"{prefix}ckpt"), ("LRANGE", f"{prefix}riding", 0, -1))
     covers, riding = untrusted.read(state, *reads, most_bytes=untrusted.STATE_BYTES)
     if covers is None:
@@ -105,7 +113,7 @@ def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
 
 
 def pinned_checkpoint(state: Connection, prefix: str, savepoint: str) -> Checkpoint:
-    """What a savepoint covers."""
+    """What a savepoint covers, without riding answers; Checkpoint() if there is no such savepoint."""
     key = f"{prefix}savepoint:{savepoint}"
     (covers,) = untrusted.read(state, ("HGET", key, "ckpt"))
     return Checkpoint(*_covers(covers, key)) if covers else Checkpoint()
@@ -118,12 +126,16 @@ def _covers(text: bytes, key: str) -> tuple[int, str]:
 
 
 def run_order(state: Connection, prefix: str, session: str, run: str, call: str = "", planned_ms: int = 0) -> int:
-    """The place of a run among those of its session, above 0, the same on every slot: by when it was planned.
+    """The number of a run in the order of its session's runs, from 1: the order in which they were planned, the same on every slot.
 
-    TwoProducers for a second call in one run. Stale for a run that was planned before the newest one and is only seen now: ordered
-    by sight, a late task of a driver that is gone would make the driver's successor stale for ever (tests/model, runs_in_start_order).
+    Raises TwoProducers for a second call in one run, and Stale for a run that is first seen after a run that was planned later. If runs
+    were ordered by arrival, a late task of a dead driver would make its successor's tasks stale for ever (tests/model,
+    runs_in_start_order).
     """
-    order, known = state.call("FCALL", "udo_run", 1, prefix, session, run, call, planned_ms)
+    asked: Sequence[Arg] = ("FCALL", "udo_run", 1, prefix, session, run, call, planned_ms)
+    # A run that is new is logged for the slot's replicas.
+    there = state.call("HEXISTS", f"{prefix}runs:{session}", run)
+    order, known = state.call(*asked) if there else replication.write(state, prefix, [asked])[0]
     if order < 0:
         raise Stale(
             f"session {session} of {prefix.split(':')[1]}: a run of the query that was planned later is known, this one's answers do not "
@@ -136,13 +148,29 @@ def run_order(state: Connection, prefix: str, session: str, run: str, call: str 
     return int(order)
 
 
+def runs(state: Connection, prefix: str) -> dict[str, dict[str, str]]:
+    """For each session its runs as they are stored: run -> its place in their order, when it was planned, its call."""
+    found = {}
+    for session in map(bytes, state.call("HKEYS", f"{prefix}sessions")):
+        flat = state.call("HGETALL", f"{prefix}runs:{session.decode()}")
+        found[session.decode()] = {bytes(run).decode(): bytes(known).decode() for run, known in zip(flat[::2], flat[1::2], strict=True)}
+    return found
+
+
+def know_runs(state: Connection, prefix: str, sessions: Mapping[str, Mapping[str, str]]) -> None:
+    """Know these runs as another slot knows them, beside the own ones."""
+    for session, known in sessions.items():
+        for run, text in known.items():
+            state.call("HSETNX", f"{prefix}runs:{session}", run, text)
+
+
 def newest_run(state: Connection, prefix: str, session: str) -> int:
-    """The last of the session's known runs in their order; 0: none is known."""
+    """The highest number of the session's known runs; 0 if there are none."""
     return max((int(bytes(known).split(b" ", 1)[0]) for known in state.call("HVALS", f"{prefix}runs:{session}")), default=0)
 
 
 def cut(state: Connection, prefix: str) -> dict[str, tuple[int, str]]:
-    """Sessions that were dropped or replaced: frames up to (seq, of that run of the queue server) belong to what was there before."""
+    """Sessions that were dropped or replaced from outside: session -> (seq, run_id). Frames up to that one belong to the former state."""
     flat = state.call("HGETALL", f"{prefix}cut")
     found = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):

@@ -1,7 +1,7 @@
-"""Dead letters: events that an operator failed on, kept with the reason. What one is, its name, and its form on the state server.
+"""Dead letters: events that an operator failed on, stored with the reason. Their content, their names, their form on the state server.
 
-A slot keeps them in two hashes, name -> letter: `dead` holds those that count, `pending` those of keyed attempts that have
-not ended, which may yet be taken back. Only the slot's owner adds to either.
+A slot has two hashes, name -> letter: `dead` holds final letters, `pending` those of keyed attempts that have not ended and may still be
+undone. Only the slot's owner adds to them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from udo_protocol.state import untrusted
 FAIL, DEAD_LETTER = "fail", "dead-letter"
 POLICIES = (FAIL, DEAD_LETTER)
 DEAD, PENDING = "dead", "pending"  # the two hashes
-KEPT = "savepoint:rollback:"  # in front of all three: as they were before an update that can still be rolled back (rewinding.py)
-# Keyed letters that are to be sent again: name -> '' or, once an attempt that did it has ENDed, its epoch. They go with the END
-# of a later epoch: until then another attempt at the same one has to see them again.
+KEPT = "savepoint:rollback:"  # prefix of copies from before an update that can still be rolled back (rewinding.py)
+# Hash of keyed letters that are to be processed again: name -> '', or the epoch of an ENDed attempt that has done so. They are removed
+# at the END of a later epoch, because until then another attempt at the same epoch has to process them, too.
 REPLAY = "replay"
 _ID_BYTES = 6
 # What a field of a letter is in JSON.
@@ -30,9 +30,9 @@ _JSON: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (in
 
 
 class KeyedName(NamedTuple):
-    """A keyed event is named by its attempt and by where it stood; its key group says which later attempt replaces that one.
+    """Name of a keyed event: its attempt and its position. The key group tells which later attempt replaces this one.
 
-    The partition does not: a query restarted with another number of partitions sends the same group from another one.
+    The partition could not: a query that is restarted with another number of partitions sends the group from another partition.
     """
 
     session: str
@@ -48,7 +48,7 @@ class KeyedName(NamedTuple):
 
 
 class LaneName(NamedTuple):
-    """A stateless event is named by its lane; `seq` of the log of the queue server run `run_id` tells whether it was answered."""
+    """Name of a stateless event: lane and position. `seq`, in the log of the queue server run `run_id`, tells whether it was answered."""
 
     lane: str
     run_id: str
@@ -61,7 +61,7 @@ class LaneName(NamedTuple):
 
 
 def parse_name(text: str) -> KeyedName | LaneName:
-    """The inverse of str(); sessions and lanes may hold any character."""
+    """The inverse of str(). Sessions and lanes may contain any character."""
     kind, _, rest = text.partition("|")
     if kind == "k":
         session, *numbers = rest.rsplit("|", 6)
@@ -72,7 +72,7 @@ def parse_name(text: str) -> KeyedName | LaneName:
 
 @dataclass(frozen=True)
 class Letter:
-    """One bad event, and what went wrong."""
+    """One bad event and its error."""
 
     operator: str  # name@version
     instance: str
@@ -93,12 +93,12 @@ class Letter:
     replays: int = 0
 
     def encode(self) -> bytes:
-        """JSON, the Arrow bytes in base64."""
+        """As JSON, with the Arrow bytes in base64."""
         return json.dumps({**asdict(self), "arrow": base64.b64encode(self.arrow).decode()}, ensure_ascii=False).encode()
 
     @classmethod
     def decode(cls, data: bytes | bytearray) -> Self:
-        """The inverse; what a later version has added is left out. ValueError for what is no letter."""
+        """The inverse; fields that a later version has added are ignored. ValueError if `data` is not a letter."""
         found = json.loads(bytes(data))
         known = {f.name: found[f.name] for f in fields(cls) if f.name in found}
         for name, value in known.items():
@@ -106,33 +106,34 @@ class Letter:
             if type(value) not in _JSON[kind]:
                 raise ValueError(f"{name} is {value!r:.60}, expected {kind}")
             if kind == "str":
-                value.encode()  # JSON can hold halves of characters
+                value.encode()  # JSON can contain unpaired surrogates
         untrusted.moment(known["at"], "at")
         return cls(**{**known, "arrow": base64.b64decode(found["arrow"])})
 
     @classmethod
     def unreadable(cls, error: SlotBroken) -> Self:
-        """Stands for one that cannot be read, so that it is seen and can be dropped."""
+        """A placeholder for a letter that cannot be read, so that it is listed and can be dropped."""
         none = dict.fromkeys((f.name for f in fields(cls) if f.default is MISSING), "")
         numbers = dict.fromkeys(("epoch", "partition", "attempt", "number", "row"), 0)
         return cls(**{**none, **numbers, "at": 0.0, "code": error.code, "reason": str(error), "event": "null", "arrow": b""})  # type: ignore[arg-type]
 
 
 def letter_id(prefix: str, name: str) -> str:
-    """A short id for people: 12 hexadecimal digits of a letter's name."""
+    """The id that users see: 12 hexadecimal digits, a hash of the letter's name."""
     return hashlib.blake2b((prefix + name).encode(), digest_size=_ID_BYTES).hexdigest()
 
 
 def count(state: Connection, prefix: str) -> int:
-    """How many letters a slot has, those of attempts that have not ended included."""
+    """Number of letters of a slot, including those of attempts that have not ended."""
     return sum(untrusted.read(state, *(("HLEN", prefix + kind) for kind in (DEAD, PENDING))))
 
 
 def move(state: Connection, source: str, target: str) -> None:
-    """A slot goes, what it could not process stays: in another one, whose log knows nothing of it."""
+    """Move the letters of a slot that is being removed to another slot. `run_id` is cleared, since `seq` is of the former slot's log."""
     for kind in (DEAD, PENDING):
         flat = state.call("HGETALL", source + kind)
         for text, data in zip(flat[::2], flat[1::2], strict=True):
-            with suppress(SlotBroken), untrusted.reading(source + kind, "names of dead letters"):  # what is none goes with the slot
+            # A field that is not a letter is removed with the slot.
+            with suppress(SlotBroken), untrusted.reading(source + kind, "names of dead letters"):
                 name = parse_name(bytes(text).decode())
                 state.call("HSET", target + kind, str(name._replace(run_id="") if isinstance(name, LaneName) else name), data)

@@ -1,11 +1,124 @@
-"""Which slot of a keyed deployment has which key group. So far the groups are spread evenly and stay where they are."""
+"""Which slot of a keyed deployment has which key group: versioned, kept beside the first slot's state, changed by a move (moving.py).
+
+A map that nothing has changed is not stored: it spreads the groups evenly over the slots that the deployment has.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from udo_protocol.errors import Conflict
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.route import Route
+from udo_protocol.state import untrusted
 
 # Of a map that nothing has changed yet.
 FIRST_VERSION = 1
 
 
-def even(key_groups: int, slots: int) -> list[int]:
-    """For each key group the place of its slot: a range of groups for each slot, of the same length as far as that goes."""
-    return [group * slots // key_groups for group in range(key_groups)]
+@dataclass(frozen=True)
+class SlotGroups:
+    """`groups`: for each key group the number of its slot. `routes`: each slot, and the version in which it was last given or lost groups:
+    the only one by which it takes frames."""
+
+    version: int
+    routes: dict[int, int]
+    groups: tuple[int, ...]
+
+    @classmethod
+    def even(cls, slots: Sequence[int], key_groups: int) -> SlotGroups:
+        """A range of groups for each slot, of the same length as far as that goes."""
+        return cls(FIRST_VERSION, dict.fromkeys(slots, 0), tuple(slots[g * len(slots) // key_groups] for g in range(key_groups)))
+
+    @property
+    def slots(self) -> list[int]:
+        """The slots that there are, also those without a group: every attempt ENDs in each."""
+        return list(self.routes)
+
+    def of(self, slot: int) -> list[int]:
+        """The groups of a slot."""
+        return [g for g, number in enumerate(self.groups) if number == slot]
+
+    def moved(self, groups: Collection[int], source: int, to: int) -> SlotGroups:
+        """The next version: these groups of `source` are in `to`."""
+        version = self.version + 1
+        numbers = tuple(to if g in groups else number for g, number in enumerate(self.groups))
+        return SlotGroups(version, {**self.routes, source: version, to: version}, numbers)
+
+    def without(self, slot: int) -> SlotGroups:
+        """The next version, without a slot that has no group."""
+        if there := self.of(slot):
+            raise Conflict(f"slot {slot} still has {len(there)} key groups: expected none, since it is to be removed")
+        return SlotGroups(self.version + 1, {n: v for n, v in self.routes.items() if n != slot}, self.groups)
+
+    def places(self) -> list[int]:
+        """For each key group the place of its slot in `slots`."""
+        place = {number: at for at, number in enumerate(self.routes)}
+        return [place[number] for number in self.groups]
+
+    def route(self, slot: int, prefix: Callable[[int], str]) -> Route:
+        """What a slot tells producers that go by an older map."""
+        slots, versions = tuple(map(prefix, self.routes)), tuple(self.routes.values())
+        return Route(self.routes[slot], slots, self.version, tuple(self.places()), versions)
+
+    def document(self) -> dict[str, object]:
+        """For JSON."""
+        return {"version": self.version, "routes": list(self.routes.items()), "groups": self.groups}
+
+
+def key(first: str) -> str:
+    """Where the map of a deployment lies on the state server; `first`: prefix of its first slot."""
+    return f"{first}groups"
+
+
+def load(state: Connection, first: str) -> SlotGroups | None:
+    """The stored map; None if the first one is in force."""
+    (text,) = untrusted.read(state, ("GET", key(first)))
+    if text is None:
+        return None
+    found = untrusted.document(text, key(first))
+    with untrusted.reading(key(first), "a group map"):
+        return SlotGroups(int(found["version"]), {int(n): int(v) for n, v in found["routes"]}, tuple(map(int, found["groups"])))
+
+
+def storing(first: str, text: str) -> Sequence[Arg]:
+    """The command that puts a map in force, except in a move, where that is part of the step that brings the state."""
+    return ("SET", key(first), text)
+
+
+@dataclass(frozen=True)
+class MoveStep:
+    """One cut: these groups go from `source` to the slot `to`, by the map of that version."""
+
+    version: int
+    source: int
+    to: int
+    groups: list[int]
+
+
+def spreading(now: SlotGroups, slots: Sequence[int]) -> list[MoveStep]:
+    """The cuts, in their order, by which the groups are spread evenly over these slots, if nothing else moves groups before."""
+    made: list[MoveStep] = []
+    for to, groups in shares(now, slots).items():
+        for source in dict.fromkeys(now.groups[g] for g in groups):
+            some = [g for g in groups if now.groups[g] == source]
+            now = now.moved(some, source, to)
+            made.append(MoveStep(now.version, source, to, some))
+    return made
+
+
+def shares(now: SlotGroups, slots: Sequence[int]) -> dict[int, list[int]]:
+    """What each of these slots is to be given, so that all groups are spread evenly over them and as few as can be move."""
+    have = {slot: now.of(slot) for slot in slots}
+    free = [g for g, slot in enumerate(now.groups) if slot not in have]
+    each, more = divmod(len(now.groups), len(slots))
+    wanted = {slot: each + (at < more) for at, slot in enumerate(sorted(slots, key=lambda slot: -len(have[slot])))}
+    for slot, groups in have.items():
+        free += groups[wanted[slot] :]
+    free.sort()
+    given = {}
+    for slot, groups in have.items():
+        lacks = max(wanted[slot] - len(groups), 0)
+        given[slot], free = free[:lacks], free[lacks:]
+    return {slot: groups for slot, groups in given.items() if groups}

@@ -1,9 +1,9 @@
-"""How a keyed slot's groups are stored on the state server, and the only way to read them.
+"""How the key groups of a slot are stored on the state server. All readers of stored state use this module.
 
-The values of a group are a **piece**: a base (`g:{piece}`), which never changes, and the changes since (`d:{piece}`), which are only
-appended to. The **manifest** of a session (`m:{session}`) names for each group its piece and how many of the changes count. So a manifest
-describes what one checkpoint left, and its pieces may be read later, as long as they exist: a savepoint (savepoints.py) keeps them, and
-a reader without a savepoint reads the manifest again when a piece has been replaced.
+The values of a group are a **piece**: a base (`g:{piece}`), which never changes, and the changes after it (`d:{piece}`), to which entries
+are only appended. The **manifest** of a session (`m:{session}`) names for each group its piece and the number of changes that count. So a
+manifest describes the state of one checkpoint, and its pieces can be read later, as long as they exist: a savepoint (savepoints.py) keeps
+them, and a reader without a savepoint reads the manifest again when a piece has been replaced.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.state import savepoints, untrusted
 
-# Read in one step: the owner writes at the same time and must not wait long.
+# Read in one transaction: the owner writes at the same time and must not wait long.
 _READ_BYTES = 1 << 20
-# A checkpoint replaces a group at most once, so a piece that is missing so many times was not replaced by checkpoints.
+# Times that a manifest is read. Each checkpoint replaces a piece at most once, so a piece that is missing this often is really missing.
 _LOOKS = 100
 
 
 class PiecePlace(NamedTuple):
-    """Where a group's values are: the piece, how many of its changes count, and the sizes. A group that was never stored has no piece."""
+    """Where a group's values are stored: the piece, the number of its changes that count, the sizes. A new group has no piece."""
 
     piece: str = ""
     changes: int = 0
@@ -32,13 +32,13 @@ class PiecePlace(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Both together."""
+        """Of the base and the changes."""
         return self.base_bytes + self.change_bytes
 
 
 @dataclass
 class StoredGroup:
-    """One key group as it is stored. `meta`: label, END flag, undo, candidate."""
+    """One key group as it is stored. `meta`: label, END flag, undo, candidate (udo_runtime/state/groups.py, `Group.meta`)."""
 
     meta: bytes = b""
     base: bytes | None = None
@@ -47,12 +47,12 @@ class StoredGroup:
 
 
 def entry(place: PiecePlace, meta: bytes) -> bytes:
-    """A group's entry in the manifest."""
+    """A group's entry in its session's manifest."""
     return f"{place.piece} {place.changes} {place.base_bytes} {place.change_bytes} ".encode() + meta
 
 
 def parsed(data: bytes, key: str) -> tuple[PiecePlace, bytes]:
-    """Inverse of `entry`."""
+    """The inverse of `entry`; SlotBroken names `key` if `data` is not an entry."""
     with untrusted.reading(key, "`piece changes base_bytes change_bytes meta`"):
         piece, *numbers, meta = bytes(data).split(b" ", 4)
         changes, base, change = (untrusted.number(n, key) for n in numbers)
@@ -62,7 +62,7 @@ def parsed(data: bytes, key: str) -> tuple[PiecePlace, bytes]:
 def writing(
     prefix: str, session: str, number: int, meta: bytes, place: PiecePlace, base: bytes | None, changes: Sequence[bytes]
 ) -> list[list[Arg]]:
-    """The commands that store a group: with a `base` a new piece, else changes appended to its present piece."""
+    """The commands that store a group: as a new piece with this `base`, or with `changes` appended to its present piece."""
     commands: list[list[Arg]] = []
     if base is not None:
         commands += [_replaced(prefix, session, [number]), ["SET", f"{prefix}g:{place.piece}", base]]
@@ -72,7 +72,7 @@ def writing(
 
 
 def removing(prefix: str, session: str, numbers: Collection[int]) -> list[list[Arg]]:
-    """The commands that remove these groups."""
+    """The commands that remove groups from a session."""
     return [_replaced(prefix, session, sorted(numbers)), ["HDEL", f"{prefix}m:{session}", *sorted(numbers)]] if numbers else []
 
 
@@ -82,7 +82,7 @@ def _replaced(prefix: str, session: str, numbers: Sequence[int]) -> list[Arg]:
 
 
 def records(state: Connection, prefix: str, savepoint: str = "") -> dict[str, bytes]:
-    """Session -> its record, as it is stored."""
+    """The stored record (JSON) of each session, of the state or of a savepoint."""
     (flat,) = untrusted.read(state, ("HGETALL", savepoints.at(prefix, savepoint) + "sessions"))
     return {bytes(name).decode(): bytes(record) for name, record in zip(flat[::2], flat[1::2], strict=True)}
 
@@ -96,9 +96,11 @@ def read(
     groups: Collection[int] | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, StoredGroup]]:
-    """The groups of a session, of all or of `groups` and those that hold event times. Each is as one checkpoint left it.
+    """(number, group) for all groups of a session, or for `groups` and those that hold event times (numbers below 0).
 
-    All are of the same one with `savepoint`, or if nobody writes meanwhile. `between` is called between steps.
+    Each group is as one checkpoint left it. With `savepoint`, or if nobody writes meanwhile, it is the same checkpoint for all groups.
+    `between` is called between reads, such as to renew a lease. Raises Conflict if the savepoint was given up, SlotBroken if keys are
+    corrupted.
     """
     key = f"{savepoints.at(prefix, savepoint)}m:{session}"
     (fields,) = untrusted.read(state, ("HKEYS", key))
@@ -111,7 +113,7 @@ def read(
             return
         flat, found = untrusted.read(state, ("HMGET", key, *left), most_bytes=untrusted.STATE_BYTES)[0], {}
         for n, data in zip(left, flat, strict=True):
-            if data is not None:  # else it was dropped meanwhile
+            if data is not None:  # else the group was dropped meanwhile
                 found[n] = parsed(data, key)
         left = []
         for part in _parts(found):
@@ -140,10 +142,10 @@ def _parts(found: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[dict[int, 
 
 
 def _pieces(state: Connection, prefix: str, part: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[tuple[int, StoredGroup | None]]:
-    """The groups as the manifest describes them; None if a piece has been replaced since."""
+    """(number, group) as the manifest describes them; None for a group whose piece has been replaced since."""
     commands: list[list[Arg]] = []
     for place, _ in part.values():
-        first, last = (0, place.changes - 1) if place.changes else (1, 0)  # of none, none
+        first, last = (0, place.changes - 1) if place.changes else (1, 0)  # (1, 0): an empty range
         commands += [["GET", f"{prefix}g:{place.piece}"], ["LRANGE", f"{prefix}d:{place.piece}", first, last]]
     replies = iter(untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES))
     for (n, (place, meta)), base, changes in zip(part.items(), replies, replies, strict=True):

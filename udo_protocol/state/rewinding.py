@@ -1,8 +1,8 @@
-"""Rollback to a version that cannot read what a newer one writes: a savepoint from before the update, and the input since.
+"""Rollback to a version that cannot read the state of the newer one: from a savepoint made before the update, and the input since.
 
-The input is held in the log by a pin; a version that is rolled back to starts from the savepoint and processes the input again without
-answering. Both are bounded: in time by who made them, in bytes by the log (a pin holds at most half of its bound) and by what
-savepoints may hold.
+A pin keeps the input in the log. The version that is restored starts from the savepoint and processes the input again without answering.
+Both are bounded: in time by the node manager's rollback window, in bytes by the log (a pin holds at most half of its bound) and by the
+bound of savepoints.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from udo_protocol.state import savepoints, untrusted
 from udo_protocol.state.checkpoints import load_checkpoint
 
 SAVEPOINT = "rollback"
-# Who made it gives it up in time. Were that one gone for ever, the lease would end: so much later, in which one that is under way ends.
+# The node manager drops the savepoint when the window ends. Should it be gone for good, the lease ends this much later: long enough for a
+# rollback that began within the window.
 _LEASE_MORE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """What is kept: `info` of who kept it, and the frames that state covers: up to `seq` of the log of the queue server run `run_id`."""
+    """The savepoint for a rollback: `info` of who made it, and the frames it covers, up to `seq` in the log of server run `run_id`."""
 
     info: Mapping[str, Any]
     seq: int
@@ -33,7 +34,7 @@ class KeptState:
 
 
 def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, Any], window_ms: int) -> None:
-    """Keep the state as it is durable now, and the frames behind it; nobody may own the slot meanwhile."""
+    """Keep the present durable state and the frames after it, for `window_ms`. No instance may own the slot during the call."""
     covers = load_checkpoint(state, prefix)
     seq = covers.seq if covers.run_id == queue.run_id else 0
     queue.call("FCALL", "udo_pin", 1, prefix, SAVEPOINT, seq + 1, window_ms)
@@ -42,7 +43,7 @@ def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, A
 
 
 def kept(state: Connection, prefix: str) -> KeptState | None:
-    """What is kept, if anything that can be used."""
+    """The savepoint for a rollback; None if there is none, or it cannot be read."""
     key = f"{prefix}savepoint:{SAVEPOINT}"
     with suppress(SlotBroken):
         (text,) = untrusted.read(state, ("HGET", key, "info"))
@@ -56,21 +57,21 @@ def kept(state: Connection, prefix: str) -> KeptState | None:
 
 
 def gone(state: Connection, prefix: str) -> str:
-    """Why it was given up before its time; '' if it was not."""
+    """Why the savepoint was given up before the window ended; '' if it was not."""
     with suppress(SlotBroken):
         return savepoints.gone(state, prefix, SAVEPOINT)
     return ""
 
 
 def possible(state: Connection, prefix: str, digest: str) -> bool:
-    """Whether the version of that digest is the one whose state is kept."""
+    """Whether the savepoint is of the version with this digest."""
     found = kept(state, prefix)
     return found is not None and bool(found.info["digest"] == digest)
 
 
 def pending(state: Connection, prefix: str, digest: str) -> bool:
-    """Whether the version of that digest, if it is to serve now, has to start from what was kept: the durable state is still the
-    newer version's, which has made a checkpoint since."""
+    """Whether the version with this digest has to start from the savepoint: it is of that version, and the newer version has made a
+    checkpoint since, so that the durable state is the newer version's."""
     if not possible(state, prefix, digest):
         return False
     then, now = untrusted.read(state, ("HGET", f"{prefix}savepoint:{SAVEPOINT}", "ckpt"), ("GET", f"{prefix}ckpt"))
@@ -78,22 +79,22 @@ def pending(state: Connection, prefix: str, digest: str) -> bool:
 
 
 def rewind(prefix: str) -> Sequence[Arg]:
-    """The command that makes the durable state what was kept. Only within the checkpoint that covers the input since: alone, it
-    would leave epochs that have been answered to the log, which goes with the queue server."""
+    """The command that replaces the durable state by the savepoint. Only for the transaction of the checkpoint that covers the input since:
+    alone, it would leave answered epochs in the log only, where they would be lost with the queue server."""
     return ("FCALL", "udo_rewind", 1, prefix, SAVEPOINT)
 
 
 def forgetting(prefix: str, session: str) -> Sequence[Arg]:
-    """The command after which a rollback does not bring that session back: it is over."""
+    """The command that removes a session from the savepoint, since it has ended."""
     return ("HDEL", savepoints.at(prefix, SAVEPOINT) + "sessions", session)
 
 
 def release(queue: Connection, prefix: str) -> None:
-    """The input since is not needed any more."""
+    """Remove the pin that keeps the input since the update."""
     queue.call("FCALL", "udo_pin", 1, prefix, SAVEPOINT, 0, 0)
 
 
 def forget(state: Connection, queue: Connection, prefix: str) -> None:
-    """No rollback is possible any more: what was kept for one is removed."""
+    """Remove the savepoint and the pin: from now on no rollback is possible."""
     savepoints.drop(state, prefix, SAVEPOINT)
     release(queue, prefix)

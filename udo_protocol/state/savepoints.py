@@ -1,8 +1,8 @@
-"""Savepoints: the state as one checkpoint left it, kept while others follow.
+"""Savepoints: the state as one checkpoint left it, kept while the owner writes further checkpoints.
 
-A savepoint is a pinned manifest (pieces.py): a copy of the manifests, which say which pieces make up the state, not of the pieces. A
-piece is removed when neither the state nor a savepoint names it. A savepoint has a lease. What all savepoints of a slot hold beside the
-state is bounded by MOST_BYTES: beyond it the oldest is given up, and its reader gets an error that says so. A savepoint for a rollback
+A savepoint is a copy of the manifests (pieces.py), which name the pieces that make up the state; the pieces are not copied. A piece is
+removed when neither the state nor a savepoint names it. A savepoint has a lease. The pieces that only savepoints name are bounded by
+MOST_BYTES per slot: beyond it the oldest savepoint is given up, and its reader gets an error that says so. A savepoint for a rollback
 also contains a copy of the dead letters.
 """
 
@@ -16,34 +16,34 @@ from udo_protocol.errors import Conflict, ServerLost
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
-# Of pieces that only savepoints name. One savepoint holds at most the state as it was and the changes since its bases, about as much
-# again: this is enough for the largest state measured, 1 GB.
+# Bytes of pieces that only savepoints name. One savepoint names at most the bases and about as many bytes of changes: this is enough for
+# the largest state measured, 1 GB.
 MOST_BYTES = 2 << 30
-# A reader renews it as it reads; after a reader's death the pieces are held for so long at most.
+# A reader renews the lease while it reads; after a reader's death the pieces are kept for at most this long.
 LEASE_MS = 60_000
-# Instead of the time at which it was made.
+# Stored in place of the time at which a savepoint was made.
 _GIVEN_UP, _REWOUND = -1, -2
 
 
 def at(prefix: str, name: str) -> str:
-    """The prefix of a savepoint's keys; without a name, that of the state itself."""
+    """The prefix of a savepoint's keys; for an empty name that of the state itself."""
     return f"{prefix}savepoint:{name}:" if name else prefix
 
 
 def make(state: Connection, prefix: str, name: str, lease_ms: int = LEASE_MS, info: str = "", *, letters: bool = False) -> None:
-    """Pin the state as it is durable now. Replaces a savepoint of that name."""
+    """Make a savepoint of the present durable state; replaces one of the same name. `letters`: with the dead letters."""
     with untrusted.reading(f"{prefix}sessions", "sessions by name"):
         state.call("FCALL", "udo_savepoint", 1, prefix, name, lease_ms, info, int(letters))
 
 
 def hold(state: Connection, prefix: str, name: str) -> None:
-    """Renew the lease; Conflict if it is gone."""
+    """Renew the lease. Conflict, with the reason, if the savepoint is gone."""
     if state.call("FCALL", "udo_hold_savepoint", 1, prefix, name, LEASE_MS) <= 0:
         raise Conflict(gone(state, prefix, name) or f"savepoint {name} of {prefix} is not there any more: its lease ran out")
 
 
 def holding(state: Connection, prefix: str, name: str) -> Callable[[], None]:
-    """A function to be called often, which renews the lease when that is due."""
+    """A function to be called often, which renews the lease when it is due. Errors as in `hold`."""
     due = 0.0
 
     def keep() -> None:
@@ -56,7 +56,7 @@ def holding(state: Connection, prefix: str, name: str) -> Callable[[], None]:
 
 
 def drop(state: Connection, prefix: str, name: str) -> None:
-    """Remove it."""
+    """Remove a savepoint."""
     state.call("FCALL", "udo_drop_savepoint", 1, prefix, name)
 
 

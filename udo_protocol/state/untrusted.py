@@ -1,7 +1,7 @@
-"""Reads of what an operator may have written. Its instance's user may write most keys of its slot (access.py): nothing there is trusted.
+"""Checked reads of keys that an operator may write: most keys of its slot (access.py). Their content is not trusted.
 
-What is not as it should be is SlotBroken, which names the key, what was expected and what came. It concerns one deployment:
-who reads for several says so of that one and goes on with the others.
+Unexpected content raises SlotBroken, which names the key, what was expected and what came. The error concerns one deployment: a caller
+that reads for several reports it for that one and continues with the others.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue.connection import BEYOND, Arg, Connection, ReplyError
 
-# Numbers up to here are exact in Lua and in JSON, and fit every message that they are passed on in.
+# Whole numbers up to here are exact in Lua and in JSON and fit the fields of all messages.
 MOST = (1 << 53) - 1
-# Longer than any number; who wrote more is not sent it back whole.
+# Longer than any number: more is not read.
 NUMBER_BYTES = 32
 _SHOWN_CHARACTERS = 60
 _LATEST_S = 253_402_300_799  # the end of the year 9999
 _HOLDS = {"GET": "a string", "GETRANGE": "a number", "SCARD": "a set", "ZRANGE": "a sorted set"}
 _HOLDS |= dict.fromkeys(("LLEN", "LRANGE", "LPOP"), "a list")
-# Of what is looked at for people, in all. What may be larger says so where it is read.
+# Bound of one read, of what is shown to users. A caller that may read more says so.
 LOOK_BYTES = 16 << 20
-# State itself, for who reads it whole: as much as a server can hold.
+# Bound of a read of state: more than a server can hold.
 STATE_BYTES = 1 << 40
 
 
 def broken(key: str, expected: str, came: object) -> SlotBroken:
-    """What to raise."""
+    """The error for this key: `came` instead of `expected`."""
     text = bytes(came).decode("utf-8", "replace") if isinstance(came, (bytes, bytearray)) else str(came)
     short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}... ({len(text)} characters)"
     return SlotBroken(f"key {key} is broken: expected {expected}, it holds {short!r}")
@@ -38,7 +38,7 @@ def broken(key: str, expected: str, came: object) -> SlotBroken:
 
 @contextmanager
 def reading(key: str, expected: str) -> Iterator[None]:
-    """Whatever goes wrong in here with what was read means that `key` does not hold what is expected."""
+    """Raises SlotBroken for errors in the block, which interprets what was read from `key`."""
     try:
         yield
     except ReplyError as e:
@@ -50,7 +50,7 @@ def reading(key: str, expected: str) -> Iterator[None]:
 
 
 def read(conn: Connection, *commands: Sequence[Arg], most_bytes: int = LOOK_BYTES) -> list[Any]:
-    """The replies of one transaction of commands whose second word is the key, of up to `most_bytes` together."""
+    """The replies to one transaction of commands, whose second word is the key. SlotBroken if they exceed `most_bytes` in total."""
     conn.send_transaction(commands)
     with conn.at_most(most_bytes):
         replies = conn.receive_outcomes(len(commands))
@@ -64,7 +64,7 @@ def read(conn: Connection, *commands: Sequence[Arg], most_bytes: int = LOOK_BYTE
 
 
 def number(value: Any, key: str, default: int = 0, least: int = 0) -> int:
-    """A whole number of a reply; `default` for what is absent."""
+    """A reply as a whole number of at least `least`; `default` if the key or field is absent."""
     if value is None or (isinstance(value, bytes) and not value):
         return default
     try:
@@ -77,7 +77,7 @@ def number(value: Any, key: str, default: int = 0, least: int = 0) -> int:
 
 
 def measure(value: Any, key: str) -> float:
-    """A count or time: finite, not negative."""
+    """A reply as a count or time: finite and not negative."""
     try:
         found = float(value)
     except (ValueError, TypeError, OverflowError):
@@ -88,14 +88,14 @@ def measure(value: Any, key: str) -> float:
 
 
 def moment(value: Any, key: str) -> float:
-    """A time in seconds since 1970 that calendars know."""
+    """A reply as a time in seconds since 1970, at most the end of the year 9999."""
     if (found := measure(value, key)) > _LATEST_S:
         raise broken(key, "seconds since 1970", value)
     return found
 
 
 def document(value: Any, key: str) -> dict[str, Any]:
-    """A JSON object."""
+    """A reply as a JSON object."""
     with reading(key, "a JSON object"):
         found = json.loads(bytes(value))
     if not isinstance(found, Mapping):

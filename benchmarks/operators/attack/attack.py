@@ -1,6 +1,7 @@
 """A hostile operator: tries what no operator should be able to do, and answers what it achieved. All of it is bounded.
 
-`arguments` is a JSON object that says what lies where outside, so that nothing fails for want of knowing.
+`arguments` is a JSON object that says what lies where outside, so that nothing fails for want of knowing. It runs in its engine's process
+or in one of its own; there it lies to its engine.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from typing import Any
 import pyarrow as pa
 from udo_runtime import Context, Operator
 from udo_runtime.engine import replies
+from udo_runtime.served import serve
 
 from udo_protocol.errors import UdoError
+from udo_protocol.proto import operator_pb2 as pb
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import ERROR
 
 Arguments = dict[str, Any]
 _MIB = 1 << 20
+_ALONE = "UDO_OPERATOR_SOCKET" in os.environ
 
 
 def tcp_socket(a: Arguments) -> list[str]:
@@ -182,6 +186,9 @@ def giant_error(a: Arguments) -> list[str]:
 
 def giant_header(a: Arguments) -> list[str]:
     """Answer with a failure that this process has not cut."""
+    if _ALONE:
+        failure = pb.Failure(message="x" * (a["mebibytes"] * _MIB))
+        return _told_once(lambda reply: (pb.Message(id=reply.id, failure=failure), ()))
 
     def lie(header: Any, batch: Any = None) -> list[bytes]:
         replies.encode = honest
@@ -194,6 +201,9 @@ def giant_header(a: Arguments) -> list[str]:
 
 def _answered_with(text: str, change: Callable[[bytes], bytes], rows: int = 1) -> list[str]:
     """The next answer, once, is a frame around a changed message of this text. It is the caller who sees what comes of it."""
+    if _ALONE:
+        forged = change(pa.record_batch({"result": [text]}).serialize().to_pybytes())
+        return _told_once(lambda reply: (reply, [(pb.Part.ROWS, _Forged(forged))]))
 
     def lie(header: Any, batch: Any = None) -> list[bytes]:
         replies.encode = honest
@@ -203,6 +213,28 @@ def _answered_with(text: str, change: Callable[[bytes], bytes], rows: int = 1) -
         return [struct.pack("<4sHHII", b"UDOF", 1, 0, len(head), len(message)) + head + bytes(-len(head) % 8) + message]
 
     honest, replies.encode = replies.encode, lie
+    return []
+
+
+class _Forged:
+    """In the place of a record batch: bytes that are none."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def serialize(self) -> bytes:
+        """As a batch does."""
+        return self._data
+
+
+def _told_once(lie: Callable[[Any], tuple[Any, Any]]) -> list[str]:
+    """The next reply to the engine, once, is what `lie` makes of it."""
+
+    def encode(reply: Any, *_: Any) -> Any:
+        serve.encode = honest
+        return honest(*lie(reply))
+
+    honest, serve.encode = serve.encode, encode
     return []
 
 
@@ -247,11 +279,15 @@ def _works(step: Callable[[], Any]) -> bool:
 
 def _logins(a: Arguments) -> Iterator[tuple[str, Connection]]:
     """Every way to get in: its own, none, the server's default, and passwords that it can find."""
-    frame = sys._getframe()
-    while not isinstance(own := frame.f_locals.get("conn"), Connection):  # the runtime's own lies on the stack
-        assert frame.f_back is not None
-        frame = frame.f_back
-    found: list[Login | None] = [own.login, None, Login("default", "")]
+    found: list[Login | None] = [None, Login("default", "")]
+    socket_path = a["queue"]
+    if not _ALONE:
+        frame = sys._getframe()
+        while not isinstance(own := frame.f_locals.get("conn"), Connection):  # the runtime's own lies on the stack
+            assert frame.f_back is not None
+            frame = frame.f_back
+        found.insert(0, own.login)
+        socket_path = own.path
     for path in a["passwords"]:
         with suppress(OSError, ValueError):
             text = Path(path).read_text()
@@ -259,7 +295,7 @@ def _logins(a: Arguments) -> Iterator[tuple[str, Connection]]:
             found += [Login(user, password) for user, password in known.items()]
     for login in found:
         with suppress(UdoError):
-            conn = Connection(own.path, login=login)
+            conn = Connection(socket_path, login=login)
             try:
                 yield login.user if login else "nobody", conn
             finally:

@@ -1,6 +1,8 @@
 // The conformance operator (docs/operator-protocol.md, Conformance), in the role that UDO_CONFORMANCE or the last argument names.
 import {batchOf, run} from "udo-operator";
 
+import {BENCHMARKED} from "./benchmarked.js";
+
 const forever = new Promise(() => {});
 
 function add(key, n) {
@@ -11,6 +13,7 @@ function add(key, n) {
 }
 
 const ROLES = {
+  ...BENCHMARKED,
   forward: {processBatch: (batch) => batch},
   each: {process: (event, ctx) => ctx.emit({...event})},
   events: {

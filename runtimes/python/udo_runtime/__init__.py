@@ -4,5 +4,6 @@ Needs neither PySpark nor gRPC nor Flask; runs in its own process with the opera
 """
 
 from udo_runtime.sdk.api import Context, Operator, operator
+from udo_runtime.sdk.keyed import FrameKeys, FrameStates
 
-__all__ = ["Context", "Operator", "operator"]
+__all__ = ["Context", "FrameKeys", "FrameStates", "Operator", "operator"]

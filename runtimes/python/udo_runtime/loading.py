@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from udo_protocol.formats.state_types import StateTypes
 from udo_runtime.execution import load as python
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
@@ -14,10 +15,11 @@ from udo_runtime.sdk.api import Context
 
 def load(a: Mapping[str, Any], schemas: tuple[pa.Schema, pa.Schema], ctx: Context) -> Processor:
     """What `a`, an assignment or the like of `udo test`, names. OperatorError with the traceback if it cannot be loaded."""
+    types = StateTypes.of(a.get("state_types"))
     if not (command := a.get("command")):
-        return python.load(a["entry"], a["path"], schemas[1], ctx)
+        return python.load(a["entry"], a["path"], schemas[1], ctx, types)
     from udo_runtime.child.process import Launch  # Python operators pay nothing for it
     from udo_runtime.child.processor import ChildProcessor
 
     given = {**a.get("env", {}), **a.get("secrets", {})}  # the operator's, not the engine's
-    return ChildProcessor(Launch.of(command, given), schemas, a.get("keyed"), ctx)
+    return ChildProcessor(Launch.of(command, given), schemas, a.get("keyed"), ctx, types)

@@ -21,7 +21,7 @@ from udo_protocol.formats.schema import from_ipc
 from udo_protocol.limits import DEFAULT, SlotLimits
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import HEARTBEAT, warm
-from udo_protocol.queue.slot import report_ready
+from udo_protocol.queue.slot import ABILITIES, report_ready
 from udo_protocol.queue.slot_reader import SlotReader
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
@@ -135,7 +135,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
     gc.collect()
     gc.freeze()  # what is loaded now stays: later collections need not look at it
     times = {"import_ms": (imported - started) * 1000, "open_ms": (time.perf_counter() - imported) * 1000}
-    report_ready(conn, a["prefix"], a["instance"], {"ok": True, "follows": bool(a.get("follow")), **times})
+    report_ready(conn, a["prefix"], a["instance"], {"ok": True, "follows": bool(a.get("follow")), "abilities": ABILITIES, **times})
     try:
         instance.serve()
     except Fenced as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.slot import GROUP_EVENTS
 from udo_runtime.engine.counters import Counters
 
 _EVERY_S = 1.0
@@ -26,5 +27,7 @@ class Stats:
         if counted == self._published or (now < self._due and not force):
             return
         self._due, self._published = now + _EVERY_S, counted
-        flat = [str(x) for pair in self._counters.values().items() for x in pair]
+        flat: list[str | bytes] = [str(x) for pair in self._counters.values().items() for x in pair]
+        if groups := self._counters.groups():
+            flat += [GROUP_EVENTS, groups]
         conn.transaction([("HSET", self._key, *flat), ("PEXPIRE", self._key, _EXPIRES_MS)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.model.failover.rules import Rules
-from tests.model.failover.state import Configuration, Ending, Group, Member, Node, Registry, World
+from tests.model.failover.state import Configuration, Ending, Group, Member, Node, World
 from tests.model.failover.steps import Step, become, members, spend
 
 NOBODY: frozenset[Member] = frozenset()
@@ -55,7 +55,8 @@ def decisions(w: World, rules: Rules) -> Iterator[Step]:
     if not wrong or w.budget.suspicions:
         after = w._replace(budget=spend(w, "suspicions", wrong))
         for heir in sorted(replicas & set(alive)):
-            yield Step(f"{_name(owner)} is suspected, {_name(heir)} is next", _decided(after, version + 1, heir, NOBODY), wrong)
+            following = _decided(after, version + 1, heir, replicas - {heir})
+            yield Step(f"{_name(owner)} is suspected, {_name(heir)} is next", following, wrong)
     if not wrong and not replicas & set(alive):
         if rules.report:
             yield Step("nobody holds the group: reported", w._replace(registry=w.registry._replace(joining=None, reported=True)))
@@ -91,27 +92,40 @@ def joining(w: World, rules: Rules) -> Iterator[Step]:
     if w.registry.reported or owner not in alive:
         return
     source = w.nodes[owner.node]
-    if w.budget.joins and pending is None and not replicas:
+    if w.budget.joins and pending is None and len(replicas) < 1 + (owner == w.registry.drained):
         after = w._replace(budget=spend(w, "joins"))
         for member in alive:
-            if member == owner:
+            if member in (owner, *replicas, w.registry.drained):
                 continue
             if rules.owner_first:
-                named = Registry(Configuration(version + 1, owner, NOBODY), joining=member)
+                named = w.registry._replace(configuration=Configuration(version + 1, owner, replicas), joining=member)
                 yield Step(f"{_name(member)} is to be a replica", after._replace(registry=named), True)
             elif source.group is not None:
                 copied = become(after, member.node, Node(member.incarnation, told=version + 1, group=source.group))
-                counted = _decided(copied, version + 1, owner, frozenset({member}))
+                counted = _decided(copied, version + 1, owner, replicas | {member})
                 yield Step(f"{_name(member)} has a copy and counts", counted, True)
     if pending in alive and pending and source.group is not None and source.configuration == w.registry.configuration:
         # One step at the owner: from now on END waits for the new one, and what was before is copied.
-        counted = _decided(w, version + 1, owner, frozenset({pending}))
+        counted = _decided(w, version + 1, owner, replicas | {pending})
         configuration = counted.registry.configuration
         ending = Ending(source.ending.label, configuration.replicas) if source.ending else None
         acts = source._replace(told=version + 1, configuration=configuration, ending=ending)
         filled = Node(pending.incarnation, told=version + 1, group=source.group)
         text = f"{_name(pending)} holds what owner {_name(owner)} has ENDed, and counts"
         yield Step(text, become(become(counted, owner.node, acts), pending.node, filled))
+
+
+def draining(w: World, rules: Rules) -> Iterator[Step]:
+    """The owner's node is drained: the group goes to a replica, and the node removes what it had."""
+    (version, owner, replicas), alive, drained = w.registry.configuration, set(members(w)), w.registry.drained
+    if w.budget.drains:
+        after = w._replace(registry=w.registry._replace(drained=owner), budget=spend(w, "drains"))
+        yield Step(f"{_name(owner)} is drained", after, True)
+    if drained == owner and owner in alive and len(replicas & alive) >= 1 + rules.one_more:
+        for heir in sorted(replicas & alive):
+            yield Step(f"{_name(heir)} is next after {_name(owner)}", _decided(w, version + 1, heir, replicas - {heir}))
+    if drained in alive and drained and drained not in (owner, *replicas) and w.nodes[drained.node].group:
+        yield Step(f"{_name(drained)} removes what it had", become(w, drained.node, Node(drained.incarnation, told=version)))
 
 
 def faults(w: World, rules: Rules) -> Iterator[Step]:
@@ -125,7 +139,7 @@ def faults(w: World, rules: Rules) -> Iterator[Step]:
 
 
 def _decided(w: World, version: int, owner: Member, replicas: frozenset[Member]) -> World:
-    return w._replace(registry=Registry(Configuration(version, owner, replicas)))
+    return w._replace(registry=w.registry._replace(configuration=Configuration(version, owner, replicas), joining=None))
 
 
 def _without(ending: Ending, member: Member) -> Ending:

@@ -13,10 +13,11 @@ from tests.model.failover.steps import ATTEMPTS, EPOCHS, Step
 
 @dataclass(frozen=True)
 class Failover:
-    """Three nodes: the owner, its replica and a spare one."""
+    """Three nodes: the owner, its replica and a spare one. `kept`: there are too few faults for the group to be lost."""
 
     rules: Rules
     faults: Budget
+    kept: bool = False
 
     def first(self) -> World:
         """Owner and replica know the first version and hold an empty group."""
@@ -32,6 +33,7 @@ class Failover:
         yield from cluster.decisions(world, self.rules)
         yield from cluster.news(world, self.rules)
         yield from cluster.joining(world, self.rules)
+        yield from cluster.draining(world, self.rules)
         yield from cluster.faults(world, self.rules)
 
     def settle(self, world: World) -> World:
@@ -40,7 +42,7 @@ class Failover:
 
     def problem(self, world: World) -> str | None:
         """Wrong answers are found at the step that commits them."""
-        return None
+        return "nobody holds the group" if self.kept and world.registry.reported else None
 
     def done(self, world: World) -> bool:
         """All epochs committed, Spark gave the query up, or the loss was reported."""

@@ -9,7 +9,7 @@ from tests.model.rules import rule
 
 @dataclass(frozen=True)
 class Rules:
-    """All on: the protocol to be built."""
+    """All on: the protocol as it is (docs/architecture.md, "Replicas")."""
 
     replicated: bool = rule("END is answered only when every replica of the owner's configuration holds it; Spark will not repeat it.")
     fence: bool = rule("Who was told of a version refuses replication under an older one; else a cut-off owner goes on ENDing.")
@@ -20,6 +20,10 @@ class Rules:
     )
     incarnation: bool = rule("A node that comes back without its disk is somebody else; else an empty disk counts as a replica.")
     drop_by_version: bool = rule("A replica is given up by a new version only; an owner tired of waiting may be the one that is cut off.")
+    one_more: bool = rule(
+        "A drained owner hands over once two replicas hold the group; else it removes what it had, and the new owner, which is the only "
+        "one that is left, is lost."
+    )
     report: bool = rule("With no holder left the group is reported; begun anew, it would answer as if it had seen nothing.")
 
     def without(self, name: str) -> Rules:

@@ -56,11 +56,12 @@ class Node(NamedTuple):
 
 
 class Registry(NamedTuple):
-    """`joining`: is to be a replica and does not count yet. `reported`: nobody holds the group any more."""
+    """`joining`: is to be a replica and does not count yet. `reported`: nobody holds the group any more. `drained`: is to have nothing."""
 
     configuration: Configuration
     joining: Member | None = None
     reported: bool = False
+    drained: Member | None = None
 
 
 class Phase(IntEnum):
@@ -87,6 +88,7 @@ class Budget(NamedTuple):
     suspicions: int = 0  # of a node that is alive
     failures: int = 0  # of an attempt that could go on
     joins: int = 0  # of a new replica
+    drains: int = 0  # of the owner's node
 
 
 class World(NamedTuple):

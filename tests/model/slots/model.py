@@ -45,6 +45,7 @@ class Budget(NamedTuple):
     twin: int = 0  # a second attempt while the first one runs
     rerun: int = 0  # the stage runs again after the task succeeded
     restart: int = 0  # the driver starts again and replays the epoch
+    crash: int = 0  # of the new slot's owner, while a group moves (tests/model/rerouted)
 
 
 class World(NamedTuple):

@@ -482,7 +482,7 @@ type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Oldest        uint32                 `protobuf:"varint,1,opt,name=oldest,proto3" json:"oldest,omitempty"`            // versions of this protocol that the operator's process speaks, from
 	Newest        uint32                 `protobuf:"varint,2,opt,name=newest,proto3" json:"newest,omitempty"`            // to
-	Capabilities  []string               `protobuf:"bytes,3,rep,name=capabilities,proto3" json:"capabilities,omitempty"` // what it can do beyond a stateless operator: "keyed", "timers", "migrate", "shared-memory"
+	Capabilities  []string               `protobuf:"bytes,3,rep,name=capabilities,proto3" json:"capabilities,omitempty"` // what it can do beyond a stateless operator: "keyed", "timers", "migrate", "rehearse", "shared-memory"
 	Sdk           string                 `protobuf:"bytes,4,opt,name=sdk,proto3" json:"sdk,omitempty"`                   // for people: "go 0.1.0"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -3,7 +3,11 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"udo.dev/operator"
@@ -13,6 +17,8 @@ const (
 	held   = 50  // stands still at this event
 	raises = 101 // returns an error at this one
 	panics = 102 // panics at this one
+	fills  = 103 // takes 640 MiB of memory
+	forks  = 104 // starts 80 processes
 )
 
 type plus struct{}
@@ -26,6 +32,20 @@ func (plus) Process(event operator.Event, ctx *operator.Context) error {
 		return errors.New("101 is not liked")
 	case panics:
 		_ = event.Int("nowhere")
+	case fills:
+		var kept [40][]byte
+		for n := range kept {
+			kept[n] = []byte(strings.Repeat("x", 16<<20))
+		}
+		time.Sleep(3 * time.Second) // long enough to be noticed
+		ctx.Log.Info("filled", "first", kept[0][0])
+	case forks:
+		for range 80 {
+			if err := exec.Command("sleep", "20").Start(); err != nil {
+				return err
+			}
+		}
+		time.Sleep(3 * time.Second)
 	}
 	ctx.Emit(operator.Row{"b": event.Int("a") + 1})
 	return nil
@@ -81,6 +101,24 @@ func (spy) Process(event operator.Event, ctx *operator.Context) error {
 	return nil
 }
 
+// Files answers all files that it sees, but those that the kernel makes up.
+type files struct{}
+
+func (files) Process(event operator.Event, ctx *operator.Context) error {
+	var found []string
+	err := filepath.WalkDir("/", func(path string, entry fs.DirEntry, err error) error {
+		if path == "/proc" || path == "/sys" || path == "/dev" {
+			return filepath.SkipDir
+		}
+		if err == nil && !entry.IsDir() {
+			found = append(found, path)
+		}
+		return nil
+	})
+	ctx.Emit(operator.Row{"b": strings.Join(found, "\n")})
+	return err
+}
+
 func main() {
-	operator.Run(map[string]any{"plus": plus{}, "count": count{}, "spy": spy{}}[os.Args[1]])
+	operator.Run(map[string]any{"plus": plus{}, "count": count{}, "spy": spy{}, "files": files{}}[os.Args[1]])
 }

@@ -168,7 +168,7 @@ function capabilities(operator) {
   }
   if (operator.onTimer) found.push("timers");
   if (operator.migrate) found.push("migrate");
-  return found;
+  return [...found, "rehearse"];
 }
 
 function watermark({watermark_us: us}) {

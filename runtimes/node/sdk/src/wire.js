@@ -27,7 +27,8 @@ export class Wire {
       const message = Message.toObject(Message.decode(head.subarray(0, size)), {longs: BigInt, oneofs: true});
       const tables = {};
       let at = 0;
-      for (const {table, bytes} of message.parts ?? []) {
+      for (const {table, bytes, sharedOffset} of message.parts ?? []) {
+        if (sharedOffset != null) throw new Error(`part ${table} lies in shared memory, which this SDK has not`);
         const length = Number(bytes);
         if (at + length > bodySize) throw new Error(`part ${table} lies outside of the body`);
         tables[TABLE_NAMES[table]] = body.subarray(at, at + length);

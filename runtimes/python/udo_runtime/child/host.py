@@ -23,7 +23,7 @@ from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
 from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.sdk.api import Context
 
-KEYED, TIMERS, MIGRATE = "keyed", "timers", "migrate"
+KEYED, TIMERS, MIGRATE, REHEARSE, SHARED_MEMORY = "keyed", "timers", "migrate", "rehearse", "shared-memory"
 # The part of a time-out that the operator has: the node manager, which ends the engine, is to come second.
 _SHARE = 0.8
 # Pauses before a process is started again after one that ended without an answer: as long as it takes, at most.
@@ -54,12 +54,18 @@ class Child:
         self._wire: Wire | None = None
         self._id = 0
         self._said = ""  # the last lines of the process that ended last
+        self._open_by = 0.0  # of time.monotonic()
         self._lost = 0  # processes in a row that ended without an answer
 
     def open(self, *, check: bool = False) -> None:
         """Start it and let it open; ProcessingError with its own message and trace if it cannot. With `check` it is not to open."""
         self._start.check = check
-        self._up(time.monotonic() + self._launch.open_timeout_s * _SHARE)
+        self._open_by = time.monotonic() + self._launch.open_timeout_s * _SHARE
+        self._up(self._open_by)
+
+    def rehearse(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]]) -> Received:
+        """Its reply, within the time that there is to open; nothing is sent twice. ProcessingError as of `ask`."""
+        return self._once(request, tables, self._open_by, "open_timeout_s")
 
     def ask(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]]) -> Received:
         """Its reply, as it came. ProcessingError says how it failed, Lost (one of them) how its process did."""
@@ -110,7 +116,7 @@ class Child:
             raise self._ended("broke the operator protocol: expected Ready")
 
     def _shake_hands(self, deadline: float) -> Received:
-        assert self._wire is not None
+        assert self._wire is not None and self._process is not None
         first = self._wire.receive(deadline).message
         if first.WhichOneof("kind") != "hello":
             raise ProtocolError("expected Hello first")
@@ -125,6 +131,10 @@ class Child:
                 f"its operator.toml asks for {', '.join(lacking)}, which its code lacks ({hello.sdk or 'unknown SDK'} says it can: "
                 f"{', '.join(hello.capabilities) or 'nothing beyond stateless batches'})"
             )
+        shares = self._process.shared is not None and SHARED_MEMORY in hello.capabilities
+        del self._start.capabilities[:]
+        self._start.capabilities.extend([*self._needs, *([SHARED_MEMORY] if shares else [])])
+        self._wire.shared = self._process.shared if shares else None
         return self._call(pb.Message(start=self._start), [], deadline)
 
     def _ended(self, what: str, *, code: str = OperatorError.code, final: bool = False, wait: bool = False) -> Lost:
@@ -147,7 +157,9 @@ class Child:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _once(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]], deadline: float) -> Received:
+    def _once(
+        self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]], deadline: float, limit: str = "answer_timeout_s"
+    ) -> Received:
         self._up(deadline)
         try:
             reply = self._call(request, tables, deadline)
@@ -156,8 +168,8 @@ class Child:
         except Gone:
             raise self._ended("", wait=True) from None
         except WaitTimeout as e:
-            bound_s = self._launch.answer_timeout_s * _SHARE
-            what = f"hung: {e}, {bound_s:g} s of {self._launch.answer_timeout_s:g} s (limits.answer_timeout_s in operator.toml)"
+            bound_s: float = getattr(self._launch, limit)
+            what = f"hung: {e}, {bound_s * _SHARE:g} s of {bound_s:g} s (limits.{limit} in operator.toml)"
             raise self._ended(what, final=True) from None
         except ProtocolError as e:
             raise self.blame(e) from e
@@ -166,7 +178,7 @@ class Child:
         assert self._wire is not None
         self._id += 1
         request.id = self._id
-        self._wire.send(encode(request, tables), deadline)
+        self._wire.send(encode(request, tables, self._wire.shared), deadline)
         while True:
             reply = self._wire.receive(deadline)
             kind = reply.message.WhichOneof("kind")
@@ -187,7 +199,7 @@ def _failed(f: pb.Failure) -> Failed:
     return error
 
 
-def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None, ctx: Context) -> pb.Start:
+def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None, ctx: Context, *, rehearses: bool = False) -> pb.Start:
     """What an operator's process is told first. `keyed`: as in the manifest."""
     start = pb.Start(
         version=VERSION,
@@ -196,7 +208,7 @@ def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | 
         instance=ctx.instance,
         input=to_ipc(schemas[0]),
         output=to_ipc(schemas[1]),
-        capabilities=needs(keyed),
+        capabilities=needs(keyed, rehearses=rehearses),
         answer_bytes=DEFAULT.answer_bytes,
     )
     if keyed:
@@ -207,8 +219,9 @@ def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | 
     return start
 
 
-def needs(keyed: dict[str, Any] | None) -> list[str]:
+def needs(keyed: dict[str, Any] | None, *, rehearses: bool = False) -> list[str]:
     """The capabilities that a manifest asks for. Timers are asked for by the code itself."""
-    if not keyed:
-        return []
-    return [KEYED, *([MIGRATE] if keyed.get("migrates_from") else [])]
+    found = [REHEARSE] if rehearses else []
+    if keyed:
+        found += [KEYED, *([MIGRATE] if keyed.get("migrates_from") else [])]
+    return found

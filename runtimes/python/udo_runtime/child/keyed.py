@@ -14,21 +14,24 @@ import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.body import validated
+from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost
-from udo_runtime.child.keys import Changes, StoredKeys, changes, distinct
+from udo_runtime.child.keys import Changes, StoredKeys, changes
 from udo_runtime.child.packed import apart, together
 from udo_runtime.child.processor import name
 from udo_runtime.child.wire import INDEX, TIMES, Received
 from udo_runtime.execution.bad_events import BadEvent, again, bad_row, empty, joined
+from udo_runtime.execution.distinct_keys import distinct
 from udo_runtime.execution.failure import ProcessingError, event_text, explained
 from udo_runtime.execution.keyed import KeyedProcessor, bad_timer
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.timers import Due, KeyedContext, unpack_key
+from udo_runtime.execution.typed import require_types
 from udo_runtime.sdk.api import Operator
 from udo_runtime.state.codec import EMPTY, EXPIRY, pack, unpack
-from udo_runtime.state.savepoint import Savepoint
 from udo_runtime.state.session import Session
+from udo_runtime.state.snapshot import Snapshot
 
 # Of a request to migrate states: large enough that its way costs nothing, far below what a message may hold.
 _MIGRATED_BYTES = 8 << 20
@@ -45,8 +48,8 @@ class OneCall(NamedTuple):
 class ChildOperator(Operator):
     """The operator in its process."""
 
-    def __init__(self, child: Child, output: pa.Schema) -> None:
-        self._child, self._output = child, output
+    def __init__(self, child: Child, output: pa.Schema, types: StateTypes | None = None) -> None:
+        self._child, self._output, self._types = child, output, types
 
     def events(self, ctx: KeyedContext, batch: pa.RecordBatch, index: pa.Array, keys: StoredKeys) -> pa.RecordBatch:
         """The answer to events, each of the key that `index` says; states and timers of these are changed."""
@@ -95,12 +98,19 @@ class ChildOperator(Operator):
             event = "" if row is None else event_text({"key": keys[row], "state": unpack(stored[row])})
             raise ProcessingError(f"migrate() from state version {from_version}: {e}", e.traceback, event) from e
         try:
-            states = {row: state for row, state, _ in changes(reply, len(keys)).states}
+            found = changes(reply, len(keys))
+            states = {row: state for row, state, _ in found.states}
             if len(states) != len(keys):
                 raise ProtocolError(f"migrate: expected {len(keys)} states, got {len(states)}")
         except ProtocolError as e:
             raise self._child.blame(e) from e
+        self._require_types(found)
         return [together(states[row], apart(was)[1]) or EMPTY for row, was in enumerate(stored)]
+
+    def _require_types(self, found: Changes) -> None:
+        """ProcessingError for a state of other types than its manifest declares."""
+        if self._types is not None:
+            require_types(self._types, (unpack(state) for _, state, _ in found.states if state))
 
     def _take(self, ctx: KeyedContext, reply: Received, keys: StoredKeys) -> pa.RecordBatch:
         """Put what it says about states and timers in force, once all of it has been looked at; the answer."""
@@ -111,6 +121,7 @@ class ChildOperator(Operator):
             found: Changes = changes(reply, len(keys.values))
         except ProtocolError as e:
             raise self._child.blame(e) from e
+        self._require_types(found)
         keys.change(ctx, found)
         return empty(self._output) if answer is None else answer
 
@@ -173,7 +184,7 @@ class ChildKeyedProcessor(KeyedProcessor):
         ctx, groups = self._ctx, self._ctx._groups
         before = {(n, packed): groups[n].values.get(unpack_key(packed)) for _, _, n, packed in due}
         with self._journaled() as journal:
-            timers = Savepoint(groups, journal, [])
+            timers = Snapshot(groups, journal, [])
             try:
                 return joined([part for some in _runs(due) for part in self._run(ctx, some)], self._output)
             except ProcessingError:

@@ -1,6 +1,6 @@
 """The process of an operator: started, connected, listened to, ended. What it writes goes to our log, and its last lines are kept.
 
-It is given one socket and an environment of its own; nothing of the engine's (docs/sandbox.md).
+It is given one socket, memory to share with its engine, and an environment of its own; nothing of the engine's (docs/sandbox.md).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, WaitTimeout
 from udo_protocol.limits import LOG_END_CHARS, LOG_LINE_BYTES
+from udo_runtime.child import shared
 
 SOCKET = "UDO_OPERATOR_SOCKET"
 # Where files that were given at deployment lie.
@@ -48,6 +49,7 @@ class Launch:
     env: Mapping[str, str] = field(repr=False)  # may hold secrets
     open_timeout_s: float = 60.0
     answer_timeout_s: float = 60.0
+    rehearse: str = ""
 
     @classmethod
     def of(cls, how: Mapping[str, Any], given: Mapping[str, str]) -> Launch:
@@ -59,11 +61,12 @@ class Launch:
             {**how["env"], **given},
             how["open_timeout_s"],
             how["answer_timeout_s"],
+            how.get("rehearse", ""),
         )
 
 
 class Process:
-    """One started process. `sock`: the connection, once it has been accepted."""
+    """One started process. `shared`: the memory it is offered, None if there is none."""
 
     def __init__(self, launch: Launch) -> None:
         # A container sees its directory read-only, and shares its /tmp with nobody.
@@ -75,10 +78,15 @@ class Process:
         self._path = path
         self._last: deque[str] = deque(maxlen=200)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        memory = shared.make()
+        self.shared = None if memory is None else shared.SharedMemory(memory, engine=True)
         try:
             self._listening.bind(str(path))
+            path.chmod(0o666)  # in a container it is another user's; who may reach it is a matter of the folder's mode
             self._listening.listen(1)
             env = {**launch.env, SOCKET: str(path), DIRECTORY: launch.directory}
+            if memory is not None:
+                env[shared.SHARED] = f"/proc/self/fd/{memory}"
             self._popen = subprocess.Popen(
                 launch.argv,
                 cwd=launch.cwd,
@@ -87,10 +95,14 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a signal to the engine's group is the engine's
+                pass_fds=() if memory is None else (memory,),
             )
         except OSError as e:
             self._close_listening()
             raise OperatorError(f"the command cannot be started: {e}") from e
+        finally:
+            if memory is not None:
+                os.close(memory)
         self._over = Event()
         self._reader = supervised.keep("operator-output", self._listen, self._over)
 
@@ -126,6 +138,8 @@ class Process:
         self._close_listening()
         self._over.set()
         self._reader.join(_LAST_WORDS_S)
+        if not self._reader.is_alive() and self._popen.stdout is not None:
+            self._popen.stdout.close()  # it ended by an error
         if killed:
             return killed
         status = _SIGNALLED - status if status > _SIGNALLED else status

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError
+from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost, needs, start_message
 from udo_runtime.child.process import Launch
@@ -24,10 +25,20 @@ if TYPE_CHECKING:
 class ChildProcessor(Processor):
     """See the module."""
 
-    def __init__(self, launch: Launch, schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None, ctx: Context) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        schemas: tuple[pa.Schema, pa.Schema],
+        keyed: dict[str, Any] | None,
+        ctx: Context,
+        types: StateTypes | None = None,
+    ) -> None:
         super().__init__(self._whole, schemas[1], ctx)
-        self._is_keyed = bool(keyed)
-        self._child = Child(launch, start_message(schemas, keyed, ctx), needs(keyed), ctx)
+        self._types = types
+        self._input, self._rehearse, self._key_columns = schemas[0], launch.rehearse, list(keyed["columns"]) if keyed else []
+        self._is_keyed, rehearses = bool(keyed), bool(launch.rehearse)
+        start = start_message(schemas, keyed, ctx, rehearses=rehearses)
+        self._child = Child(launch, start, needs(keyed, rehearses=rehearses), ctx)
 
     @property
     def per_event(self) -> Operator:
@@ -36,7 +47,7 @@ class ChildProcessor(Processor):
             return super().per_event
         from udo_runtime.child.keyed import ChildOperator  # needs MessagePack, as keyed.py in execution
 
-        return ChildOperator(self._child, self._output)
+        return ChildOperator(self._child, self._output, self._types)
 
     @property
     def migrate_all(self) -> MigrateAll | None:
@@ -45,13 +56,13 @@ class ChildProcessor(Processor):
             return None
         from udo_runtime.child.keyed import ChildOperator
 
-        return ChildOperator(self._child, self._output).migrate_all
+        return ChildOperator(self._child, self._output, self._types).migrate_all
 
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
         """What runs keyed frames."""
         from udo_runtime.child.keyed import ChildKeyedProcessor, ChildOperator
 
-        return ChildKeyedProcessor(ChildOperator(self._child, self._output), keyed, self._output, self._ctx)
+        return ChildKeyedProcessor(ChildOperator(self._child, self._output, self._types), keyed, self._output, self._ctx)
 
     def check(self) -> None:
         """Whether it starts, speaks the protocol and has what the manifest asks for."""
@@ -59,8 +70,12 @@ class ChildProcessor(Processor):
         self._child.close()
 
     def open(self) -> None:
-        """Start it."""
+        """Start it, and let it rehearse if its manifest says with which events."""
         self._child.open()
+        if self._rehearse:
+            from udo_runtime.child.rehearsal import Rehearsal, read
+
+            Rehearsal(self._child, read(self._rehearse, self._input), self._output, self._key_columns).run()
 
     def close(self) -> None:
         """Let it leave."""

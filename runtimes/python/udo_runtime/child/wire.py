@@ -18,10 +18,13 @@ from udo_protocol.errors import ProtocolError, WaitTimeout
 from udo_protocol.formats import body
 from udo_protocol.limits import HEADER_BYTES
 from udo_protocol.proto import operator_pb2 as pb
+from udo_runtime.child.shared import SharedMemory
 
 VERSION = 1
 _PREFIX = struct.Struct("<II")
 _PADS = [b"\0" * ((8 - n) % 8) for n in range(8)]
+# A message without large tables comes in one piece.
+_READ_BYTES = 64 << 10
 
 # The tables that the protocol itself defines; EVENTS and ROWS have the operator's schemas.
 INDEX = pa.schema([("key", pa.int32())])
@@ -46,18 +49,24 @@ class Received:
         if (data := self.tables.get(kind)) is None:
             return None
         try:
-            body.require_columns(data, schema)
-            return body.read(data, schema, None)
+            return body.read(data, schema, None, exact=True)
         except ProtocolError as e:
             raise ProtocolError(f"its table {pb.Part.Table.Name(kind)}: {e}") from e
 
 
-def encode(message: pb.Message, tables: Iterable[tuple[int, pa.RecordBatch]] = ()) -> list[bytes | pa.Buffer]:
-    """The message as pieces to be sent one after the other; `message` is given its parts."""
+def encode(
+    message: pb.Message, tables: Iterable[tuple[int, pa.RecordBatch]] = (), shared: SharedMemory | None = None
+) -> list[bytes | pa.Buffer]:
+    """The message as pieces to be sent one after the other; `message` is given its parts. Large tables go into `shared` if there is any."""
     pieces: list[bytes | pa.Buffer] = []
     size = 0
+    if shared is not None:
+        shared.out.begin()
     for kind, batch in tables:
         data = batch.serialize()
+        if shared is not None and (at := shared.out.put(data)) is not None:
+            message.parts.add(table=kind, bytes=len(data), shared_offset=at)
+            continue
         message.parts.add(table=kind, bytes=len(data))
         pieces += [data, _PADS[len(data) % 8]]
         size += len(data) + len(_PADS[len(data) % 8])
@@ -67,10 +76,12 @@ def encode(message: pb.Message, tables: Iterable[tuple[int, pa.RecordBatch]] = (
 
 class Wire:
     """One connection. Every call is bounded by a `deadline` of time.monotonic(), None: for ever; WaitTimeout beyond it, Gone if nobody
-    is there."""
+    is there. `shared`: the memory that both ends have agreed to use."""
 
     def __init__(self, sock: socket.socket, most_bytes: int) -> None:
         self._sock, self._most_bytes = sock, most_bytes
+        self.shared: SharedMemory | None = None
+        self._read, self._at, self._end = memoryview(bytearray(_READ_BYTES)), 0, 0  # what has come and is not yet taken
 
     def close(self) -> None:
         """The other end sees it closed."""
@@ -78,11 +89,15 @@ class Wire:
 
     def send(self, pieces: Iterable[bytes | pa.Buffer], deadline: float | None) -> None:
         """All of them."""
+        left = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         try:
-            for piece in pieces:
-                if len(piece):
-                    self._bound(deadline)
-                    self._sock.sendall(piece)
+            while left:
+                self._bound(deadline)
+                sent = self._sock.sendmsg(left)
+                while left and sent >= len(left[0]):
+                    sent -= len(left.pop(0))
+                if sent:
+                    left[0] = left[0][sent:]
         except TimeoutError:
             raise WaitTimeout("it takes no more of what it is sent") from None
         except OSError as e:
@@ -90,12 +105,12 @@ class Wire:
 
     def receive(self, deadline: float | None) -> Received:
         """The next message; ProtocolError if it is none."""
-        head_len, body_len = _PREFIX.unpack(self._read(_PREFIX.size, deadline))
+        head_len, body_len = _PREFIX.unpack(self._take(_PREFIX.size, deadline))
         if head_len > HEADER_BYTES:
             raise ProtocolError(f"a header of {head_len} bytes; the bound is {HEADER_BYTES}")
         if body_len > self._most_bytes:
             raise ProtocolError(f"a body of {body_len} bytes; the bound is {self._most_bytes}")
-        head = self._read(head_len + len(_PADS[head_len % 8]), deadline)
+        head = self._take(head_len + len(_PADS[head_len % 8]), deadline)
         message = pb.Message()
         try:
             message.ParseFromString(bytes(head[:head_len]))
@@ -105,13 +120,16 @@ class Wire:
 
     def _tables(self, message: pb.Message, body_len: int, deadline: float | None) -> dict[int, pa.Buffer]:
         tables: dict[int, pa.Buffer] = {}
-        data = pa.py_buffer(self._read(body_len, deadline)) if body_len else pa.py_buffer(b"")
+        data = self._body(body_len, deadline)
         at = 0
         for part in message.parts:
-            if part.HasField("shared_offset"):
-                raise ProtocolError("a table in shared memory, which was not agreed on")
             if part.table in tables:
                 raise ProtocolError(f"two tables {part.table}")
+            if part.HasField("shared_offset"):
+                if self.shared is None:
+                    raise ProtocolError("a table in shared memory, which was not agreed on")
+                tables[part.table] = self.shared.take(part.shared_offset, part.bytes)
+                continue
             if at + part.bytes > body_len:
                 break
             tables[part.table] = data.slice(at, part.bytes)
@@ -121,20 +139,44 @@ class Wire:
                 return tables
         raise ProtocolError(f"its parts are not the {body_len} bytes of its body")
 
-    def _read(self, size: int, deadline: float | None) -> bytearray:
-        data = bytearray(size)
-        view, at = memoryview(data), 0
-        try:
+    def _body(self, size: int, deadline: float | None) -> pa.Buffer:
+        data = pa.allocate_buffer(size)
+        if size:
+            view = memoryview(data).cast("B")
+            at = min(size, self._end - self._at)
+            view[:at] = self._read[self._at : self._at + at]
+            self._at += at
             while at < size:
-                self._bound(deadline)
-                if not (read := self._sock.recv_into(view[at:])):
-                    raise Gone
-                at += read
+                at += self._some(view[at:], deadline)
+        return data
+
+    def _take(self, size: int, deadline: float | None) -> memoryview:
+        """The next bytes, which are good until the next call."""
+        if self._end - self._at < size:
+            into = self._read if size <= len(self._read) else memoryview(bytearray(size))
+            rest = self._end - self._at
+            into[:rest] = bytes(self._read[self._at : self._end])
+            self._at, self._end = 0, rest
+            while self._end < size:
+                # Of a large header no more than itself is read: what is read ahead lies in the buffer that stays.
+                self._end += self._some(into[self._end : len(into)], deadline)
+            if into is not self._read:
+                self._end = 0
+                return into
+        at, self._at = self._at, self._at + size
+        return self._read[at : self._at]
+
+    def _some(self, into: memoryview, deadline: float | None) -> int:
+        """As many bytes as there are, at least one."""
+        try:
+            self._bound(deadline)
+            if not (read := self._sock.recv_into(into)):
+                raise Gone
         except TimeoutError:
             raise WaitTimeout("it did not answer in time") from None
         except OSError as e:
             raise Gone from e
-        return data
+        return read
 
     def _bound(self, deadline: float | None) -> None:
         left_s = None if deadline is None else deadline - time.monotonic()

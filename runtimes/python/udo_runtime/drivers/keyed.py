@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from udo_protocol.errors import ProtocolError
-from udo_protocol.queue.connection import Arg
+from udo_protocol.queue import route
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import prefix
 from udo_protocol.queue.slot import failed_lanes
 from udo_protocol.queue.slot_reader import Emit, Read
-from udo_protocol.state import turns
-from udo_runtime.drivers.link import Link
+from udo_protocol.state import moving, turns
+from udo_runtime.drivers.link import Link, Stopped
 from udo_runtime.drivers.perform import Performer
-from udo_runtime.engine.effects import LetterSizes, LoadSession, ReadLetters, ReadReplays, Send, Trim, WriteCheckpoint, run
+from udo_runtime.engine.effects import (
+    FindTold,
+    LetterSizes,
+    LoadAdopted,
+    LoadSession,
+    Prepare,
+    ReadLetters,
+    ReadReplays,
+    Send,
+    Trim,
+    WriteCheckpoint,
+    run,
+)
 from udo_runtime.engine.keyed import Engine, Start
+from udo_runtime.state.adopted import Adopted
+from udo_runtime.state.ahead import AheadOfMove
 from udo_runtime.state.durable import Durable
 from udo_runtime.state.ledger import Ledger
 from udo_runtime.state.session import Session
 
-# Behind the frame that ends later than this, what is answered leaves: a promotion throws away what waits.
+# What is answered leaves behind the frame that ends later than this: answers of a slow operator do not wait for those of later frames.
 _EMIT_S = 0.002
 
 
 class KeyedOwner:
-    """See the module. `beside`: commands that are part of the step of the first checkpoint."""
+    """See the module. `beside`: commands that are part of the step of the first checkpoint. `connect`: to the state server once more."""
 
-    def __init__(self, link: Link, engine: Engine, perform: Performer, durable: Durable, ledger: Ledger) -> None:
+    def __init__(
+        self, link: Link, engine: Engine, perform: Performer, durable: Durable, ledger: Ledger, connect: Callable[[], Connection]
+    ) -> None:
         self.engine, self.durable, self.ledger = engine, durable, ledger
         self.beside: Sequence[Sequence[Arg]] = ()
         self._link, self._perform = link, perform
         self._ending = False  # an epoch has ended, and no frame of another has been answered
         perform.on(LoadSession, lambda e: durable.load(e.name))
+        self._connect, self._ahead = connect, dict[int, AheadOfMove]()  # by version of the map
+        perform.on(FindTold, lambda _: route.told(link.conn, link.prefix))
+        perform.on(Prepare, self._prepare)
+        perform.on(LoadAdopted, self._adopted)
         perform.on(ReadReplays, lambda _: ledger.replays())
         perform.on(ReadLetters, lambda e: ledger.bodies(e.names))
         perform.on(LetterSizes, lambda _: ledger.sizes())
@@ -43,6 +65,25 @@ class KeyedOwner:
         self.engine.restart(self.start({}, unseen=self.durable.maybe_former()))
         return self.take(read)
 
+    def _prepare(self, effect: Prepare) -> None:
+        same, groups = self._ahead.get(effect.version), frozenset(effect.groups)
+        if same is not None and same.groups == groups:
+            same.again()
+            return
+        self._forget_ahead(lambda version, old: version == effect.version or bool(old.groups & groups))
+        source = prefix(self._link.prefix.split(":")[1], effect.source)
+        self._ahead[effect.version] = self.durable.ahead(self._connect, effect.version, source, effect.groups)
+
+    def _forget_ahead(self, which: Callable[[int, AheadOfMove], bool]) -> None:
+        """Groups of a move that has not taken place, and will not."""
+        for version in [v for v, old in self._ahead.items() if which(v, old)]:
+            self._ahead.pop(version).stop()
+
+    def _adopted(self, effect: LoadAdopted) -> Adopted:
+        name = moving.adopted(effect.version)
+        self._forget_ahead(lambda version, _: version < effect.version)
+        return Adopted(self.durable.adopted(name, effect.loaded, self._ahead.pop(effect.version, None)), self.ledger.adopted(name))
+
     def start(self, sessions: dict[str, Session], unseen: Sequence[str] = ()) -> Start:
         """What an engine begins with when its sessions are those of the newest checkpoint."""
         return Start(sessions, failed_lanes(self._link.conn, self._link.prefix), self.durable.cuts(), self.ledger.sizes(), unseen)
@@ -50,6 +91,8 @@ class KeyedOwner:
     def take(self, read: Read) -> int:
         """Promoted: send what rides in the newest checkpoint; from where to go on."""
         covers = self.durable.covered()
+        if covers.riding:  # whoever made this checkpoint may have died before the replicas held it
+            self.durable.await_replicas(self._waiting)
         return run(self.engine.take(covers.seq, covers.riding, read.emitted), self._perform)
 
     def expected_base(self, cursor: int) -> int | None:
@@ -75,14 +118,21 @@ class KeyedOwner:
         outcome = self._link.reader.emit(effect.first, effect.answers, trim=False)
         if outcome is not Emit.EMITTED:
             raise ProtocolError(f"instance {self._link.name} answered out of turn: {outcome}")
+        self._link.counters.bytes_out += sum(len(part) for _, frame in effect.answers for part in frame)
         if effect.ends or self._ending:
             turns.turning(self._link.conn, self._link.prefix, turns.NEXT_MS if effect.ends else 0)
             self._ending = effect.ends
 
+    def _waiting(self) -> None:
+        """For replicas: leave when told to, or when nobody could tell any more."""
+        self._link.housekeeping()
+        if self._link.stopping:
+            raise Stopped
+
     def store(self, effect: WriteCheckpoint) -> None:
         """A checkpoint becomes durable."""
         if effect.ends:
-            turns.turning(self._link.conn, self._link.prefix, turns.ON_DISK_MS, None if self._ending else time.time())
+            turns.turning(self._link.conn, self._link.prefix, turns.ON_DISK_MS)
         beside = [*self.beside, *self.ledger.commands(effect.content.letters)]
-        self.durable.save(effect, beside=beside)
+        self.durable.save(effect, beside=beside, between=self._waiting)
         self.beside = ()

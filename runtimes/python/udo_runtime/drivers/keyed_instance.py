@@ -39,8 +39,9 @@ class KeyedInstance:
         keyed = KeyedConfig.of(a["keyed"])
         run = processor.keyed(keyed)
         run.policy = Policy(a.get("policy") == DEAD_LETTER, link.limits.retries, link.counters.retried)
-        versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate, processor.migrate_all)
-        state = Connection(a["state_socket"], login=link.conn.login)
+        versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate, processor.migrate_all, processor.layout)
+        connect = partial(Connection, a["state_socket"], login=link.conn.login)
+        state = connect()
         comparing = a.get("comparing")
         self._durable = Durable(state, link.prefix, a["token"], link.conn.run_id, versions)
         self._replies = replies_of(link, ctx, schemas[1])
@@ -48,7 +49,7 @@ class KeyedInstance:
         letters = KeyedLetters(link.prefix.split(":")[1], link.limits, mirror=bool(comparing))
         groups = comparing.get("groups") if comparing else None
         engine = Engine(run, schemas, self._replies, letters, link.limits, link.counters, time.time, groups, a["token"])
-        self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix))
+        self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix), connect)
 
     def serve(self) -> None:
         """See main.Instance."""
@@ -56,7 +57,8 @@ class KeyedInstance:
         reference, report = self._replies.reference, partial(report_ready, link.conn, link.prefix, link.name)
         if comparing := a.get("comparing"):
             comparison = Comparison(reference, comparing["examples"])
-            comparer = KeyedComparer(link, owner, self._perform, self._durable.standby(link.name), comparison, self._schemas)
+            state = self._durable.standby(link.name, groups=comparing.get("groups"))
+            comparer = KeyedComparer(link, owner, self._perform, state, comparison, self._schemas)
             mirror = Mirror(link, comparer, comparison, reference)
             comparer.renew = mirror.renew
             mirror.run(lambda: comparer.load(report))

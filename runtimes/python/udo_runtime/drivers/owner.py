@@ -43,6 +43,7 @@ def serve(link: Link, owner: Owner, cursor: int) -> None:
         pinned = read.base < read.first
         cursor = owner.answer(read.first, read.frames) if read.frames else read.first
         if read.frames:
+            link.counters.bytes_in += sum(map(len, read.frames))
             backoff.reset()
         if read.frames or park_ms is not None:
             link.housekeeping(owner.settle)

@@ -52,7 +52,8 @@ def engine(
 def effects(recording: Recording, processor: Processor, keyed: dict[str, Any]) -> dict[type, Callable[[Any], Any]]:
     """What the engine asks for beside what a stateless one does."""
     sessions = recording.sessions()
-    versions = Versions(keyed.get("state_version", 0), keyed.get("migrates_from", ()), processor.per_event.migrate, processor.migrate_all)
+    version, sources = keyed.get("state_version", 0), keyed.get("migrates_from", ())
+    versions = Versions(version, sources, processor.per_event.migrate, processor.migrate_all, processor.layout)
 
     def load(effect: LoadSession) -> Session:
         if effect.name not in sessions:

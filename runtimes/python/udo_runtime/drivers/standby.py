@@ -25,7 +25,7 @@ from udo_runtime.state.standby import Readiness, StandbyState
 
 Report = Callable[[Mapping[str, Any]], None]
 # How often a standby looks for new frames and checkpoints; a promotion wakes it at once.
-_LOOK_MS = 2
+_LOOK_MS = 20
 _TOO_LATE = "the input since the update is no longer in the log (from frame {}): it is too late to roll back"
 
 

@@ -60,6 +60,7 @@ class StatelessOwner:
     def _send(self, seq: int, answers: list[Answer], *, hold: bool = False) -> None:
         self.settle()
         self._link.reader.send_emit(seq, answers, hold=hold)
+        self._link.counters.bytes_out += sum(len(part) for _, frame in answers for part in frame)
         self._unconfirmed = True
 
     def settle(self) -> None:

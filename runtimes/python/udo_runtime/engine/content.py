@@ -1,6 +1,6 @@
-"""What a checkpoint makes durable: changed groups, sessions' records, dead letters. Decided here, written by the driver.
+"""The content of a checkpoint: changed groups, records of sessions, dead letters. Decided here, written by the driver.
 
-A group's values are stored as a base and the changes since; the changes are folded into a new base when they outgrow it.
+A group's values are stored as a base and the changes after it; the changes are folded into a new base when they are larger than the base.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class LetterChanges:
 
 @dataclass(frozen=True)
 class CheckpointContent:
-    """One checkpoint. `records`: what is known of the sessions that changed; `dropped`: sessions that end, with their groups."""
+    """One checkpoint. `records`: of sessions that changed; `dropped`: groups that are removed, by session. A session with such groups and
+    without a record has ended."""
 
     pieces: Sequence[Piece]
     records: Mapping[str, Mapping[str, Any]]
@@ -69,7 +70,7 @@ def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Pie
             renew = room and group.former
             if renew:
                 group.migrate_all()
-            if group.dirty or group.touched or renew:
+            if group.changed or group.touched or renew:
                 piece = _piece(session.name, number, group, names, fold=room, renew=renew)
                 changes += len(piece.delta or b"")
                 whole += len(piece.base or b"")
@@ -83,7 +84,7 @@ def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fol
     meta, delta, base, place = group.meta(), None, None, group.place
     if not place.piece:
         place = PiecePlace(next(names))
-    if group.dirty or renew:
+    if group.changed or renew:
         delta = group.delta()
         if renew or (fold and place.change_bytes + len(delta) > max(place.base_bytes, FOLD_BYTES)):
             base = group.snapshot()
@@ -98,9 +99,7 @@ def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:
     """These pieces and all sessions' records are durable."""
     by_name = {session.name: session for session in sessions}
     for piece in pieces:
-        group = by_name[piece.session].groups[piece.number]
-        group.dirty.clear()
-        group.touched = False
+        by_name[piece.session].groups[piece.number].saved()
     for session in by_name.values():
         session.changed = False
         session.unsaved.clear()

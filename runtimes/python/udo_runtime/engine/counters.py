@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_left
 from collections import deque
+
+import pyarrow as pa
+
+from udo_protocol.limits import FRAME_TIMES_MS, MOST_KEY_GROUPS
 
 # Enough for a p99; recent, so that a change of behaviour shows within seconds.
 _SAMPLES = 1000
@@ -13,8 +19,11 @@ class Counters:
 
     def __init__(self) -> None:
         self.events_in = self.events_out = self.frames = self.errors = self.dead_letters = self.retries = 0
+        self.bytes_in = self.bytes_out = 0
         self.busy_s = 0.0
         self._recent: deque[float] = deque(maxlen=_SAMPLES)
+        self._within = [0] * (len(FRAME_TIMES_MS) + 1)  # frames that took no longer than each bound, and more than the one before
+        self._groups: list[int] = []  # events of each key group
 
     def record(self, rows_in: int, rows_out: int, seconds: float) -> None:
         """One frame was answered."""
@@ -23,6 +32,20 @@ class Counters:
         self.events_out += rows_out
         self.busy_s += seconds
         self._recent.append(seconds)
+        self._within[bisect_left(FRAME_TIMES_MS, seconds * 1000)] += 1
+
+    def in_groups(self, numbers: pa.Array) -> None:
+        """The events of a frame lie in these key groups, one number each."""
+        counted = numbers.value_counts()
+        for group, events in zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True):
+            if type(group) is not int or not 0 <= group < MOST_KEY_GROUPS:  # whoever sent it knows nothing of key groups
+                continue
+            self._groups.extend([0] * (group + 1 - len(self._groups)))
+            self._groups[group] += events
+
+    def groups(self) -> bytes:
+        """Events of each key group from 0 on, 8 bytes each, little-endian; empty if none were counted."""
+        return struct.pack(f"<{len(self._groups)}Q", *self._groups)
 
     def retried(self) -> None:
         """A batch is given to user code once more."""
@@ -41,4 +64,7 @@ class Counters:
             "busy_s": self.busy_s,
             "p50_ms": ordered[len(ordered) // 2] * 1000,
             "p99_ms": ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)] * 1000,
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            **{f"within_{bound:g}_ms": count for bound, count in zip(FRAME_TIMES_MS, self._within, strict=False)},
         }

@@ -5,7 +5,7 @@ An effect's result is sent back into the generator; an error in doing it (a subc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -68,11 +68,50 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class FindTold:
+    """-> (frame, number): the last frame that the node manager wrote into the log, and the number of the one by which a move raised the
+    route."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """By that version of the group map, soon, these groups of the slot `source` will be this one's: what is stored of them may be read
+    ahead."""
+
+    version: int
+    source: int
+    groups: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAdopted:
+    """-> Adopted: what the slot is to adopt by that version of the group map. `loaded`: the sessions that are in memory."""
+
+    version: int
+    loaded: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """By that version of the group map these groups are another slot's."""
+
+    version: int
+    groups: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeIn:
+    """What was to be adopted by that version of the group map is part of the state."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
     """Make `content`, and that it covers the log up to `seq`, durable in one step; return when it is.
 
     `riding`: the answers to the last frames of the range, which leave behind this; the next owner sends them if this one cannot.
-    `ends`: an epoch ends with it.
+    `ends`: an epoch ends with it. `moving`: key groups leave the state, or come into it, in the same step.
     """
 
     seq: int
@@ -80,6 +119,7 @@ class WriteCheckpoint:
     content: CheckpointContent
     riding: Sequence[tuple[str, bytes]] = ()
     ends: bool = False
+    moving: HandOver | TakeIn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +166,9 @@ Effect: TypeAlias = (
     | FindSender
     | LaneOpen
     | LoadSession
+    | FindTold
+    | Prepare
+    | LoadAdopted
     | Send
     | WriteCheckpoint
     | Trim

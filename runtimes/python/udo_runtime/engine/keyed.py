@@ -18,11 +18,25 @@ from udo_protocol.errors import ProtocolError, Stale, StateLost, TwoProducers, U
 from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.limits import SlotLimits
-from udo_protocol.queue.frame import ANSWER, DATA, END, RESTORE, STATE, Frame, Header, decode, encode
+from udo_protocol.queue.frame import ADOPT, ANSWER, DATA, END, HANDOVER, PREPARE, RESTORE, STATE, Frame, Header, decode, encode
 from udo_protocol.state.dead_letters import KeyedName, Letter
 from udo_runtime.engine.content import CheckpointContent, changed, stored
 from udo_runtime.engine.counters import Counters
-from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, LaneOpen, LoadSession, Send, Steps, Trim, WriteCheckpoint
+from udo_runtime.engine.effects import (
+    Answer,
+    Execute,
+    FindSchema,
+    FindSender,
+    HandOver,
+    LaneOpen,
+    LoadSession,
+    Send,
+    Steps,
+    TakeIn,
+    Trim,
+    WriteCheckpoint,
+)
+from udo_runtime.engine.group_moves import GroupMoves
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import KeyedLetters, Sizes
@@ -76,7 +90,8 @@ class Engine:
         self.missed: Missed | None = None  # of a version that goes back
         self.counting = True  # off while what is processed is on trial, or was counted before
         self._names = (f"{token}.{n}" for n in count())  # of new pieces
-        self._waiting: list[Answer] = []  # answers that may leave together, to the frames up to the last one served
+        self.waiting: list[Answer] = []  # answers that may leave together, to the frames up to the last one served
+        self._moving: Header | None = None  # of the frame under way, if it moves key groups
         self.restart(Start())
 
     @property
@@ -92,31 +107,39 @@ class Engine:
         self._dropped: dict[str, set[int]] = {}
         self._uncovered = 0  # bytes of frames since the last checkpoint
         self.letters.restart(start.letters)
+        self._moves = GroupMoves(self)
 
     # -- the owner ---------------------------------------------------------------------------------------------------
 
     def serve(self, seq: int, data: bytes | bytearray) -> Steps[None]:
         """Process frame `seq`; its answer leaves with the next flush, at an END behind its checkpoint."""
         answer, ended = yield from self.frame(seq, data, due=seq > self.emitted)
+        if self._moving is not None:
+            yield from self._moves.step(seq, data, self._moving, answer)
+            return
         if seq <= self.emitted:  # replayed: its answer is out already
             return
         if not ended or self.commit_frame:
-            self._waiting.append(answer)
+            self.waiting.append(answer)
             return
-        yield from self._send()
+        yield from self.emit()
         yield from self.checkpoint(seq, [answer], ends=True)
-        self._waiting.append(answer)
-        yield from self._send(ends=True)
+        self.waiting.append(answer)
+        yield from self.emit(ends=True)
         yield Trim(seq)
+
+    def checkpoint_soon(self) -> None:
+        """The next flush makes a checkpoint."""
+        self._uncovered = self._limits.retained_bytes
 
     def flush(self, seq: int) -> Steps[None]:
         """Answer what is processed: all frames up to `seq`."""
-        if self.commit_frame and self._waiting:
-            yield from self.checkpoint(seq, self._waiting)
-            yield from self._send()
+        if self.commit_frame and self.waiting:
+            yield from self.checkpoint(seq, self.waiting)
+            yield from self.emit()
             yield Trim(seq)
             return
-        yield from self._send()
+        yield from self.emit()
         if self._uncovered > self._limits.retained_bytes // _CHECKPOINT_SHARE and self.emitted >= seq:
             yield from self.checkpoint(seq)
             yield Trim(seq)
@@ -124,7 +147,7 @@ class Engine:
     def send(self) -> Steps[None]:
         """Answer what may leave before a flush."""
         if not self.commit_frame:
-            yield from self._send()
+            yield from self.emit()
 
     def take(self, seq: int, riding: Sequence[tuple[str, bytes | bytearray]], emitted: int) -> Steps[int]:
         """Be the owner: send what rides in the newest checkpoint, which covers `seq`, and is not answered; from where to go on."""
@@ -132,26 +155,31 @@ class Engine:
         first = seq - len(riding) + 1
         due: list[Answer] = [(lane, [frame]) for at, (lane, frame) in enumerate(riding, first) if at > emitted]
         if due:
-            self._waiting = due
-            yield from self._send()
+            self.waiting = due
+            yield from self.emit()
             yield Trim(seq)
         return seq + 1
 
-    def _send(self, *, ends: bool = False) -> Steps[None]:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
+    def emit(self, *, ends: bool = False) -> Steps[None]:
+        """Send what waits."""
+        if self.waiting:
+            waiting, self.waiting = self.waiting, []
             yield Send(self.emitted + 1, waiting, ends)
             self.emitted += len(waiting)
 
-    def checkpoint(self, seq: int, riding: Sequence[Answer] = (), *, ends: bool = False) -> Steps[None]:
+    def checkpoint(
+        self, seq: int, riding: Sequence[Answer] = (), *, ends: bool = False, moving: HandOver | TakeIn | None = None
+    ) -> Steps[None]:
         """Make all that was done up to `seq` durable."""
-        if self._unseen:
+        moving = moving or self._moves.taking
+        if self._unseen and moving is None:  # of one that is loaded now, memory would lack what moves
             yield from self._see_one()
         sessions = list(self.sessions.values())
         pieces, records = changed(sessions, self._names)
         content = CheckpointContent(pieces, records, self._dropped, self.letters.changes())
         frames = [(lane, b"".join(map(bytes, answer))) for lane, answer in riding]
-        yield WriteCheckpoint(seq, self.emitted, content, frames, ends)
+        yield WriteCheckpoint(seq, self.emitted, content, frames, ends, moving)
+        self._moves.taking = None
         stored(sessions, pieces)
         self.letters.saved()
         self._dropped, self._uncovered = {}, 0
@@ -172,17 +200,23 @@ class Engine:
         whatever has become of its lane since.
         """
         self._uncovered += len(data)
+        self._moving = None
         try:
             frame = decode(data)
         except ProtocolError as e:
             lane, number = yield FindSender(seq)
-            return self._error(Header(lane=lane, number=number), e), False
+            return self.error(Header(lane=lane, number=number), e), False
         header = frame.header
+        if header.kind in (PREPARE, HANDOVER, ADOPT):
+            self._moving = header
+            return self._replies.nothing(header), False
         if seq <= self._cuts.get(header.session, 0):  # its attempt began with a state that was dropped or replaced since
             self._failed.add(header.lane)
         if header.lane in self._failed:
             return self._skipped(seq, header), False
         session: Session | None = self.sessions.get(header.session)
+        if session is None or header.job:  # it is loaded, or its state dropped, by what is durable
+            yield from self._moves.taken_in(seq)
         if session is None:
             session = self.sessions[header.session] = yield LoadSession(header.session)
         assert session is not None
@@ -199,7 +233,7 @@ class Engine:
             session.fail(label_of(header), header.partition)
             if self.missed is not None:
                 self.missed.failed(seq, header, e)
-            return self._error(header, e), False
+            return self.error(header, e), False
         if answer is None:
             return self._replies.stale(header), False
         if header.kind == END and header.job:
@@ -226,7 +260,7 @@ class Engine:
         if done is None:
             return None
         require_bounded(done.answer, self._limits)
-        return self._replies.events(header, done.answer, done.highest_us)
+        return self._replies.events(header, done.answer, done.highest)
 
     def _events(self, session: Session, frame: Frame) -> Steps[Processed | None]:
         header = frame.header
@@ -243,6 +277,8 @@ class Engine:
         events, numbers = conform(batch, self._input), batch.column(GROUP_COLUMN)
         done: Processed | None = yield Execute(batch.num_rows, lambda: self.processor.events(session, header, events, numbers))
         if done is not None:
+            if self.counting:
+                self.counters.in_groups(numbers)
             yield from self._keep(header, done.bad)
         return done
 
@@ -304,7 +340,8 @@ class Engine:
     def _letter(self, bad: BadEvent, header: Header) -> Letter:
         return letter_of(bad, header, self._replies.reference, self._replies.instance, self._clock())
 
-    def _error(self, header: Header, e: UdoError) -> Answer:
+    def error(self, header: Header, e: UdoError) -> Answer:
+        """The answer to a frame that is not processed, nor are those of its lane behind it."""
         self._failed.add(header.lane)
         self.counters.errors += self.counting
         return self._replies.error(header, failure(e))
@@ -315,11 +352,13 @@ class Engine:
         return self._replies.skipped(header)
 
     def _drop(self, session: Session, numbers: list[int]) -> None:
-        """Drop a batch job's groups, at the end of its lane."""
+        """Remove a batch job's groups at the END of their lane; the session ends with its last group."""
         for n in numbers:
             session.groups.pop(n, None)
         self._dropped.setdefault(session.name, set()).update(numbers)
-        if not any(n >= 0 for n in session.groups):
+        if any(n >= 0 for n in session.groups):
+            session.changed = True  # other partitions are under way: its record must stay
+        else:
             self._dropped[session.name].update(session.groups)
             del self.sessions[session.name]
 

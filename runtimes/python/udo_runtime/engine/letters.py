@@ -53,10 +53,20 @@ class KeyedLetters:
         self._sessions.clear()
         self._changed.clear()
         self.saved()
+        self.adopt(sizes)
+
+    def adopt(self, sizes: Sizes) -> None:
+        """These are durable, too."""
         for where, by_name in sizes.items():
             for text, size in by_name.items():
                 if isinstance(name := parse_name(text), KeyedName):
                     self._sessions.setdefault(name.session, {})[name] = _Entry(size, where == DEAD, None, where)
+
+    def hand_over(self, groups: Collection[int]) -> None:
+        """Those of these groups are another slot's, as they were at the last checkpoint."""
+        for known in self._sessions.values():
+            for name in [name for name in known if name.group in groups]:
+                del known[name]
 
     def keep(self, found: Mapping[KeyedName, bytes], error: ProcessingError) -> Steps[None]:
         """Note a frame's bad events, of which the first failed with `error`; ProcessingError if there is no room."""

@@ -6,6 +6,8 @@ import pyarrow as pa
 
 from udo_protocol.errors import UdoError
 from udo_protocol.limits import SlotLimits
+from udo_protocol.queue import event_times
+from udo_protocol.queue.event_times import EventTimes
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
 from udo_runtime.engine.effects import Answer
 from udo_runtime.execution.failure import ProcessingError
@@ -22,11 +24,11 @@ class Replies:
         """The header of an answer to a frame."""
         return Header(lane=to.lane, number=to.number, kind=kind, version=self._version, trace=to.trace)
 
-    def events(self, to: Header, answer: pa.RecordBatch, highest_us: int | None = None) -> Answer:
-        """The operator's own answer; `highest_us`: the highest event time of what it answers, if it goes by event time."""
+    def events(self, to: Header, answer: pa.RecordBatch, highest: EventTimes | None = None) -> Answer:
+        """The operator's own answer; `highest`: the highest event times of what it answers, if it goes by event time."""
         reply = self.header(to, ANSWER)
-        if highest_us is not None:
-            reply.highest_us = highest_us
+        if highest:
+            reply.MergeFrom(Header(**event_times.fields(highest)))
         reply.rows = answer.num_rows
         reply.schema = self._schema
         return to.lane, encode(reply, answer if answer.num_rows else None)

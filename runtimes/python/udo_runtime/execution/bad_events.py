@@ -68,26 +68,34 @@ def again(work: Callable[[], Result], retries: int, error: ProcessingError, note
 
 
 def bisect(work: Work, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[list[pa.RecordBatch], list[BadEvent]]:
-    """The answers to the parts of `batch` without its bad events, in order, and these, found by halving.
+    """The answers to the parts of `batch` without its bad events, in order, and these, found by halving. As `halved`."""
+    good, bad = halved(lambda at, rows: work(batch.slice(at, rows)), batch.num_rows, error, room)
+    return good, [bad_row(batch, row, e) for row, e in bad]
 
-    `work` failed on the whole of it with `error`. With k bad ones of n events it is called at most 2k log2(n) + 2k times; with
-    more than `room` bad ones it ends, and says so in the number of those found: room + 1.
+
+def halved(
+    work: Callable[[int, int], pa.RecordBatch], rows: int, error: ProcessingError, room: int
+) -> tuple[list[pa.RecordBatch], list[tuple[int, ProcessingError]]]:
+    """The answers to the parts of a batch without its bad events, in order, and these by row.
+
+    `work` is given a part's first row and length; it failed on the whole of it with `error`. With k bad ones of n events it is called at
+    most 2k log2(n) + 2k times; with more than `room` bad ones it ends, and says so in the number of those found: room + 1.
     """
     good: list[pa.RecordBatch] = []
-    bad: list[BadEvent] = []
-    parts: list[tuple[int, int, ProcessingError | None]] = [(0, batch.num_rows, error)]  # first row, rows, error if known
+    bad: list[tuple[int, ProcessingError]] = []
+    parts: list[tuple[int, int, ProcessingError | None]] = [(0, rows, error)]  # first row, rows, error if known
     while parts and len(bad) <= room:
         at, rows, known = parts.pop()
         if known is None:
             try:
-                good.append(work(batch.slice(at, rows)))
+                good.append(work(at, rows))
                 continue
             except ProcessingError as e:
                 known = e
         if rows == 0:
             raise known
         if rows == 1:
-            bad.append(bad_row(batch, at, known))
+            bad.append((at, known))
         else:
             half = rows // 2
             parts += [(at + half, rows - half, None), (at, half, None)]

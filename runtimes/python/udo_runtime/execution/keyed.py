@@ -15,6 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udo_protocol.errors import SchemaError
+from udo_protocol.formats.inputs import INPUT_COLUMN
+from udo_protocol.queue import event_times
+from udo_protocol.queue.event_times import ONLY, EventTimes
 from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import BadEvent, bad_row, empty, joined, rows_of
@@ -24,8 +27,8 @@ from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMERS
 from udo_runtime.state.groups import Label
-from udo_runtime.state.savepoint import Timed
 from udo_runtime.state.session import Session, time_group
+from udo_runtime.state.snapshot import Timed
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,12 @@ class KeyedConfig:
     state_version: int = 0
     migrates_from: tuple[int, ...] = ()
     commit: str = "epoch"
+    inputs: tuple[str, ...] = ()  # of an operator with several
 
     @classmethod
     def of(cls, keyed: Mapping[str, Any]) -> KeyedConfig:
         """From a manifest's `keyed`, which may have come as JSON."""
-        return cls(**{**keyed, "columns": tuple(keyed["columns"])})
+        return cls(**{**keyed, "columns": tuple(keyed["columns"]), "inputs": tuple(keyed.get("inputs", ()))})
 
     @property
     def commit_frame(self) -> bool:
@@ -52,11 +56,11 @@ class KeyedConfig:
 
 
 class Processed(NamedTuple):
-    """What a frame came to: its answer, its bad events, and of the others the highest event time, µs since the epoch."""
+    """What a frame came to: its answer, its bad events, and of the others the highest event times."""
 
     answer: pa.RecordBatch
     bad: Sequence[BadEvent]
-    highest_us: int | None = None
+    highest: EventTimes = {}
 
 
 class KeyedProcessor:
@@ -90,7 +94,7 @@ class KeyedProcessor:
         if not session.touch(touched, label, partition):
             return None
         ctx = self._ctx
-        ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us)
+        ctx._groups, ctx._watermark_us = session.groups, session.watermark_us(label.epoch, self._keyed.delay_us, self._keyed.inputs)
         bad: list[BadEvent] = []
         if self.policy.plain:
             answer = self._plain(session, batch, numbers)
@@ -103,18 +107,18 @@ class KeyedProcessor:
         answers = self._each(session, numbers.to_pylist(), lambda: self._events_and_keys(batch))
         return self._nothing if self.on_trial else rows_to_batch(answers, self._output)
 
-    def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[BadEvent], partition: int) -> int | None:
-        """Note the highest event time of a frame, but for its bad events."""
+    def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[BadEvent], partition: int) -> EventTimes:
+        """Note the highest event times of a frame, but for its bad events."""
         if self._keyed.time_column is None or batch.num_rows <= len(bad):
-            return None
-        times = batch.column(self._keyed.time_column)
+            return {}
         if bad:
             rows = {b.row for b in bad}
-            times = times.take([i for i in range(batch.num_rows) if i not in rows])
-        if (highest := pc.max(times).as_py()) is None:
-            return None
-        session.saw(highest_us := to_us(highest), partition)
-        return highest_us
+            batch = batch.take([i for i in range(batch.num_rows) if i not in rows])
+        times, inputs = batch.column(self._keyed.time_column), self._keyed.inputs
+        of = {name: times.filter(pc.equal(batch.column(INPUT_COLUMN), name)) for name in inputs} if inputs else {ONLY: times}
+        highest = {name: to_us(t) for name, some in of.items() if (t := pc.max(some).as_py()) is not None}
+        session.saw(highest, partition)
+        return highest
 
     def _events_and_keys(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[Any]]:
         events = batch.to_pylist()
@@ -231,7 +235,7 @@ class KeyedProcessor:
     def end(self, session: Session, header: Header, again: ResentLetters | None = None) -> Processed | None:
         """An END frame: due timers of the lane's groups fire; `complete` follows. None: STALE.
 
-        It says the highest event time of its partition, of which other slots may have had the event. `again` are dead letters that take
+        It says the highest event times of its partition, of which other slots may have had the event. `again` are dead letters that take
         part in this epoch, before its timers; which of them failed is noted there.
         """
         label, partition = label_of(header), header.partition
@@ -241,9 +245,9 @@ class KeyedProcessor:
             return None
         answer, bad = self._nothing, list[BadEvent]()
         if not header.void:
-            if self._keyed.time_column is not None and header.HasField("highest_us"):
-                session.saw(header.highest_us, partition)
-            watermark = session.watermark_us(label.epoch, self._keyed.delay_us)
+            if self._keyed.time_column is not None:
+                session.saw(event_times.told(header), partition)
+            watermark = session.watermark_us(label.epoch, self._keyed.delay_us, self._keyed.inputs)
             self._ctx._groups, self._ctx._watermark_us = session.groups, watermark
             replayed = self._sent_again(session, again, partition) if again else answer
             if watermark is not None:
@@ -263,7 +267,7 @@ class KeyedProcessor:
         self._check_size(session)
 
     def _numbers(self, header: Header) -> list[int]:
-        """The groups of an END, with the one that holds the partition's highest event time."""
+        """The groups of an END, with the one that holds the partition's highest event times."""
         timed = self._keyed.time_column is not None
         return [*header.groups, time_group(header.partition)] if timed else list(header.groups)
 

@@ -1,6 +1,6 @@
-"""The policy of a keyed deployment: a frame that fails is taken back, tried again, then run event by event without its bad ones.
+"""The policy of a keyed deployment: a frame that fails is undone, repeated, then processed event by event without its bad events.
 
-Only under a policy other than plain `fail` does a frame pay for its savepoint: its keys are packed before and after it.
+Only under a policy other than plain `fail` is there the cost of a snapshot: the states of a frame's keys are packed before and after it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pyarrow as pa
 from udo_runtime.execution.bad_events import BadEvent, again, joined
 from udo_runtime.execution.failure import ProcessingError, rows_to_batch
 from udo_runtime.state.groups import Group
-from udo_runtime.state.savepoint import Savepoint, Timed
+from udo_runtime.state.snapshot import Snapshot, Timed
 
 Answers = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What becomes of a frame that user code fails on: given to it `retries` times more, then failed or freed of bad events."""
+    """What happens to a frame that user code fails on: it is repeated `retries` times, then failed, or processed without its bad events."""
 
     dead_letter: bool = False
     retries: int = 0
@@ -29,13 +29,13 @@ class Policy:
 
     @property
     def plain(self) -> bool:
-        """`fail` at once: nothing is ever taken back within an attempt."""
+        """Whether such a frame fails at once, so that nothing is ever undone within an attempt."""
         return not self.dead_letter and not self.retries
 
 
 @dataclass
 class ResentLetters:
-    """Dead letters that are sent again with an END: the events, their key groups, and then which of them failed, by row."""
+    """Dead letters that are processed again with an END: their events and key groups; `failed` is filled in: row -> the bad event."""
 
     events: pa.RecordBatch
     groups: list[int]
@@ -44,7 +44,7 @@ class ResentLetters:
 
 @dataclass(frozen=True)
 class Unit:
-    """One event, or one due timer: what runs it, the state it may change, and itself as a bad event."""
+    """One event or one due timer: the state that it may change, a function that processes it, and one that makes it a bad event."""
 
     state: dict[str, Any]
     run: Callable[[], Answers]
@@ -53,7 +53,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class UserCalls:
-    """The events of a frame, or the timers due at its END: `whole` runs all, `units` are they one by one."""
+    """The events of a frame, or the timers due at its END. `whole` processes all of them, `units` are the single ones."""
 
     groups: dict[int, Group]
     journal: list[Timed]
@@ -61,19 +61,19 @@ class UserCalls:
     whole: Callable[[], Answers]
     units: Callable[[], Iterable[Unit]]
 
-    def savepoint(self, states: Iterable[dict[str, Any]]) -> Savepoint:
-        """Of these states."""
-        return Savepoint(self.groups, self.journal, states)
+    def snapshot(self, states: Iterable[dict[str, Any]]) -> Snapshot:
+        """A snapshot of these states and of the timers."""
+        return Snapshot(self.groups, self.journal, states)
 
 
 def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordBatch, list[BadEvent]]:
-    """The answer to a frame, and its bad events, which have left no trace; ProcessingError under `fail`."""
-    before = frame.savepoint(frame.states)  # what an earlier frame left has been looked at then
+    """The answer to a frame, and its bad events, whose changes are undone; ProcessingError under `fail`."""
+    before = frame.snapshot(frame.states)  # states left by earlier frames have been checked
 
     def whole() -> pa.RecordBatch:
         try:
             answer = rows_to_batch(list(frame.whole()), output)
-            _storable(before)
+            require_storable(before)
         except ProcessingError:
             before.restore()
             raise
@@ -91,23 +91,23 @@ def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordB
     try:
         parts, bad = _singly(frame, None)
         return rows_to_batch([a for part in parts for a in part], output), bad
-    except ProcessingError:  # a value of the wrong type in some answer: now each is looked at
+    except ProcessingError:  # an answer has a value of the wrong type: now each answer is checked
         before.restore()
     parts, bad = _singly(frame, output)
     return joined([rows_to_batch(list(part), output) for part in parts], output), bad
 
 
 def _singly(frame: UserCalls, output: pa.Schema | None) -> tuple[list[Answers], list[BadEvent]]:
-    """The answers to each good one, and the bad ones; with `output`, one whose answer does not fit it is bad, too."""
+    """The answers to each good unit, and the bad events. With `output`, a unit whose answers do not fit this schema is bad, too."""
     good: list[Answers] = []
     bad: list[BadEvent] = []
     for unit in frame.units():
-        before = frame.savepoint([unit.state])
+        before = frame.snapshot([unit.state])
         try:
             answers = unit.run()
             if output is not None:
                 rows_to_batch(list(answers), output)
-            _storable(before)
+            require_storable(before)
             good.append(answers)
         except ProcessingError as e:
             before.restore()
@@ -115,8 +115,9 @@ def _singly(frame: UserCalls, output: pa.Schema | None) -> tuple[list[Answers], 
     return good, bad
 
 
-def _storable(point: Savepoint) -> None:
+def require_storable(before: Snapshot) -> None:
+    """ProcessingError if one of its states now contains a value that cannot be stored."""
     try:
-        point.check()
-    except (TypeError, ValueError, OverflowError) as e:  # of another type, text that is no Unicode, a number beyond 64 bits
+        before.check()
+    except (TypeError, ValueError, OverflowError) as e:  # an unsupported type, invalid Unicode, a number beyond 64 bits
         raise ProcessingError(str(e)) from e

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import conform, misfits
+from udo_protocol.formats.state_types import StateTypes
 from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, joined, rows_of
 from udo_runtime.execution.failure import (
     ProcessingError,
@@ -21,30 +23,39 @@ from udo_runtime.execution.failure import (
     own_traceback,
     rows_to_batch,
 )
+from udo_runtime.execution.typed import TypedOperator
 from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
     from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+    from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+    from udo_runtime.state.layout import Layout
     from udo_runtime.state.versions import MigrateAll
 
 Batchwise = Callable[[pa.RecordBatch], Any]
 
 
 class Processor:
-    """A loaded operator. `open` it once, call it per batch, `close` it at the end."""
+    """A loaded operator. `open` it once, call it per batch, `close` it at the end. `types`: of a keyed one's state, if declared."""
 
-    def __init__(self, target: Operator | Batchwise, output: pa.Schema, ctx: Context) -> None:
+    def __init__(self, target: Operator | Batchwise, output: pa.Schema, ctx: Context, types: StateTypes | None = None) -> None:
         self._target, self._output, self._ctx = target, output, ctx
-        self._names = set(output.names)
+        self._names, self._types = set(output.names), types
         self._operator = target if isinstance(target, Operator) else None
+        self._keyed_operator = self._operator
+        if types is not None and self._operator is not None:
+            self._keyed_operator = TypedOperator(self._operator, types)
         self._per_event = self._operator is not None and type(self._operator).process_batch is Operator.process_batch
 
     @property
     def per_event(self) -> Operator:
         """The operator, if it works event by event; ProcessingError if not: only such a one can be keyed."""
-        if self._operator is None or not self._per_event:
-            raise ProcessingError(f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx)")
-        return self._operator
+        if self._keyed_operator is None or not self._per_event:
+            raise ProcessingError(
+                f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx) or "
+                "process_keys(keys, events, states, ctx)"
+            )
+        return self._keyed_operator
 
     @property
     def migrate_all(self) -> MigrateAll | None:
@@ -54,13 +65,43 @@ class Processor:
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
         """What runs its keyed frames."""
         from udo_runtime.execution.keyed import KeyedProcessor  # needs MessagePack, of which a stateless operator may bring its own
+        from udo_runtime.execution.keyed_batches import KeyedBatchProcessor
 
+        if self.layout is not None:
+            from udo_runtime.execution.keyed_columns import KeyedColumnProcessor
+
+            return KeyedColumnProcessor(self.per_event, keyed, self._output, self._ctx, self.whole_keyed, self.layout)
+        if self.by_frame:
+            return KeyedBatchProcessor(self.per_event, keyed, self._output, self._ctx, self.whole_keyed)
         return KeyedProcessor(self.per_event, keyed, self._output, self._ctx)
 
     @property
     def by_event(self) -> bool:
         """Whether user code gets the events one by one, as Python objects."""
         return self._per_event
+
+    @property
+    def by_frame(self) -> bool:
+        """Whether a keyed operator gets its events frame by frame."""
+        return self._operator is not None and type(self._operator).process_keys is not Operator.process_keys
+
+    @cached_property
+    def layout(self) -> Layout | None:
+        """The columns that keep its states: of one that gets whole frames and declares types of a fixed width; None: they are rows."""
+        from udo_runtime.state.layout import Layout
+
+        return Layout.of(self._types) if self.by_frame else None
+
+    def whole_keyed(self, keys: FrameKeys, events: pa.RecordBatch, states: FrameStates, ctx: Context) -> pa.RecordBatch:
+        """The answer to a frame of keyed events, in the output schema."""
+        assert self._keyed_operator is not None
+        try:
+            answer = self._keyed_operator.process_keys(keys, events, states, ctx)
+        except ProcessingError:
+            raise
+        except Exception as e:
+            raise ProcessingError(explained(e), own_traceback(e)) from e
+        return self._checked(answer)
 
     def check(self) -> None:
         """What can be found out about it without its open: that it can be imported, which it has been."""
@@ -214,8 +255,13 @@ class Processor:
         )
 
 
-def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Processor:
-    """Import `module:attribute` with `path` in front of sys.path. OperatorError with the traceback if it cannot be."""
+def load(entry: str, path: list[str], output: pa.Schema, ctx: Context, types: StateTypes | None = None) -> Processor:
+    """What `find` finds, as a Processor."""
+    return Processor(find(entry, path, ctx), output, ctx, types)
+
+
+def find(entry: str, path: list[str], ctx: Context) -> Operator | Batchwise:
+    """Import `module:attribute` with `path` in front of sys.path. ProcessingError with the traceback if it cannot be."""
     sys.path[0:0] = path
     module_name, _, attribute = entry.partition(":")
     try:
@@ -233,4 +279,4 @@ def load(entry: str, path: list[str], output: pa.Schema, ctx: Context) -> Proces
             raise ProcessingError(f"{entry} cannot be created: {explained(e)}", own_traceback(e)) from e
     if not callable(target) and not isinstance(target, Operator):
         raise ProcessingError(f"{entry} is a {type(target).__name__}; expected an @operator function or an Operator class")
-    return Processor(target, output, ctx)
+    return target  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from typing import Any
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMER, TIMERS, pack, unpack
 from udo_runtime.state.groups import Group
-from udo_runtime.state.savepoint import Timed
+from udo_runtime.state.snapshot import Timed
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # A timer or an expiration that is due: when (µs since the epoch), kind, group, packed key.

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+
 Batches: TypeAlias = "pa.RecordBatch | pa.Table | dict[str, Any] | None"
 F = TypeVar("F", bound=Callable[[pa.RecordBatch], Batches])
 
@@ -44,7 +46,7 @@ def operator(function: F) -> F:
 class Operator:
     """Base class of operators that hold resources or work event by event.
 
-    Override `process` (per event) or `process_batch` (vectorised), not both.
+    Override `process` (per event) or `process_batch` (vectorised), not both; of a keyed operator `process` or `process_keys` (vectorised).
     """
 
     def open(self, ctx: Context) -> None:
@@ -52,7 +54,7 @@ class Operator:
 
     def process(self, event: dict[str, Any], ctx: Context) -> Iterable[dict[str, Any]] | None:
         """Answer one event with any number of events; called in order."""
-        raise TypeError(f"{type(self).__name__} overrides neither process nor process_batch")
+        raise TypeError(f"{type(self).__name__} overrides neither process nor process_batch, and process_keys is for keyed operators")
 
     def on_timer(self, key: Any, at: datetime, ctx: Context) -> Iterable[dict[str, Any]] | None:
         """Keyed operators: a timer set with `ctx.timer` is due; answer with any number of events."""
@@ -69,6 +71,13 @@ class Operator:
     def process_batch(self, batch: pa.RecordBatch, ctx: Context) -> Batches:
         """Answer one record batch of the input schema, like an `@operator` function."""
         raise TypeError(f"{type(self).__name__} does not override process_batch")
+
+    def process_keys(self, keys: FrameKeys, events: pa.RecordBatch, states: FrameStates, ctx: Context) -> Batches:
+        """Keyed operators: answer one record batch of the input schema, with the keys that its events touch and the states of these.
+
+        May be called with parts of a frame, in order, to find the events that it fails on. `ctx` has a watermark, but no key and no state.
+        """
+        raise TypeError(f"{type(self).__name__} does not override process_keys")
 
     def close(self) -> None:
         """Called once when the instance leaves in peace."""

@@ -12,6 +12,7 @@ from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.wire import INDEX, KEYS, STATES, TIMES, Received
 from udo_runtime.execution.timers import EPOCH, KeyedContext, unpack_key
 from udo_runtime.sdk.api import Context
+from udo_runtime.sdk.keyed import FrameKeys, FrameStates
 from udo_runtime.state.codec import EXPIRES, pack, unpack
 
 
@@ -44,9 +45,18 @@ class TouchedKeys:
         """The context is that of this key."""
         self.ctx.key, self.ctx._number, self.ctx.state = unpack_key(self._keys[row]), row, self.states[row]
 
-    def index(self, request: Received) -> list[int]:
+    def index(self, request: Received) -> pa.Array:
         """For each event the row of its key."""
-        return body.read(request.tables[pb.Part.INDEX], INDEX, None).column(0).to_pylist()  # type: ignore[no-any-return]
+        return body.read(request.tables[pb.Part.INDEX], INDEX, None).column(0)
+
+    def frame(self, request: Received, batch: pa.RecordBatch) -> tuple[FrameKeys, pa.RecordBatch, FrameStates]:
+        """What a vectorised operator gets."""
+
+        def select(row: int) -> KeyedContext:
+            self.at(row)
+            return self.ctx
+
+        return FrameKeys(list(map(unpack_key, self._keys)), self.index(request), select), batch, FrameStates(self.states)
 
     def due(self, request: Received) -> list[tuple[int, dt.datetime]]:
         """(row of its key, time) of each timer that is due."""

@@ -9,61 +9,74 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from udo_protocol.errors import SchemaError
+from udo_protocol.errors import ProtocolError, SchemaError
 from udo_protocol.formats import body
 from udo_protocol.formats.schema import from_ipc
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
+from udo_runtime.child import shared
+from udo_runtime.child.host import SHARED_MEMORY
 from udo_runtime.child.process import DIRECTORY, SOCKET
 from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
 from udo_runtime.execution.failure import ProcessingError, explained, own_traceback, rows_to_batch
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context, Operator
-from udo_runtime.served.keyed import TouchedKeys
+
+if TYPE_CHECKING:
+    from udo_runtime.served.keyed import TouchedKeys
 
 SDK = "python 0.1.0"
 Table = tuple[int, pa.RecordBatch]
 _LEVELS = {10: pb.Log.DEBUG, 20: pb.Log.INFO, 30: pb.Log.WARNING, 40: pb.Log.ERROR, 50: pb.Log.ERROR}
 
 
-def serve(target: Operator | Callable[[pa.RecordBatch], Any]) -> None:
-    """Until the engine stops it or is gone."""
+def serve(target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) -> None:
+    """Until the engine stops it or is gone. `target`: an operator, or why it could not be loaded."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the engine says when to stop
         signal.signal(ignored, signal.SIG_IGN)
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(os.environ[SOCKET])
     wire = Wire(sock, DEFAULT.frame_bytes + DEFAULT.answer_bytes)
     logging.basicConfig(level=logging.INFO, handlers=[_Logs(wire)])
-    hello = pb.Hello(oldest=VERSION, newest=VERSION, capabilities=_capabilities(target), sdk=SDK)
+    memory = shared.given()
+    capabilities = [*_capabilities(target), *([SHARED_MEMORY] if memory is not None else [])]
+    hello = pb.Hello(oldest=VERSION, newest=VERSION, capabilities=capabilities, sdk=SDK)
     wire.send(encode(pb.Message(hello=hello)), None)
     server = Server(target)
     while True:
         try:
             request = wire.receive(None)
+            if request.message.HasField("start") and SHARED_MEMORY in request.message.start.capabilities:
+                wire.shared = memory
             reply, tables = server.answer(request)
             reply.id = request.message.id
-            wire.send(encode(reply, tables), None)
+            wire.send(encode(reply, tables, wire.shared), None)
         except Gone:
             return
+        except ProtocolError as e:  # what came cannot be read: nor can what comes next
+            raise SystemExit(f"the engine broke the operator protocol: {e}") from None
         if reply.HasField("bye"):
             return
 
 
 def _capabilities(target: Any) -> list[str]:
-    if not isinstance(target, Operator) or type(target).process is Operator.process:
-        return []
+    if isinstance(target, ProcessingError):  # none is to be missed: Start is answered with what is wrong
+        return ["keyed", "timers", "migrate", "rehearse"]
+    kinds = ("process", "process_keys")
+    if not isinstance(target, Operator) or all(getattr(type(target), kind) is getattr(Operator, kind) for kind in kinds):
+        return ["rehearse"]
     migrates = type(target).migrate is not Operator.migrate
-    return ["keyed", "timers", *(["migrate"] if migrates else [])]
+    return ["keyed", "timers", *(["migrate"] if migrates else []), "rehearse"]
 
 
 class Server:
     """One operator and what Start said; `answer` never raises for what user code does."""
 
-    def __init__(self, target: Operator | Callable[[pa.RecordBatch], Any]) -> None:
+    def __init__(self, target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) -> None:
         self._target = target
         self._row: int | None = None  # of what is being processed, where that is done one by one
 
@@ -93,6 +106,8 @@ class Server:
             return pb.Message(failure=self._failure(e)), ()
 
     def _start(self, start: pb.Start) -> pb.Ready:
+        if isinstance(self._target, ProcessingError):
+            raise self._target
         self._input, self._output = from_ipc(start.input), from_ipc(start.output)
         directory = Path(os.environ.get(DIRECTORY, "."))
         self._ctx = Context(start.operator, start.operator_version, start.instance, directory)
@@ -113,8 +128,10 @@ class Server:
         return [(pb.Part.ROWS, self._each(batch.to_pylist(), lambda row, event: process(event, self._ctx)))]
 
     def _keyed(self, request: Received, data: pb.Data, batch: pa.RecordBatch) -> list[Table]:
-        keys = TouchedKeys(request, self._ctx, data.watermark_us if data.HasField("watermark_us") else None)
-        index, operator = keys.index(request), self._processor.per_event
+        keys = self._touched(request, data.watermark_us if data.HasField("watermark_us") else None)
+        if self._processor.by_frame:
+            return [(pb.Part.ROWS, self._processor.whole_keyed(*keys.frame(request, batch), keys.ctx)), *keys.changes()]
+        index, operator = keys.index(request).to_pylist(), self._processor.per_event
 
         def process(row: int, event: dict[str, Any]) -> Any:
             keys.at(index[row])
@@ -123,7 +140,7 @@ class Server:
         return [(pb.Part.ROWS, self._each(batch.to_pylist(), process)), *keys.changes()]
 
     def _timers(self, request: Received) -> list[Table]:
-        keys = TouchedKeys(request, self._ctx, request.message.timers.watermark_us)
+        keys = self._touched(request, request.message.timers.watermark_us)
         due, operator = keys.due(request), self._processor.per_event
 
         def fire(row: int, _: Any) -> Any:
@@ -135,10 +152,15 @@ class Server:
         return [(pb.Part.ROWS, rows), *keys.changes()]
 
     def _migrate(self, request: Received) -> list[Table]:
-        keys, operator = TouchedKeys(request, self._ctx, None), self._processor.per_event
+        keys, operator = self._touched(request, None), self._processor.per_event
         for self._row, state in enumerate(keys.states):
             keys.states[self._row] = operator.migrate(state, request.message.migrate.from_version)
         return keys.changes(everything=True)
+
+    def _touched(self, request: Received, watermark_us: int | None) -> TouchedKeys:
+        from udo_runtime.served.keyed import TouchedKeys  # needs MessagePack, of which a stateless operator may bring its own
+
+        return TouchedKeys(request, self._ctx, watermark_us)
 
     def _each(self, items: Sequence[Any], process: Callable[[int, Any], Any]) -> pa.RecordBatch:
         names, out = set(self._output.names), list[dict[str, Any]]()

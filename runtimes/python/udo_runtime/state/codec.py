@@ -1,4 +1,7 @@
-"""How keys, states and stored pieces are packed: MessagePack, with extension types for what it lacks, see docs/protocol.md."""
+"""How keys, states and stored pieces are packed: MessagePack with extension types for times without zone, dates and decimals.
+
+The format is described in docs/protocol.md.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,20 @@ import msgpack
 
 from udo_runtime.state.versions import Versions
 
-# Keys (the value of a key column, a tuple of several) to packed values.
+# Key (the value of the key column, or a tuple of several) -> packed state.
 Values = dict[Any, bytes]
+# The same for changes; None: the key was removed.
 Delta = dict[Any, bytes | None]
-# The key of the group's own timers: a tuple of no columns, which no event has.
+# The key under which a group keeps its timers: a tuple of no columns, which no event has. As it is packed:
 TIMERS: tuple[()] = ()
-PACKED_TIMERS = b"\x90"  # as it stands outside of a group
-# What lies there: a group's timers and expirations by packed key, in µs since the epoch: several timers, one expiration.
+PACKED_TIMERS = b"\x90"
+# Its value is a dict of two dicts by packed key, in µs since 1970: TIMER -> list of times, EXPIRY -> one time.
 TIMER, EXPIRY = "t", "x"
-# In a key's state: when it expires.
+# Field of a key's state: when it expires.
 EXPIRES = "\0expires"
-# A key's state that is not there.
+# The packed state of a key that has none: an empty dict.
 EMPTY = b"\x80"
-# Extension types beside MessagePack's own timestamp (-1, for times with a zone).
+# Extension types, beside MessagePack's own timestamp (-1, for times with a zone).
 _NAIVE, _DATE, _DECIMAL = 1, 2, 3
 _EPOCH = dt.datetime(1970, 1, 1)
 _V = TypeVar("_V")
@@ -52,50 +56,50 @@ def _extended(code: int, data: bytes) -> Any:
     return msgpack.ExtType(code, data)
 
 
-# MessagePack; what it lacks (times without zone, dates, decimals) as extension types. One packer for all keys and values: making one
-# takes longer than packing a small value (50 instead of 350 ns).
+# A key or a state -> its packed form. One packer for all: making one takes longer than packing a small value (350 and 50 ns).
+# TypeError, ValueError or OverflowError for a value that cannot be stored.
 pack: Callable[[Any], bytes] = msgpack.Packer(default=_extend).pack
 
 
 def pack_large(value: Any) -> bytes:
-    """The same, for what is too large to keep a buffer of that size."""
+    """The same for large values: `pack` would keep a buffer of that size."""
     return msgpack.packb(value, default=_extend)  # type: ignore[no-any-return]
 
 
-# Inverse of pack; times with a zone come back in UTC, tuples as lists.
+# The inverse. Times with a zone are returned in UTC, tuples as lists, or with `unpack_tuples` as tuples.
 unpack: Callable[[bytes], Any] = partial(msgpack.unpackb, timestamp=3, strict_map_key=False, ext_hook=_extended)
 unpack_tuples = partial(msgpack.unpackb, timestamp=3, use_list=False, ext_hook=_extended)
 
 
 def unpack_all(raws: Iterable[bytes], count: int) -> list[Any]:
-    """Many values as one array: 75 instead of 300 ns each."""
+    """Unpack `count` values as one array: 75 instead of 300 ns each."""
     return unpack(b"".join((b"\xdd", count.to_bytes(4, "big"), *raws)))  # type: ignore[no-any-return]
 
 
 def unpack_each(raws: Sequence[bytes], mark: bytes) -> list[Any]:
-    """The same of values that nobody has looked at yet; behind each stands `mark`, which is packed as well."""
+    """Unpack values of unknown content as one array, each followed by `mark` (a packed value), so that malformed ones are found."""
     joined = mark.join(raws) + mark
     return unpack(b"".join((b"\xdd", (2 * len(raws)).to_bytes(4, "big"), joined)))  # type: ignore[no-any-return]
 
 
-def timed_only(timers: Mapping[str, Collection[bytes]], values: Values) -> int:
-    """How many keys have a timer and no value, of a group's timers and values."""
+def timed_only(timers: Mapping[str, Collection[bytes]], values: Mapping[Any, bytes]) -> int:
+    """Number of keys of a group that have a timer and no state, from its timers (the value of TIMERS) and its values."""
     packed = timers.get(TIMER, ())
     return len(set(unpack_tuples(b"".join((b"\xdd", len(packed).to_bytes(4, "big"), *packed)))) - values.keys())
 
 
-def columns(version: int, delta: Delta | Values) -> list[Any]:
-    """What is stored of a dict by key: state version, keys, values in the same order. Two arrays are read without hashing."""
+def columns(version: int, delta: Mapping[Any, bytes | None]) -> list[Any]:
+    """The stored form of a dict: [state version, keys, values in the same order]. Two arrays are read faster than a map."""
     return [version, list(delta), list(delta.values())]
 
 
 def state_version(packed: bytes) -> int:
-    """The state version of a stored piece (0 to 127: one byte behind the array's)."""
+    """The state version of a stored base or change: 0 to 127, so it is the byte after the array's header."""
     return packed[1]
 
 
 def migrated(versions: Versions | None, values: Delta, version: int) -> Delta:
-    """Packed states of a version as this one's; when they expire is the platform's and stays, as do timers."""
+    """Packed states of state version `version`, migrated to that of `versions`; timers and expirations stay. Errors: see Versions."""
     if versions is None or version == versions.version:
         return values
     former = {key: raw for key, raw in values.items() if raw is not None and key != TIMERS}
@@ -114,10 +118,10 @@ def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
 
 
 def with_packed_keys(values: Mapping[Any, _V]) -> dict[bytes, _V]:
-    """As they stand outside of a group."""
+    """The same dict by packed key: its form outside of a group."""
     return {pack(k): v for k, v in values.items()}
 
 
 def with_keys(values: Mapping[bytes, _V]) -> dict[Any, _V]:
-    """The inverse."""
+    """The inverse of `with_packed_keys`."""
     return {unpack_tuples(k): v for k, v in values.items()}

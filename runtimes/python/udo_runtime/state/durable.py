@@ -1,95 +1,144 @@
-"""Sessions on the state server: loaded when first seen, written with each checkpoint, only what changed."""
+"""Sessions on the state server: loaded when they are first needed; each checkpoint writes what has changed."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from udo_protocol.errors import ProtocolError
+from udo_protocol.errors import Fenced, ProtocolError
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
-from udo_protocol.state import untrusted
+from udo_protocol.state import moving, pieces, replication, untrusted
+from udo_protocol.state.changelog import LoggedCheckpoint
 from udo_protocol.state.checkpoints import Checkpoint, cut, load_checkpoint
 from udo_protocol.state.checkpoints import checkpoint as store
 from udo_protocol.state.pieces import read, removing, writing
 from udo_protocol.state.rewinding import forgetting
-from udo_runtime.engine.effects import WriteCheckpoint
+from udo_runtime.engine.effects import HandOver, TakeIn, WriteCheckpoint
+from udo_runtime.state.adopted import AdoptedSession
+from udo_runtime.state.ahead import AheadOfMove, advance, manifest
 from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
 from udo_runtime.state.standby import RewoundState, StandbyState, changelog_entry
 from udo_runtime.state.versions import Versions
 
+# A session with a checkpoint since is in use: its next event is not to wait until its groups are loaded.
+_IN_USE_S = 60.0
+
 
 class Durable:
-    """The state server as one slot's owner sees it; `run_id` is the queue server's."""
+    """The stored state of one slot, for its owner. `token`: the owner's fencing token; `run_id`: of the queue server."""
 
     def __init__(self, state: Connection, prefix: str, token: int, run_id: str, versions: Versions | None = None) -> None:
         self._state, self._prefix, self._token, self._run_id = state, prefix, token, run_id
         self._versions = versions
 
-    def standby(self, name: str, *, rewind: bool = False) -> StandbyState:
-        """What lets the instance `name` have the state before it is promoted: the owner's, or what was kept before an update."""
-        return (RewoundState if rewind else StandbyState)(self._state, self._prefix, name, self._run_id, self._versions)
+    def standby(self, name: str, *, rewind: bool = False, groups: Collection[int] | None = None) -> StandbyState:
+        """The state for the instance `name` before it is promoted: that of the owner, or with `rewind` the savepoint from before an update.
+        With `groups`, of these key groups only."""
+        return (RewoundState if rewind else StandbyState)(self._state, self._prefix, name, self._run_id, self._versions, groups)
 
     def owns(self) -> bool:
-        """Whether only this instance can make checkpoints: the first half of its promotion."""
+        """Whether this instance owns the slot on the state server: the first half of its promotion."""
         return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
 
     def covered(self) -> Checkpoint:
-        """What is durable of this run of the queue server: after its loss, state stays and the log starts anew."""
+        """The newest checkpoint, if it is of the present run of the queue server; else Checkpoint(): the log has begun anew since."""
         covers = load_checkpoint(self._state, self._prefix)
         return covers if covers.run_id == self._run_id else Checkpoint()
 
     def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
-        """What is covered and, by session, the attempts that had met an error by then, as (partition, *label)."""
+        """(covered seq, session -> attempts that had met an error by then, as (partition, *label))."""
         covers, flat = self.covered(), self._state.call("HGETALL", f"{self._prefix}sessions")
         records = dict(zip(flat[::2], map(json.loads, map(bytes, flat[1::2])), strict=True))
-        return covers.seq, {bytes(name).decode(): {tuple(f) for f in known["failed"]} for name, known in records.items()}
+        return covers.seq, {bytes(name).decode(): {tuple(f) for f in known.get("failed", ())} for name, known in records.items()}
 
     def cuts(self) -> dict[str, int]:
-        """Sessions dropped or replaced from outside, and the last frame of the log that belonged to what was there before."""
+        """Sessions that were dropped or replaced from outside -> the last frame of the log that belongs to the former state."""
         return {name: seq for name, (seq, run) in cut(self._state, self._prefix).items() if run == self._run_id}
 
     def load(self, name: str) -> Session:
-        """The session as the last checkpoint left it; a new one if it has none."""
+        """A session as the newest checkpoint left it; a new session if none is stored."""
         return load_session(self._state, self._prefix, name, self._versions)
 
     def maybe_former(self) -> list[str]:
-        """Sessions that may lie there in the form of a former version."""
+        """Sessions that may be stored in a former state version; empty if the operator migrates none."""
         if self._versions is None or not self._versions.migrates:
             return []
         return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
 
-    def save(self, checkpoint: WriteCheckpoint, *, beside: Sequence[Sequence[Arg]] = ()) -> None:
-        """Make a checkpoint durable, with the commands `beside` in the same step; Fenced if another instance owns the slot."""
+    def ahead(self, connect: Callable[[], Connection], version: int, source: str, groups: Collection[int]) -> AheadOfMove:
+        """Begin to read groups that are going to be this slot's, over a connection of its own."""
+        return AheadOfMove(connect, self._prefix, version, source, groups, self._versions)
+
+    def adopted(self, name: str, loaded: Collection[str], ahead: AheadOfMove | None) -> dict[str, AdoptedSession]:
+        """The sessions that are to be adopted under that name: those `loaded`, in use, or with failed attempts to be known of."""
+        found: dict[str, AdoptedSession] = {}
+        for session, text in pieces.records(self._state, self._prefix, name).items():
+            record = json.loads(text)
+            used = ahead is not None and time.time() - record.get("at", 0) < _IN_USE_S
+            if session in loaded or used or record.get("failed"):
+                wanted = manifest(self._state, self._prefix, session, name)
+                have = advance(self._state, self._prefix, ahead.take(session, wanted) if ahead else {}, wanted)
+                read = pieces.read(self._state, self._prefix, session, name, groups=[n for n in wanted if n not in have])
+                found[session] = record, {**restored(session, record, read, self._versions).groups, **have}
+        return found
+
+    def await_replicas(self, between: Callable[[], None]) -> None:
+        """Wait until the slot's replicas hold all that has been written. `between` is called between looks, and may raise.
+
+        Fenced if another instance owns the slot.
+        """
+
+        def look() -> None:
+            if not self.owns():
+                raise Fenced(
+                    f"token {self._token} is not the owner of {self._prefix} any more; its last checkpoint was not on all replicas"
+                )
+            between()
+
+        replication.await_held(self._state, self._prefix, look)
+
+    def save(
+        self, checkpoint: WriteCheckpoint, *, beside: Sequence[Sequence[Arg]] = (), between: Callable[[], None] = lambda: None
+    ) -> None:
+        """Make a checkpoint durable, here and on all replicas, with the commands `beside` in the same transaction. Fenced if another
+        instance owns the slot. `between` is called while it waits for replicas."""
         content, at = checkpoint.content, round(time.time(), 3)
         records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}
         writes: list[Sequence[Arg]] = list(beside)
         for name, numbers in content.dropped.items():
-            writes += self._removal(name, numbers)
+            writes += removing(self._prefix, name, numbers)
+            if name not in records:
+                writes += [("HDEL", f"{self._prefix}sessions", name), forgetting(self._prefix, name)]
         for p in content.pieces:
             changes = [p.delta] if p.delta is not None and p.base is None else []
             writes += writing(self._prefix, p.session, p.number, p.meta, p.place, p.base, changes)
         writes += [("HSET", f"{self._prefix}sessions", name, text) for name, text in records.items()]
+        match checkpoint.moving:
+            case HandOver(version, groups):
+                writes.append(moving.handing_over(self._prefix, version, groups))
+            case TakeIn(version):
+                writes.append(moving.taking_in(self._prefix, version))
         covers = Checkpoint(checkpoint.seq, self._run_id, checkpoint.riding)
 
-        def entry() -> bytes:
+        def entry() -> LoggedCheckpoint:
             return changelog_entry(checkpoint.seq, content.pieces, records, content.dropped)
 
-        if store(self._state, self._prefix, self._token, covers, checkpoint.emitted, writes, entry) is not Emit.STORED:
+        stored = store(
+            *(self._state, self._prefix, self._token, covers, checkpoint.emitted, writes, entry),
+            replicated=lambda: self.await_replicas(between),
+        )
+        if stored is not Emit.STORED:
             raise ProtocolError(
                 f"a checkpoint of {self._prefix} at {checkpoint.seq} is ahead of the answers emitted ({checkpoint.emitted})"
             )
 
-    def _removal(self, name: str, numbers: set[int]) -> list[Sequence[Arg]]:
-        p = self._prefix
-        return [*removing(p, name, numbers), ("HDEL", f"{p}sessions", name), forgetting(p, name)] if numbers else []
-
 
 def load_session(state: Connection, prefix: str, name: str, versions: Versions | None = None) -> Session:
-    """The session as the last checkpoint left it; a new one if it has none."""
+    """A session as the newest checkpoint left it; a new session if none is stored."""
     (record,) = untrusted.read(state, ("HGET", f"{prefix}sessions", name))
     if record is None:
         return Session(name, versions=versions)

@@ -1,23 +1,23 @@
-"""One key group of one session: values, and what is needed to take an attempt back. No I/O.
+"""One key group of one session: its values, and what is needed to undo an attempt. No I/O.
 
-A label is (run, epoch, task attempt), runs as they were planned. A group holds the values of the newest attempt that touched it, `undo` to
-get from there to the values before the epoch (the base), whether that attempt was ENDed, and, when a newer attempt
-touched an ENDed group, the ENDed values as a `candidate`. Each rule closes a hole: tests/model shows the counterexample.
+A label is (run, epoch, task attempt); runs are numbered in the order in which they were planned. A group has the values of the newest
+attempt that touched it; `undo`, which leads from there back to the values before the epoch (the base); whether that attempt has ENDed;
+and, if it touched a group that an older attempt had ENDed, the ENDed values as `candidate`. tests/model shows for each rule what goes
+wrong without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from udo_protocol.errors import TwoProducers
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
+from udo_runtime.state.changed_values import ChangedValues
 from udo_runtime.state.codec import (
     EMPTY,
     TIMERS,
     Delta,
-    Values,
-    columns,
     migrated,
     pack,
     pack_large,
@@ -25,20 +25,23 @@ from udo_runtime.state.codec import (
     timed_only,
     unpack,
     unpack_all,
-    unpack_tuples,
     with_keys,
     with_packed_keys,
 )
+from udo_runtime.state.columns import COLUMNS, ColumnValues, joined, stored_columns
+from udo_runtime.state.layout import Cells
+from udo_runtime.state.noted import Noted
+from udo_runtime.state.stored_values import empty_values, lay, packed_rows, read_values, version_of, whole_values
 from udo_runtime.state.versions import Versions
 
-# In place of an attempt: the group came from a store.
+# The attempt in the label of a group that was restored from a store.
 RESTORED = -1
-# In place of ENDed: the attempt was cut short, and none had ENDed before it. The epoch is complete, with nothing done in it.
+# Value of `ended` if the attempt was cut short and none had ENDed before it: the epoch is complete and has changed nothing.
 VOID = 2
 
 
 class Label(NamedTuple):
-    """Which attempt at which epoch a frame belongs to; attempts of one epoch compare by (run, attempt)."""
+    """The attempt that a frame belongs to. Attempts at one epoch are ordered by (run, attempt)."""
 
     run: int
     epoch: int
@@ -46,37 +49,39 @@ class Label(NamedTuple):
 
 
 class Group:
-    """See the module. Values stay bytes until a key is opened; an open key's state is a plain dict in `live`."""
+    """See the module. Values stay packed until their key is opened; the state of an open key is a dict in `live`."""
 
     __slots__ = (
-        "_durable", "_keys", "_opened", "_undo", "_values", "candidate", "dirty", "ended", "former", "label", "live", "originals",
-        "partition", "place", "size", "touched", "versions", "waiting"
+        "_durable", "_keys", "_opened", "_remeasure", "_size", "_undo", "_values", "candidate", "changed", "ended", "former", "label",
+        "layout", "live", "originals", "partition", "place", "touched", "versions", "waiting"
     )  # fmt: skip
 
     def __init__(self, versions: Versions | None = None) -> None:
-        self.versions = versions  # None: values are left as they are
-        self.former = False  # part of what is stored is of another state version
+        self.versions = versions  # None: values are not migrated
+        self.former = False  # some of the stored values are of another state version
         self.label: Label | None = None
         self.partition = -1
         self.ended: int = False  # or VOID
-        self._undo: Delta | bytes = {}  # packed until it is asked for: most often it never is
+        self._undo: Noted | bytes = Noted()  # packed until it is needed, which is seldom
         self.candidate: Delta | None = None
-        self._values: Values | None = {}
-        self._durable: tuple[bytes | None, list[bytes]] | None = None  # base and deltas, not yet decoded
-        self._keys = 0  # of those
-        self.waiting = 0  # keys that have timers and no state, when the timers were packed last: at each END
+        self.layout = versions.layout if versions is not None else None  # None: the values are rows
+        self._values: MutableMapping[Any, bytes] | None = empty_values(versions)
+        self._remeasure = False  # rows whose stored form is columns: the stored size is of these
+        self._durable: tuple[bytes | None, list[bytes]] | None = None  # stored base and changes, not yet decoded
+        self._keys = 0  # number of keys in them
+        self.waiting = 0  # number of keys that have timers and no state, as of the last END
         self.live: dict[Any, dict[str, Any]] = {}
-        self._opened: list[bytes | None] = []  # the values that `live` was unpacked from, in its order
-        self.dirty: Delta = {}  # what changed since the last checkpoint; None: gone
-        self.touched = False  # label, flag or undo changed since the last checkpoint
-        self.size = 0  # bytes of keys and values
-        self.place = PiecePlace()  # of what is durable
-        self.originals: Delta | None = None  # a standby's: the values before what it did on trial
+        self._opened: list[bytes | None] = []  # the packed values of `live`, in its order, as they were opened
+        self.changed = ChangedValues()  # since the last checkpoint
+        self.touched = False  # label, `ended` or undo changed since the last checkpoint
+        self._size = 0  # bytes of keys and values
+        self.place = PiecePlace()  # where the values are stored
+        self.originals: Noted | None = None  # of a standby: the values before frames that it processed tentatively
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
     def touch(self, label: Label, partition: int) -> bool:
-        """Make the group that of `label`, taking an older attempt back; False if the label is STALE."""
+        """Begin or continue the attempt `label`; undoes an older attempt at the same epoch. False if the label is STALE."""
         mine = self.label
         if mine == label:
             return True
@@ -107,7 +112,7 @@ class Group:
         return True
 
     def end(self, *, void: bool = False) -> None:
-        """The attempt that touched last is complete; `void`: and is to leave no trace, as if the one before it were the last."""
+        """END of the newest attempt. `void`: it was cut short, and the state becomes that of the attempt before it."""
         if void:
             self._taken_back()
             self.undo = {}
@@ -119,7 +124,7 @@ class Group:
             self.candidate, self.touched = None, True
 
     def _taken_back(self) -> Delta:
-        """Restore the base; what the attempt had made of it, if it was ENDed: else nobody will ask, and what is open is dropped."""
+        """Restore the values before the epoch; returns the values of the undone attempt, which are needed if it has ENDed."""
         if self.ended:
             self.settle(close=True)
         self.live, self._opened = {}, []
@@ -137,10 +142,10 @@ class Group:
         if value == old:
             return
         key_bytes = 0 if old is not None and value is not None else len(pack(key)) * (1 if old is None else -1)
-        self.size += key_bytes + len(value or b"") - len(old or b"")
-        self.dirty[key] = value
+        self._size += key_bytes + len(value or b"") - len(old or b"")
+        self.changed.by_key[key] = value
         if self.originals is not None:
-            self.originals.setdefault(key, old)
+            self.originals.note([key], [old], self.layout)
         if value is None:
             del values[key]
         else:
@@ -149,37 +154,52 @@ class Group:
     # -- keys --------------------------------------------------------------------------------------------------------
 
     @property
-    def values(self) -> Values:
-        """Key to packed value; decoded from the durable form at first use."""
+    def values(self) -> MutableMapping[Any, bytes]:
+        """Key -> packed state, a dict or columns; decoded from the stored form at first use."""
         if self._values is None:
             assert self._durable is not None
-            base, deltas = self._durable
-            values: Values = self._read_columns(base) if base else {}  # type: ignore[assignment]
-            for packed in deltas:
-                self._lay(values, packed)
-            self._values, self._durable = values, None
-            if self.former:
-                self._measure()
+            self._values, self._durable = whole_values(self.versions, *self._durable), None
+            self._measure()
         return self._values
 
     @property
     def undo(self) -> Delta:
-        """What leads from the values before the newest attempt's epoch to the present ones, backwards."""
-        if not isinstance(self._undo, dict):
-            self._undo = self._read_columns(self._undo)
-        return self._undo
+        """The values, before the newest attempt's epoch, of the keys that it has opened; None: the key had none."""
+        return self._noted().folded(self.layout)
 
     @undo.setter
     def undo(self, undo: Delta) -> None:
-        self._undo = undo
+        self._undo = Noted(undo)
+
+    def _noted(self) -> Noted:
+        if not isinstance(self._undo, Noted):
+            self._undo = Noted(read_values(self.versions, self._undo))
+        return self._undo
+
+    @property
+    def dirty(self) -> Delta:
+        """The values that changed since the last checkpoint; None: removed."""
+        return self.changed.now(self.values)
+
+    def saved(self) -> None:
+        """The group is durable as it is."""
+        self.changed.clear()
+        self.touched = False
+        if isinstance(self._values, ColumnValues):
+            self._values.removed = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of keys and values."""
+        return self._values.size if isinstance(self._values, ColumnValues) else self._size
 
     @property
     def keys(self) -> int:
-        """How many keys have state, or a timer alone."""
+        """Number of keys that have state or a timer."""
         return self._keys if self._values is None else len(self._values) - (TIMERS in self._values) + self.waiting
 
     def open(self, key: Any) -> dict[str, Any]:
-        """The state of `key` as a dict to be changed in place; empty if it has none."""
+        """The state of `key`, a dict that the caller may change in place; empty if it has none."""
         state = self.live.get(key)
         if state is None:
             self.open_all([key])
@@ -187,7 +207,7 @@ class Group:
         return state
 
     def open_all(self, keys: list[Any]) -> None:
-        """Open these keys, all different; those that are open already stay so."""
+        """Open keys, all different; some may be open already."""
         live = self.live
         if not live.keys().isdisjoint(keys):
             keys = [k for k in keys if k not in live]
@@ -197,36 +217,40 @@ class Group:
         self._remember(keys, raws)
 
     def replace(self, packed: Mapping[Any, bytes | None]) -> None:
-        """The packed states of keys that are not open; None: there is none."""
+        """Set the packed states of keys that are not open; None removes a key."""
         old = list(map(self.values.get, packed))
         self._remember(packed.keys(), old)
         self._replace(packed, list(packed.values()), old)
 
-    def _remember(self, keys: Collection[Any], raws: list[bytes | None]) -> None:
-        """What these keys had before the epoch, unless it is known from earlier in it."""
-        undo = self.undo
-        if undo.keys().isdisjoint(keys):
-            undo.update(zip(keys, raws, strict=True))
-        else:
-            for key, raw in zip(keys, raws, strict=True):
-                undo.setdefault(key, raw)
+    def write(self, keys: Sequence[Any], rows: list[int | None], old: Sequence[Cells], new: Sequence[Cells | None]) -> None:
+        """Set columns of keys that are not open, as `ColumnValues.write`; `old`: the columns as they are."""
+        values, block = self.values, (keys, old)
+        assert isinstance(values, ColumnValues) and self.layout is not None
+        self._noted().note_block(block, self.layout, len(values))
+        if self.originals is not None:
+            self.originals.note_block(block, self.layout, len(values))
+        self.changed.mark(keys, rows)
+        values.write(keys, rows, new)
+
+    def _remember(self, keys: Collection[Any], raws: Sequence[bytes | None]) -> None:
+        """Note in `undo` the values that these keys had before the epoch, unless already noted."""
+        self._noted().note(keys, raws, self.layout)
 
     def _replace(self, keys: Iterable[Any], packed: Sequence[bytes | None], old: Sequence[bytes | None]) -> None:
-        """Put these in place of the `old` ones."""
+        """Set the packed values of keys; `old` are the present ones."""
         if None in old or None in packed:
             for key, value in zip(keys, packed, strict=True):
                 self._put(key, value)
             return
         changed = {key: new for key, new, was in zip(keys, packed, old, strict=True) if new != was}
         if self.originals is not None:
-            for key in changed:
-                self.originals.setdefault(key, self.values[key])
+            self.originals.note(changed.keys(), list(map(self.values.__getitem__, changed)), self.layout)
         self.values.update(changed)
-        self.dirty.update(changed)
-        self.size += sum(map(len, packed)) - sum(map(len, old))  # type: ignore[arg-type]
+        self.changed.by_key.update(changed)
+        self._size += sum(map(len, packed)) - sum(map(len, old))  # type: ignore[arg-type]
 
     def settle(self, *, close: bool = False) -> None:
-        """Pack what is open; with `close` forget it too: the next epoch opens its keys anew."""
+        """Pack the states of open keys into `values`; `close`: and close the keys. TypeError if a state cannot be stored."""
         live, opened = self.live, self._opened
         if not live:
             return
@@ -241,105 +265,88 @@ class Group:
         else:
             self._opened = [None if value == EMPTY else value for value in packed]
 
-    # -- durable form ------------------------------------------------------------------------------------------------
+    # -- stored form -------------------------------------------------------------------------------------------------
 
     def meta(self) -> bytes:
-        """Label, partition, flag, undo, candidate, keys and bytes. Undo of keys that did not change is left out."""
-        undo = self._undo
-        if isinstance(undo, dict):
+        """The group beside its values, packed: label, partition, `ended`, undo (of changed keys), candidate, number of keys, bytes."""
+        undo: Any = self._undo
+        if isinstance(undo, Noted) and undo.blocks:
+            assert self.layout is not None
+            undo = stored_columns(version_of(self.versions), self.layout, undo.by_key, joined(undo.blocks, self.layout))
+        elif isinstance(undo, Noted):
+            undo = undo.by_key
             if len(undo) != len(self.dirty) or not undo.keys() <= self.dirty.keys():
                 values = self.values
                 undo = {k: v for k, v in undo.items() if values.get(k) != v}
-            undo = self._packed(undo)
-        candidate = None if self.candidate is None else self._packed(self.candidate)
+            undo = packed_rows(self.versions, undo)
+        candidate = None if self.candidate is None else packed_rows(self.versions, self.candidate)
         return pack_large([list(self.label or ()), self.partition, self.ended, undo, candidate, self.keys, self.size])
 
     def delta(self) -> bytes:
-        """The values that changed since the last checkpoint; nil means gone."""
-        return self._packed(self.dirty)
+        """The values that changed since the last checkpoint, packed; nil: removed."""
+        return self.changed.stored(self.versions, self.values)
 
     def snapshot(self) -> bytes:
-        """All values."""
-        return self._packed(self.values)
-
-    def _packed(self, delta: Delta | Values) -> bytes:
-        return pack_large(columns(self.versions.version if self.versions else 0, delta))
-
-    def _read_columns(self, packed: bytes) -> Delta:
-        version, keys, values = unpack_tuples(packed)
-        delta: Delta = dict(zip(keys, values, strict=True))
-        return migrated(self.versions, delta, version)
-
-    def _lay(self, values: Values, packed: bytes) -> None:
-        """Lay a stored piece over values."""
-        delta = self._read_columns(packed)
-        if None not in delta.values():
-            values.update(delta)
-            return
-        for key, value in delta.items():
-            if value is None:
-                values.pop(key, None)
-            else:
-                values[key] = value
+        """All values, packed: a base."""
+        values = self.values
+        return values.snapshot(version_of(self.versions)) if isinstance(values, ColumnValues) else packed_rows(self.versions, values)
 
     def _measure(self) -> None:
-        self.size = sum(len(pack(k)) + len(v) for k, v in self.values.items())
+        if self.layout is None and (self.former or self._remeasure):
+            self._size = sum(len(pack(k)) + len(v) for k, v in self.values.items())
 
     def migrate_all(self) -> None:
-        """Decode and migrate the values, the undo and the ENDed ones."""
+        """Decode and migrate the values and the undo; the candidate was migrated when it was read."""
         _ = self.values, self.undo
 
     @classmethod
     def restore(cls, stored: StoredGroup, versions: Versions | None = None) -> Group:
-        """From the durable form; values are decoded, and migrated, when the first key is opened."""
+        """From the stored form; values are decoded, and migrated, when the first key is opened."""
         group = cls(versions)
         group._values, group._durable, group.place = None, (stored.base, stored.deltas), stored.place
         if versions is not None:
             group.former = any(state_version(p) != versions.version for p in (stored.base, *stored.deltas) if p)
+        group._remeasure = any(p[0] == COLUMNS for p in (stored.base, *stored.deltas) if p)
         if stored.meta:
             group._read(stored.meta)
         return group
 
     def _read(self, meta: bytes) -> None:
-        label, self.partition, self.ended, self._undo, candidate, self._keys, self.size = unpack(meta)
-        self.candidate = None if candidate is None else self._read_columns(candidate)
+        label, self.partition, self.ended, self._undo, candidate, self._keys, self._size = unpack(meta)
+        self.candidate = candidate and read_values(self.versions, candidate)
         self.label = Label(*label) if label else None
 
     # -- following an owner ------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """From here on what is done can be taken back; decodes and migrates all values."""
+        """Of a standby: decode and migrate all values; changes from now on can be undone by `take_back`."""
         self.migrate_all()
-        self.originals = {}
+        self.originals = Noted()
 
     def take_back(self, meta: bytes) -> None:
-        """Undo what was done since `follow` or the last `adopt`; `meta` is the group's of then."""
+        """Undo the changes since `follow` or the last `adopt`; `meta`: of that time."""
         self.live, self._opened = {}, []
-        values = self.values
-        for key, old in (self.originals or {}).items():
-            if old is None:
-                values.pop(key, None)
-            else:
-                values[key] = old
-        self.originals, self.touched = {}, False
-        self.dirty.clear()
+        if self.originals is not None:
+            self.originals.put_back(self.values)
+        self.originals = Noted()
+        self.saved()
         self._read(meta)
 
     def adopt(self, meta: bytes, delta: bytes | None, place: PiecePlace) -> None:
-        """What the owner's checkpoint made of the group."""
+        """Apply a checkpoint of the owner: the group's new `meta`, its changed values (None: none), and where they are stored."""
         if delta is not None:
-            self._lay(self.values, delta)
+            lay(self.versions, self.values, delta)
             self.former |= self.versions is not None and state_version(delta) != self.versions.version
+            self._remeasure |= delta[0] == COLUMNS
         self._read(meta)
         self.place = place
-        if self.former:
-            self._measure()
+        self._measure()
 
     def last_ended(self) -> tuple[int | None, bool, dict[bytes, bytes], dict[bytes, bytes | None]]:
-        """(epoch, ENDed, values, undo) without what an unfinished attempt did, by packed key; the group is of no further use.
+        """(epoch, ENDed, values, undo) by packed key, without the changes of an unfinished attempt. The group cannot be used afterwards.
 
-        `undo` leads from the values of that epoch to those before it. Not ENDed: an attempt at that epoch was under way, and
-        the values are those before it. Epoch None: no attempt was ever seen.
+        `undo` leads from the values after that epoch to those before it. Not ENDed: an attempt at that epoch was under way, and the
+        values are those before it. Epoch None: no attempt has touched the group.
         """
         self.settle(close=True)
         undo: Delta = {}
@@ -357,33 +364,33 @@ class Group:
     def imported(
         cls, epoch: int | None, ended: bool, values: Mapping[bytes, bytes], undo: Mapping[bytes, bytes | None], version: int = 0
     ) -> Group:
-        """The inverse of last_ended, for a new session: any run of it is newer. `version`: of the state."""
+        """The inverse of `last_ended`, for a new session: every run is newer than the group's label. `version`: the state version."""
         group = cls(Versions(version))
         group.label, group.ended = None if epoch is None else Label(0, epoch, 0), ended
         group.undo, group._values = with_keys(undo), with_keys(values)
-        group.size = sum(len(k) + len(v) for k, v in values.items())
+        group._size = sum(len(k) + len(v) for k, v in values.items())
         group.waiting = timed_only(unpack(group.values.get(TIMERS, EMPTY)), group.values)
         return group
 
-    # -- a second store ----------------------------------------------------------------------------------------------
+    # -- state from a store ------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Nothing, of no attempt: what follows comes from a store."""
+        """Remove all values and the label: state from a store follows."""
         self.live, self._opened = {}, []
         self._apply(dict.fromkeys(self.values))
         self.label, self.partition, self.ended, self.undo, self.candidate = None, -1, False, {}, None
         self.touched = True
 
     def fill(self, values: Mapping[bytes, bytes], version: int = 0) -> None:
-        """A part of the stored values of this state version, by packed key; migrated if it is a former one."""
+        """Add values from a store, by packed key; migrated if `version` is a former state version."""
         self._apply(migrated(self.versions, dict(with_keys(values)), version))
 
     def restored(self, epoch: int) -> None:
-        """All is there: the values that `epoch` left; any run is newer, and what was before that epoch is not known."""
+        """All values have arrived: those after `epoch`. Every run is newer than the label, and the values before that epoch are unknown."""
         self.label, self.ended, self.touched = Label(0, epoch, RESTORED), True, True
 
     def packed(self, *, changes: bool) -> dict[bytes, bytes | None]:
-        """An ENDed group's values by packed key; with `changes` only those that its epoch changed, None: gone."""
+        """The values of an ENDed group by packed key; `changes`: only those that its epoch changed, None: removed."""
         values = self.values
         if not changes:
             return {pack(k): v for k, v in values.items()}

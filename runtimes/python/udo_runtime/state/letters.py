@@ -1,7 +1,7 @@
-"""Dead letters of a stateless slot: durable before the frame's answer is emitted, so that none is lost.
+"""Dead letters of a stateless slot: they are durable before the frame's answer is emitted, so that none is lost.
 
-One frame's letters are written in one step, as the owner; what a former owner wrote of a frame that it did not answer is
-removed by the next one, who processes that frame again. So an accepted event is answered or a dead letter, never both.
+The letters of a frame are written in one transaction, as the owner. Letters that a former owner wrote for a frame that it did not answer
+are removed by the next owner, which processes that frame again. So each accepted event is answered or a dead letter, never both.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from udo_runtime.execution.failure import ProcessingError
 
 
 class Room:
-    """How many dead letters a slot may still keep: known here, and looked up anew before one is refused."""
+    """Room for further dead letters of a slot, by its limits. Sizes are cached, and read again before a letter is refused."""
 
     def __init__(self, state: Connection, prefix: str, limits: SlotLimits) -> None:
         self._state, self._prefix, self._limits = state, prefix, limits
-        self.sizes: dict[str, int] | None = None  # by name
+        self.sizes: dict[str, int] | None = None  # name -> bytes
 
     def events(self) -> int:
-        """Number of bad events there is room for."""
+        """Number of bad events for which there is room."""
         if self.sizes is None or len(self.sizes) >= self._limits.dead_letters:
             self.look()
         return max(self._limits.dead_letters - len(self.sizes or ()), 0)
 
     def look(self) -> None:
-        """Ask the server: some may have been dropped."""
+        """Read the sizes from the server: letters may have been dropped."""
         self.sizes = sizes(self._state, f"{self._prefix}dead")
 
     def take(self, letters: dict[str, bytes], first: ProcessingError) -> None:
-        """Count these in; ProcessingError made from the first one's if they do not fit."""
+        """Reserve room for these letters. ProcessingError, made from that of the first one, if there is not enough."""
         for looked in (False, True):
             if looked or self.sizes is None:
                 self.look()
@@ -49,21 +49,21 @@ class Room:
 
 
 def sizes(state: Connection, key: str) -> dict[str, int]:
-    """Name -> bytes of the letters in this hash."""
+    """Name -> bytes, for the letters in this hash."""
     names = [bytes(n) for n in state.call("HKEYS", key)]
     lengths = state.transaction([("HSTRLEN", key, n) for n in names]) if names else []
     return {n.decode(): size for n, size in zip(names, lengths, strict=True)}
 
 
 class StatelessLetters:
-    """Those of the slot that `token` owns; `run_id` is the queue server's."""
+    """The dead letters of one slot, for its owner. `token`: the owner's fencing token; `run_id`: of the queue server."""
 
     def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: SlotLimits) -> None:
         self._state, self._prefix, self._token, self._run_id, self._limits = state, prefix, token, run_id, limits
         self.room = Room(state, prefix, limits)
 
     def begin(self, emitted: int) -> None:
-        """This instance owns the slot: what was kept of frames behind `emitted` is decided anew."""
+        """For a new owner: remove letters of frames after `emitted`, which it processes again."""
         names = [bytes(n).decode() for n in self._state.call("HKEYS", f"{self._prefix}dead")]
         mine = [(text, n) for text in names if isinstance(n := parse_name(text), LaneName) and n.run_id == self._run_id]
         if open_ones := [text for text, n in mine if n.seq > emitted]:
@@ -81,7 +81,7 @@ class StatelessLetters:
         self._write([("HSET", f"{self._prefix}dead", *(x for pair in kept.items() for x in pair))])
 
     def full(self, error: ProcessingError) -> ProcessingError:
-        """What to fail with when there are more bad events than room."""
+        """The error of a frame that has more bad events than there is room for, made from that of an event."""
         return full(error, self._prefix.split(":")[1], self._limits)
 
     def _write(self, writes: Sequence[Sequence[Arg]]) -> None:

@@ -1,4 +1,4 @@
-"""Makes a session of what is stored of it, wherever that lies: the newest checkpoint, a savepoint, a recording. No I/O of its own."""
+"""Restores a session from its stored form: of the newest checkpoint, a savepoint or a recording. No I/O."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def restored(
     *,
     follow: bool = False,
 ) -> Session:
-    """A session from its record and groups. Values are decoded when their group's first key is opened; with `follow` at once, and what
-    is done from then on can be taken back."""
+    """A session from its record and its stored groups. A group's values are decoded when its first key is opened; with `follow` at once,
+    and changes made from then on can be undone (`Group.take_back`)."""
     groups: dict[int, Group] = {}
     for number, group in stored:
         groups[number] = Group.restore(group, versions if number >= 0 else None)

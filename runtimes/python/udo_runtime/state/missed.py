@@ -1,8 +1,7 @@
-"""Epochs that a version coming back by a rollback could not complete, though the newer one did: they block the rollback, which would
-lose an event.
+"""Epochs that the newer version completed and the version of a rollback cannot: they block the rollback, which would lose events.
 
-It processes again what has been answered since the update. If it fails there and no policy puts the event aside, the event would be
-neither in its state nor among the dead letters, and nobody would be told, since the answer is out already.
+The version of the rollback processes again what has been answered since the update. If it fails on an event and no policy makes that a
+dead letter, the event would be neither in the state nor a dead letter, and no query would see an error, since the answer has been sent.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ class _Incomplete:
     attempt: tuple[int, ...]  # partition, *label
 
     def counts(self, covered: int, failed: Mapping[str, Set[tuple[int, ...]]]) -> bool:
-        """Whether the serving version completed it: an END is covered before it is answered, and failures before it are durable then."""
+        """Whether the serving version completed it: its END is covered, and the attempt is not among those that met an error."""
         return self.seq <= covered and self.attempt not in failed.get(self.session, ())
 
 
 class Missed:
-    """What the version `reference` missed, by session and key group: a later attempt that completes the epoch makes up for it."""
+    """Epochs that the version `reference` has not completed, by session and key group, until a later attempt completes them."""
 
     def __init__(self, reference: str) -> None:
         self._reference = reference
@@ -36,26 +35,26 @@ class Missed:
         self._incomplete: dict[tuple[str, int], _Incomplete] = {}
 
     def failed(self, seq: int, header: Header, error: UdoError) -> None:
-        """A frame met an error."""
+        """Frame `seq` met an error."""
         self._errors.setdefault((header.session, _attempt(header)), error)
         self.skipped(seq, header)
 
     def skipped(self, seq: int, header: Header) -> None:
-        """A frame behind one that did, maybe. Batch jobs do not count: their state goes with them."""
+        """Frame `seq` was skipped, maybe after an error of its attempt. Batch jobs are ignored: their state ends with them."""
         if header.kind == END and not header.job and (header.session, _attempt(header)) in self._errors:
             self._incomplete |= dict.fromkeys(
                 [(header.session, n) for n in header.groups], _Incomplete(seq, header.session, _attempt(header))
             )
 
     def ended(self, header: Header) -> None:
-        """An attempt is complete."""
+        """The attempt of this END is complete."""
         for n in header.groups if self._incomplete else ():
             self._incomplete.pop((header.session, n), None)
 
     def check(self, durable: Callable[[], tuple[int, Mapping[str, Set[tuple[int, ...]]]]]) -> None:
-        """ProcessingError if the serving version completed what is incomplete here.
+        """ProcessingError if the serving version has completed an epoch that is incomplete here.
 
-        `durable` answers what its last checkpoint covers and, by session, the attempts in which it met an error itself.
+        `durable` returns (seq that its last checkpoint covers, session -> attempts in which it met an error).
         """
         if not self._incomplete:
             return

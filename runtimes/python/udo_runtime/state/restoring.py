@@ -1,7 +1,7 @@
-"""RESTORE and STATE frames: a lane brings the state of its key groups from a store, or takes an epoch's changes to it. No I/O.
+"""RESTORE and STATE frames: a lane brings the state of its key groups from a store, or fetches an epoch's changes for it. No I/O.
 
-What comes from a store goes through the group's own values, so the next checkpoint makes it durable. A group that comes in parts
-has no label until its last one: whatever breaks off between them, it counts as lacking, and the next attempt begins it anew.
+State from a store is put into the group's values, so the next checkpoint makes it durable. A group that arrives in several parts has no
+label until the last one: if the lane ends in between, the group counts as lacking, and the next attempt restores it from the beginning.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from udo_protocol.errors import Stale
 from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.queue import event_times
 from udo_protocol.queue.frame import STATE, Frame, Header
 from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
 from udo_runtime.execution.keyed import label_of
@@ -18,7 +19,7 @@ from udo_runtime.state.session import Session
 
 
 def answer(session: Session, frame: Frame, reply: Header, frame_bytes: int) -> pa.RecordBatch | None:
-    """Answer a RESTORE or STATE frame into `reply`, with these rows. Stale if a newer attempt, run or epoch is known."""
+    """Fill in `reply` to a RESTORE or STATE frame, and return its rows (of STATE). Stale if a newer attempt, run or epoch is known."""
     header, label = frame.header, label_of(frame.header)
     if header.kind == STATE:
         return _state(session, header, label, reply, body_bytes(frame_bytes))
@@ -32,19 +33,19 @@ def answer(session: Session, frame: Frame, reply: Header, frame_bytes: int) -> p
 
 
 def _current(group: Group | None, epoch: int) -> bool:
-    """Whether the group has what it needs for `epoch`: the values that the epoch before left, or those before an attempt at it."""
+    """Whether the group has the state needed for `epoch`: that after the epoch before it, or that before an attempt at it."""
     if group is None or group.label is None or _imported(group.label):
         return False
     if group.label.epoch == epoch:
         return group.label.attempt != RESTORED
-    # Of an epoch that a limit cut short here another node may have made all there is.
+    # If a limit cut the epoch short here (VOID), another node may have evaluated it in full.
     return group.label.epoch == epoch - 1 and (group.ended is True or bool(group.candidate))
 
 
 def _whole(session: Session, epoch: int) -> bool:
-    """Whether the events of the epoch before that are known here were all there were, so that its highest event time is known.
+    """Whether all events of the epoch before are known here, so that its highest event time is known.
 
-    Where groups are of several runs, a time group that a newer run's partition has taken over knew of more partitions than that one.
+    Not if groups are of several runs: a time group that a partition of a newer run has taken over was of other events before.
     """
     groups = [session.groups.get(n) for n in range(session.key_groups or KEY_GROUPS)]
     before = [g for g in groups if g is not None and g.label is not None and g.label.epoch < epoch]
@@ -52,14 +53,14 @@ def _whole(session: Session, epoch: int) -> bool:
 
 
 def _imported(label: Label) -> bool:
-    """By `udo state import`: it serves unless the lane's store has something, which would not know of it."""
+    """Whether the label is of `udo state import`: such state is used only if the lane's store has none."""
     return label.run == 0 and label.attempt != RESTORED
 
 
 def _usable(session: Session, group: Group | None, epoch: int) -> int:
-    """Of which epoch is what is here of a group that is not current; -1: of no use.
+    """The epoch of a group's state that is not current but may be used; -1: none.
 
-    Older state, or that of an epoch cut short, serves where its partition had no part in the epochs since (a limit).
+    Older state, or that of an epoch cut short, is right if its partition took no part in the epochs since (because of a limit).
     """
     if group is None or group.label is None or not group.ended or session.last_ended is None:
         return -1
@@ -98,14 +99,14 @@ def _restore(session: Session, frame: Frame, label: Label) -> None:
         if n in complete:
             group.restored(label.epoch - 1)
             del under_way[n]
-    if header.HasField("highest_us"):
-        session.restore_time(header.highest_us, label.epoch, header.partition)
+    if highest := event_times.told(header):
+        session.restore_time(highest, label.epoch, header.partition)
     session.states.clear()
     session.changed = True
 
 
 def _begin(session: Session, label: Label) -> None:
-    """State that is not of this epoch's past (none, older, or of another course of the query) is given up as a whole."""
+    """Discard the session's state if it does not precede this epoch: there is none, it is older, or of another course of the query."""
     session.run = max(session.run, label.run)
     follows = session.last_ended is not None and label.epoch - 1 <= session.last_ended <= label.epoch
     came_later = (g.label for g in session.groups.values() if g.label is not None and g.label.attempt == RESTORED)
@@ -124,12 +125,11 @@ def _order(label: Label) -> tuple[int, int, int]:
 
 
 def _state(session: Session, header: Header, label: Label, reply: Header, bound: int) -> pa.RecordBatch:
-    """As many of the groups as go into one frame; one that does not is split by rows in an order that every instance finds again."""
+    """As many of the groups as fit into one frame. A larger one is split by rows, in an order that is the same in every instance."""
     groups = {n: session.groups.get(n) for n in header.groups}
     if any(g is None or g.label != label or not g.ended for g in groups.values()):
         raise Stale(f"session {session.name}: the groups of this attempt have been touched by a newer one, or it has not ENDed")
-    if (highest := session.highest_us(label.epoch, header.partition)) is not None:
-        reply.highest_us = highest
+    reply.MergeFrom(Header(**event_times.fields(session.highest(label.epoch, header.partition))))
     taken: list[Row] = []
     size, skip = 0, header.offset
     for n, group in groups.items():

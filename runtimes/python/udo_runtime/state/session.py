@@ -1,48 +1,50 @@
 """The keyed state of one session (a query, or a batch job): its groups, runs, epochs and watermark. No I/O.
 
-Watermark of epoch e = highest event time over the epochs before e, minus the declared delay; the same on a retry, since
-each partition's highest time is kept in a group of its own and taken back with the attempt that saw it.
+The watermark of an epoch is the highest event time of the epochs before it, minus the declared delay. It is the same on a retry: the
+highest event time of each partition is kept in a group of its own (a time group) and undone with the attempt that set it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
 from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.queue.event_times import EventTimes, behind, combined
 from udo_runtime.state.codec import pack, unpack
 from udo_runtime.state.groups import RESTORED, Group, Label
 from udo_runtime.state.versions import Versions
 
-# Partition p's highest event time lies in group -(p + 1), under this key.
+# The key of the highest event time in a time group: group -(p + 1) for partition p.
 _HIGHEST = "highest"
-# Keys of a session that are open at a time; beyond it all are packed, so that an epoch that touches a million keys does not hold
-# a million dicts.
+# Open keys of a session; beyond this number all are packed and closed, so that an epoch with a million keys does not need a million
+# dicts.
 _OPEN_KEYS = 1 << 15
 
 
 class Session:
-    """Groups by number; restored from the durable form or new."""
+    """See the module. `groups`: number -> group, restored from the stored form; None: the session is new."""
 
     def __init__(self, name: str, groups: dict[int, Group] | None = None, versions: Versions | None = None) -> None:
         self.name, self._versions = name, versions
         self.groups = groups or {}
         self.last_ended: int | None = None  # highest epoch of which an END was answered
         self.run = 0
-        # Highest epoch that touched a group: whoever comes with an older one has been left behind by its query.
+        # The highest epoch that has touched a group: frames of an older one are stale.
         self.epoch = self._epoch()
-        self.changed = groups is None  # its record is to be written with the next checkpoint
+        self.changed = groups is None  # the next checkpoint has to write the session's record
         self.unsaved: set[int] = set()  # groups that may have changed since the last checkpoint
-        self.former = any(group.former for group in self.groups.values())  # some groups may be of another state version
-        self.key_groups: int | None = None  # how many it has been spread over; None: it is new
-        # Attempts that met an error, as (partition, *label). Durable: a frame behind the error must not complete the epoch,
-        # also not for the next instance.
+        self.former = any(group.former for group in self.groups.values())  # some values may be of another state version
+        self.key_groups: int | None = None  # number of key groups over which its keys are spread; None: it is new
+        # Attempts that met an error, as (partition, *label). Part of checkpoints: later frames of such an attempt must not complete the
+        # epoch, not even in the next instance.
         self.failed: set[tuple[int, ...]] = set()
-        # Groups under way from a store, and whose RESTORE it is; None: nothing ever came from one (restoring.py). Durable.
+        # Groups that have arrived from a store in part, and the attempt that restores them; None: the session has no store
+        # (restoring.py). Part of checkpoints.
         self.restoring: dict[int, Label] | None = None
         self._watermark: tuple[int, int | None] = (-1, None)
-        # States of open keys, whatever their group: what the groups hold in `live`, or less.
+        # Key -> state of open keys of all groups: all of what the groups have in `live`, or some.
         self.states: dict[Any, dict[str, Any]] = {}
 
     def _epoch(self) -> int:
@@ -57,7 +59,7 @@ class Session:
         key_groups: int = KEY_GROUPS,
         **_: Any,
     ) -> None:
-        """Be what a checkpoint's record and the groups say: a standby's, whatever it did on trial."""
+        """Set all but the groups from a checkpoint's record (engine/content.py, `record`); discards what a standby did tentatively."""
         self.last_ended, self.run, self.failed = last_ended, run, {tuple(f) for f in failed}
         self.restoring = None if restoring is None else {n: Label(*label) for n, *label in restoring}
         self.key_groups = key_groups
@@ -65,7 +67,7 @@ class Session:
         self.states.clear()
 
     def require_groups(self, key_groups: int) -> None:
-        """StateLost if its keys have been spread over another number of groups."""
+        """StateLost if the session's keys are spread over another number of key groups."""
         if self.key_groups is None:
             self.key_groups = key_groups
         elif self.key_groups != key_groups:
@@ -74,20 +76,40 @@ class Session:
                 f"would lie in other ones. Deploy the operator with --key-groups {self.key_groups}, or drop the session: udo state drop"
             )
 
+    def hand_over(self, numbers: Iterable[int]) -> None:
+        """These groups are another slot's."""
+        for n in numbers:
+            self.changed |= self.groups.pop(n, None) is not None
+            self.unsaved.discard(n)
+        self.states.clear()
+
+    def adopt(self, record: Mapping[str, Any], groups: Mapping[int, Group]) -> None:
+        """Groups that were another slot's, where the session's record was this. Every END goes to every slot, so what is known here of
+        epochs and of event times is right; where nothing is known, the slot has no END yet, and goes on from there."""
+        self.groups |= {n: group for n, group in groups.items() if n >= 0 or n not in self.groups}
+        if self.last_ended is None:
+            self.last_ended = record["last_ended"]
+        self.run = max(self.run, record["run"])
+        self.failed |= {tuple(f) for f in record.get("failed", ())}
+        self.key_groups = self.key_groups or record.get("key_groups", KEY_GROUPS)
+        self.epoch, self._watermark, self.changed = self._epoch(), (-1, None), True
+        self.former |= any(group.former for group in groups.values())
+        self.states.clear()
+
     def fail(self, label: Label, partition: int) -> None:
-        """What this attempt still sends is to be skipped."""
+        """An attempt has met an error: its further frames are skipped."""
         self.failed.add((partition, *label))
         self.changed |= bool(self.groups)
 
     def overtaken(self, label: Label) -> bool:
-        """Whether a newer run, or a later epoch of this one, has been seen."""
+        """Whether a newer run, or a later epoch of this run, has been seen."""
         return label.run < self.run or (label.run == self.run and label.epoch < self.epoch)
 
     def admit(self, label: Label, *, start_empty: bool = False) -> bool:
-        """Whether frames of this label may be processed; False: STALE. StateLost if epochs are missing.
+        """Whether frames of this label may be processed; False: they are STALE. StateLost if epochs are missing.
 
-        STALE are those of an older run, and those of an epoch of this run that another one has followed: the watermark of
-        their epoch is not known any more, and Spark wants no answers of them.
+        Frames of an older run are STALE, and so are frames of an epoch that a later one of this run has followed: its watermark is no
+        longer known, and Spark does not use its answers.
         """
         if self.overtaken(label):
             return False
@@ -108,7 +130,7 @@ class Session:
         return True
 
     def touch(self, numbers: Iterable[int], label: Label, partition: int) -> bool:
-        """Touch these groups; False if any holds a newer label (then the frame is STALE and must change nothing)."""
+        """Begin or continue an attempt in these groups. False if one has a newer label: the frame is STALE, and nothing has changed."""
         groups = self.groups
         if self.restoring is not None:
             self._require(numbers, label)
@@ -126,11 +148,11 @@ class Session:
         return True
 
     def group(self, number: int) -> Group:
-        """A new one; time groups are the platform's own and of no version."""
+        """A new group. Time groups (numbers below 0) have no state version, since operators do not see them."""
         return Group(self._versions if number >= 0 else None)
 
     def _require(self, numbers: Iterable[int], label: Label) -> None:
-        """What came from a store is all there is: a group without state is lost, not new."""
+        """Of a session that was restored from a store: StateLost for a group without state, which would otherwise count as new."""
         for n in numbers:
             group = self.groups.get(n)
             mine = None if group is None else group.label
@@ -146,7 +168,7 @@ class Session:
                 )
 
     def open(self, keys: Sequence[Any], numbers: Sequence[int]) -> None:
-        """Open keys, each in its group; these were touched before. Then all are in `states`."""
+        """Open keys in their groups (`numbers`), which have been touched before. Afterwards all of them are in `states`."""
         if len(self.states) > _OPEN_KEYS:
             self.close(self.groups)
         group_of = dict(zip(keys, numbers, strict=True))
@@ -159,9 +181,9 @@ class Session:
             self.states.update(zip(of_group, map(group.live.__getitem__, of_group), strict=True))
 
     def settle(self) -> None:
-        """Pack what is open and may have changed.
+        """Pack the states of open keys in groups that may have changed.
 
-        State that cannot be stored fails its attempt: it is not to END, now or after a restart.
+        A state that cannot be stored fails its attempt, which then cannot END, not even after a restart.
         """
         for group in self._there(self.unsaved):
             try:
@@ -174,23 +196,23 @@ class Session:
         return [group for n in numbers if (group := self.groups.get(n)) is not None]
 
     def close(self, numbers: Iterable[int]) -> None:
-        """Pack what is open in these groups."""
+        """Pack and close the open keys of these groups. TypeError if a state cannot be stored."""
         self.states.clear()
         for n in numbers:
             self.groups[n].settle(close=True)
 
     @property
     def size(self) -> int:
-        """Bytes of all keys and values."""
+        """Bytes of all keys and packed states."""
         return sum(g.size for g in self.groups.values())
 
     @property
     def keys(self) -> int:
-        """How many keys have state."""
+        """Number of keys that have state or a timer."""
         return sum(g.keys for n, g in self.groups.items() if n >= 0)
 
     def end(self, numbers: Iterable[int], label: Label, *, void: bool = False) -> None:
-        """END: these groups, touched before, are complete."""
+        """END of an attempt in these groups, which it has touched. `void`: it was cut short (`Group.end`)."""
         for n in numbers:
             self.groups[n].end(void=void)
         if self.last_ended is None or label.epoch > self.last_ended:
@@ -203,38 +225,40 @@ class Session:
 
     # -- event time --------------------------------------------------------------------------------------------------
 
-    def saw(self, highest_us: int, partition: int) -> None:
-        """The highest event time of a frame of that partition, µs since the epoch; its time group was touched before."""
-        group = self.groups[time_group(partition)]
-        state = group.open(_HIGHEST)
-        if highest_us > state.get("t", highest_us - 1):
-            state["t"] = highest_us
+    def saw(self, highest: EventTimes, partition: int) -> None:
+        """Note the highest event times of a frame of this partition, whose time group has been touched."""
+        if highest:
+            state = self.groups[time_group(partition)].open(_HIGHEST)
+            state.update(combined((state, highest)))
 
-    def watermark_us(self, epoch: int, delay_us: int) -> int | None:
-        """µs since the epoch, None before any event time is known; fixed within an epoch."""
+    def watermark_us(self, epoch: int, delay_us: int, inputs: Sequence[str] = ()) -> int | None:
+        """The watermark of an epoch in µs since 1970; None if no event time is known of one of the inputs. Constant within the epoch."""
         if self._watermark[0] != epoch:
-            seen = [t for n, g in self.groups.items() if n < 0 and (t := _before(g, epoch)) is not None]
-            self._watermark = (epoch, max(seen) - delay_us if seen else None)
+            seen = behind(combined(self._before(epoch)), inputs)
+            self._watermark = (epoch, None if seen is None else seen - delay_us)
         return self._watermark[1]
 
-    def highest_us(self, epoch: int, partition: int) -> int | None:
-        """Highest event time up to this epoch, as far as the partition can know it: of all before, and of its own."""
+    def highest(self, epoch: int, partition: int) -> EventTimes:
+        """The highest event times: of all partitions in earlier epochs, and of this partition in this epoch."""
         own = self.groups.get(time_group(partition))
         raw = own and own.values.get(_HIGHEST)
-        seen = [t for n, g in self.groups.items() if n < 0 and (t := _before(g, epoch)) is not None]
-        return max([*seen, unpack(raw)["t"]] if raw else seen, default=None)
+        return combined([*self._before(epoch), *([unpack(raw)] if raw else [])])
 
-    def restore_time(self, highest_us: int, epoch: int, partition: int) -> None:
-        """The highest event time before `epoch` comes from a store, in the time group of the partition that brings it."""
+    def _before(self, epoch: int) -> Iterator[EventTimes]:
+        """Of each partition, before that epoch."""
+        return (_before(g, epoch) for n, g in self.groups.items() if n < 0)
+
+    def restore_time(self, highest: EventTimes, epoch: int, partition: int) -> None:
+        """Set the highest event times before `epoch`, from a store, in the time group of the partition that restores them."""
         self._watermark = (-1, None)
         number = time_group(partition)
         group = self.groups.setdefault(number, self.group(number))
         self.unsaved.add(number)
-        if group.label is not None and group.label.epoch >= epoch:  # an earlier attempt has brought it
+        if group.label is not None and group.label.epoch >= epoch:  # an earlier attempt has restored it
             return
-        here = _before(group, epoch)
+        known = combined((_before(group, epoch), highest))
         group.clear()
-        group.fill({pack(_HIGHEST): pack({"t": highest_us if here is None else max(here, highest_us)})})
+        group.fill({pack(_HIGHEST): pack(known)})
         group.restored(epoch - 1)
 
 
@@ -247,18 +271,18 @@ def _stale(mine: Label | None, label: Label) -> bool:
 
 
 def time_group(partition: int) -> int:
-    """Number of the group that holds a partition's highest event time."""
+    """The number of a partition's time group, which has its highest event time."""
     return -(partition + 1)
 
 
-def _before(group: Group, epoch: int) -> int | None:
-    """A time group's value before `epoch`, whatever attempts of it have come since."""
+def _before(group: Group, epoch: int) -> EventTimes:
+    """The highest event times in a time group before `epoch`, without those of attempts at this or later epochs."""
     if group.label is None:
-        return None
+        return {}
     group.settle()
     raw = group.values.get(_HIGHEST)
     if group.label.epoch >= epoch or not group.ended:
         raw = group.undo.get(_HIGHEST, raw)
         if group.label.epoch < epoch and group.candidate is not None:
             raw = group.candidate.get(_HIGHEST, raw)
-    return None if raw is None else int(unpack(raw)["t"])
+    return {} if raw is None else unpack(raw)

@@ -1,19 +1,20 @@
-"""The state of a standby: it loads the owner's, then applies the owner's changelog, so that a promotion has nothing left to load.
+"""The state of a standby: it loads the owner's state, then applies the owner's changelog, so that a promotion need not load anything.
 
-What a standby processes itself, frames that the owner has answered since its last checkpoint, is on trial: the next
-checkpoint takes its place, so that the state is always what the version made of it that answered.
+A standby processes frames that the owner has answered since its last checkpoint tentatively: the next checkpoint replaces the result, so
+that the state of a complete epoch is always that of the version that answered it.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from udo_protocol.errors import Conflict, Fenced, StateLost
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.state import changelog, pieces, turns
+from udo_protocol.state.changelog import LoggedCheckpoint
 from udo_protocol.state.checkpoints import load_checkpoint
 from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.rewinding import SAVEPOINT, gone, kept, rewind
@@ -23,14 +24,14 @@ from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions
 
-# What was read is kept for so much longer at most: saying where one is costs a write on the state server.
+# Entries that have been read are kept for at most this long: telling the position is a write on the state server.
 _ADVANCE_S = 0.25
-# A promotion takes about as long to come.
+# A standby reports early if its remaining frames will take less: about the time from the report to the promotion.
 _NEARLY_S = 0.05
 
 
 class ChangelogEntry(NamedTuple):
-    """A checkpoint in the changelog: what it covers, its groups, and the sessions that changed or went."""
+    """A checkpoint in the changelog. `seq`: what it covers; `records`: of sessions that changed; `dropped`: groups, by session."""
 
     seq: int
     pieces: list[tuple[str, int, bytes, bytes | None]]  # session, group, entry of the manifest, changed values
@@ -38,37 +39,59 @@ class ChangelogEntry(NamedTuple):
     dropped: dict[str, list[int]]
 
 
-def changelog_entry(seq: int, written: Iterable[Piece], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]) -> bytes:
-    """An entry as it is stored."""
-    groups = [(p.session, p.number, pieces.entry(p.place, p.meta), p.delta) for p in written]
-    return pack_large([seq, groups, records, {name: sorted(numbers) for name, numbers in dropped.items()}])
+def changelog_entry(
+    seq: int, written: Iterable[Piece], records: Mapping[str, str], dropped: Mapping[str, Iterable[int]]
+) -> LoggedCheckpoint:
+    """The stored form of an entry."""
+    head = pack_large([seq, records, {name: sorted(numbers) for name, numbers in dropped.items()}])
+    return LoggedCheckpoint(head, [(f"{p.number} {p.session}", pack_large([pieces.entry(p.place, p.meta), p.delta])) for p in written])
+
+
+def _parsed(stored: LoggedCheckpoint) -> ChangelogEntry:
+    seq, records, dropped = unpack(stored.head)
+    groups = []
+    for name, part in stored.parts:
+        number, _, session = name.partition(" ")
+        groups.append((session, int(number), *unpack(part)))
+    return ChangelogEntry(seq, groups, records, dropped)
 
 
 class StandbyState:
-    """The sessions of a slot as the owner's newest checkpoint left them, and what was done to them on trial since."""
+    """The sessions of a slot as the owner's newest checkpoint left them, changed by the frames processed tentatively since.
 
-    rewinds = False  # whether the first checkpoint rolls back to an older state
-    covered = 0  # what a state that is rolled back to covers
-    _savepoint = ""  # which state is loaded: the newest checkpoint's
+    `groups`: only these key groups (and event times); None: all.
+    """
 
-    def __init__(self, state: Connection, prefix: str, name: str, run_id: str, versions: Versions | None = None) -> None:
+    rewinds = False  # whether the first checkpoint restores a savepoint
+    covered = 0  # the last frame that this savepoint covers
+    _savepoint = ""  # the savepoint to load; '': the newest checkpoint
+
+    def __init__(
+        self,
+        state: Connection,
+        prefix: str,
+        name: str,
+        run_id: str,
+        versions: Versions | None = None,
+        groups: Collection[int] | None = None,
+    ) -> None:
         self._state, self._prefix, self._name = state, prefix, name
-        self._run_id, self._versions = run_id, versions
+        self._run_id, self._versions, self._only = run_id, versions, groups
         self._position = 0  # in the changelog
-        self.gone = ""  # why entries are missing, or do not go on from this state
+        self.gone = ""  # why entries are missing, or continue another state
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
 
     def load(self) -> int:
-        """Read all sessions; the sequence number they cover."""
+        """Load all sessions; returns the last frame that they cover. Fenced if the state has been replaced meanwhile."""
         self._position = changelog.join(self._state, self._prefix, self._name)
         self._renew_at = 0.0
         covers = load_checkpoint(self._state, self._prefix)
         covered = covers.seq if covers.run_id == self._run_id else 0
         self._load_all()
         found = self.sync()
-        if self.gone:  # what was read is of one time and of another
+        if self.gone:  # parts of what was read may be of different checkpoints
             raise Fenced(f"{self.gone}; it was loading the state")
         return covered if found is None else found
 
@@ -78,37 +101,37 @@ class StandbyState:
             self.sessions[name] = restored(name, self._records[name], self._groups(name), self._versions, follow=True)
 
     def _groups(self, name: str) -> Iterator[tuple[int, StoredGroup]]:
-        for n, group in pieces.read(self._state, self._prefix, name, self._savepoint, between=self.keep_lease):
+        for n, group in pieces.read(self._state, self._prefix, name, self._savepoint, groups=self._only, between=self.keep_lease):
             self._metas[name][n] = group.meta
             yield n, group
 
     def sync(self) -> int | None:
-        """Adopt the checkpoints made since, and drop what was on trial: the sequence number covered. None if there are none."""
+        """Apply all new entries of the changelog; returns the last frame covered. None if there are none."""
         entries = self.read()
         for entry in entries:
             self.adopt(entry)
         return entries[-1].seq if entries else None
 
     def read(self) -> list[ChangelogEntry]:
-        """The checkpoints made since, oldest first; `gone` says afterwards whether these are all."""
-        found, self._position, at = changelog.read(self._state, self._prefix, self._name, self._position)
+        """New entries of the changelog, oldest first. Afterwards `gone` is not empty if entries are missing."""
+        found, self._position, at = changelog.read(self._state, self._prefix, self._name, self._position, self._only)
         if at is None or at < 0:
             self.gone = changelog.gone(self._prefix, self._name, at)
         elif found:
             self._renew_at = min(self._renew_at, time.monotonic() + _ADVANCE_S)
-        return [ChangelogEntry(*unpack(entry)) for entry in found]
+        return [_parsed(entry) for entry in found]
 
     def adopt(self, entry: ChangelogEntry) -> None:
-        """The state is what this checkpoint made of it; what was on trial is dropped."""
+        """Apply one entry, after undoing what was processed tentatively."""
         self.take_back()
+        for name in entry.records.keys() - self.sessions.keys():  # also if none of its groups is read here
+            self.sessions[name], self._metas[name] = Session(name, {}, self._versions), {}
         for piece in entry.pieces:
             self._adopt(*piece)
         self._close(entry.records, entry.dropped)
 
     def _adopt(self, name: str, number: int, entry: bytes, delta: bytes | None) -> None:
-        session = self.sessions.get(name)
-        if session is None:
-            session = self.sessions[name] = Session(name, {}, self._versions)
+        session = self.sessions[name]
         group = session.groups.get(number)
         if group is None:
             group = session.groups[number] = session.group(number)
@@ -116,28 +139,28 @@ class StandbyState:
         place, meta = pieces.parsed(entry, f"{self._prefix}changelog")
         group.adopt(meta, delta, place)
         session.former |= group.former
-        self._metas.setdefault(name, {})[number] = meta
+        self._metas[name][number] = meta
 
     def _close(self, records: Mapping[str, str], dropped: Mapping[str, Sequence[int]]) -> None:
         for name, numbers in dropped.items():
-            for n in numbers:
-                self._metas.get(name, {}).pop(n, None)
-                if name in self.sessions:
-                    self.sessions[name].groups.pop(n, None)
-            self._records.pop(name, None)
-            if not self._metas.get(name):
+            if name not in records:  # it has ended
+                self._records.pop(name, None)
                 self._metas.pop(name, None)
                 self.sessions.pop(name, None)
+                continue
+            for n in numbers:
+                self._metas[name].pop(n, None)
+                self.sessions[name].groups.pop(n, None)
         self._records |= {name: json.loads(text) for name, text in records.items()}
         for name, session in self.sessions.items():
             session.renew(**self._records[name])
 
     def new(self, name: str) -> Session:
-        """A session that no checkpoint knows of yet."""
+        """A session that is in no checkpoint yet."""
         return Session(name, versions=self._versions)
 
     def take_back(self) -> None:
-        """Drop what was done on trial."""
+        """Undo what was processed tentatively."""
         for name, session in list(self.sessions.items()):
             if name not in self._records:
                 del self.sessions[name]
@@ -151,25 +174,25 @@ class StandbyState:
             session.renew(**self._records[name])
 
     def keep_lease(self) -> None:
-        """To be called often; Fenced if entries may be missing."""
+        """Renew the lease when it is due; to be called often. Fenced if entries may be missing."""
         if time.monotonic() > self._renew_at:
             self._renew_at = time.monotonic() + changelog.LEASE_MS / 3000
             changelog.hold(self._state, self._prefix, self._name, self._position)
 
     def promoted(self) -> None:
-        """From here on what is done is for good."""
+        """The instance is the owner: from now on changes are final."""
         for session in self.sessions.values():
             for group in session.groups.values():
                 group.originals = None
         self._records, self._metas = {}, {}
 
     def ending(self) -> Sequence[Sequence[Arg]]:
-        """What the first checkpoint begins with: who makes the entries does not read them."""
+        """Commands for the transaction of the owner's first checkpoint: it stops reading the changelog."""
         return [changelog.leaving(self._prefix, self._name)]
 
 
 class Readiness:
-    """Tells once that a standby is ready: it has, or with `early` very soon will have, tried all that is answered."""
+    """Calls `tell` once, when a standby has processed all answered frames, or with `early` when it soon will have."""
 
     def __init__(self, queue: Connection, prefix: str, tell: Callable[[], None], *, early: bool) -> None:
         self._queue, self._prefix, self._tell, self._early = queue, prefix, tell, early
@@ -177,7 +200,7 @@ class Readiness:
         self._told = self._behind = False
 
     def tried(self, frames: int, left: int) -> None:
-        """So many more; `left` were answered behind them."""
+        """`frames` more have been processed; `left` answered ones remain."""
         self._tried += frames
         if self._early and not self._told and (time.perf_counter() - self._since) / self._tried * left < _NEARLY_S:
             turns.behind(self._queue, self._prefix, turns.BEHIND_MS)
@@ -185,7 +208,7 @@ class Readiness:
             self._told = self._behind = True
 
     def all_tried(self) -> None:
-        """Nothing is left."""
+        """No answered frame remains."""
         if self._behind:
             turns.behind(self._queue, self._prefix, 0)
             self._behind = False
@@ -195,9 +218,9 @@ class Readiness:
 
 
 class RewoundState(StandbyState):
-    """The sessions as the savepoint from before an update has them.
+    """The sessions of the savepoint from before an update, for a rollback.
 
-    All that came since is on trial until the first checkpoint, which rewinds the durable state in its own step.
+    All frames since are processed tentatively until the first checkpoint, whose transaction also restores the savepoint.
     """
 
     rewinds = True
@@ -222,7 +245,7 @@ class RewoundState(StandbyState):
         return None
 
     def keep_lease(self) -> None:
-        """It holds no lease: it does not read the changelog."""
+        """Does nothing: it does not read the changelog."""
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         if kept(self._state, self._prefix) is None:

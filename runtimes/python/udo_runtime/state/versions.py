@@ -1,4 +1,4 @@
-"""State written by another version of the operator: every stored piece says its state version, and is migrated when it is read."""
+"""State written by another version of the operator: every stored base and change has its state version, and is migrated when read."""
 
 from __future__ import annotations
 
@@ -7,28 +7,35 @@ from typing import Any
 
 from udo_protocol.errors import StateLost
 from udo_runtime.execution.failure import ProcessingError, event_text, explained, own_traceback
+from udo_runtime.state.layout import Layout
 
-# What an operator's migrate() does to one key's state: (old state, its version) -> new state.
+# An operator's migrate() for the state of one key: (old state, its version) -> new state.
 Migrate = Callable[[dict[str, Any], int], dict[str, Any]]
-# The same for many: (keys, their packed states, these states' version) -> the new ones, packed.
+# The same for many keys: (keys, their packed states, the version of these states) -> new states, packed.
 MigrateAll = Callable[[Sequence[Any], Sequence[bytes], int], list[bytes]]
 
 
 class Versions:
-    """The state version this operator reads and writes, and those it migrates from."""
+    """The state version that an operator writes, and those it migrates from (`sources`). `layout`: the columns that keep its states."""
 
     def __init__(
-        self, version: int = 0, sources: Iterable[int] = (), migrate: Migrate | None = None, migrate_all: MigrateAll | None = None
+        self,
+        version: int = 0,
+        sources: Iterable[int] = (),
+        migrate: Migrate | None = None,
+        migrate_all: MigrateAll | None = None,
+        layout: Layout | None = None,
     ) -> None:
+        self.layout = layout
         self.version, self._sources, self._migrate, self._migrate_all = version, frozenset(sources), migrate, migrate_all
 
     @property
     def migrates(self) -> bool:
-        """Whether there may be state of other versions."""
+        """Whether the operator migrates from other versions."""
         return bool(self._sources)
 
     def migrated(self, key: Any, state: dict[str, Any], version: int) -> dict[str, Any]:
-        """One key's state of another version as this one's; ProcessingError with migrate()'s own traceback."""
+        """One key's state, migrated from `version`. ProcessingError with the operator's traceback; StateLost if it cannot be migrated."""
         self._require(version)
         assert self._migrate is not None
         try:
@@ -42,7 +49,7 @@ class Versions:
         return new
 
     def in_one(self, version: int) -> MigrateAll | None:
-        """What migrates many states in one call, where there is such; StateLost as above."""
+        """A function that migrates many states in one call; None if the operator has none. StateLost if `version` cannot be migrated."""
         self._require(version)
         return self._migrate_all
 

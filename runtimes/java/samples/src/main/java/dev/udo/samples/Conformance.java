@@ -36,7 +36,13 @@ final class Conformance {
             case "events" -> new Events();
             case "keyed" -> new Keyed();
             case "keyed_batches" -> new KeyedBatches();
-            default -> throw new IllegalArgumentException("no role of the conformance operator (UDO_CONFORMANCE): " + role);
+            default -> {
+                Operator benchmarked = Benchmarked.of(role);
+                if (benchmarked == null) {
+                    throw new IllegalArgumentException("no role of the conformance operator (UDO_CONFORMANCE): " + role);
+                }
+                yield benchmarked;
+            }
         };
     }
 

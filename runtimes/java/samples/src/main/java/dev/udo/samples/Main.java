@@ -12,6 +12,8 @@ final class Main {
             case "fraud" -> new Fraud();
             case "count" -> new Count();
             case "sessionise" -> new Sessionise();
+            case "trade_quotes" -> new TradeQuotes();
+            case "news_moves" -> new NewsMoves();
             case "conformance" -> Conformance.of(System.getenv().getOrDefault("UDO_CONFORMANCE", args[args.length - 1]));
             default -> throw new IllegalArgumentException("no sample " + args[0]);
         });

@@ -33,10 +33,12 @@ import udo.operator.v1.Operator.Start;
 final class Server {
     private static final int PROTOCOL_VERSION = 1;
     private static final String SDK = "java 0.1.0";
+    private static final String SHARED_MEMORY = "shared-memory";
 
     private final Operator operator;
     private final BufferAllocator allocator = new RootAllocator();
     private final Wire wire;
+    private final Shared offered = Shared.given();
     private final Keyed keyed = new Keyed(allocator);
     private VectorSchemaRoot input;
     private Event event;
@@ -57,7 +59,7 @@ final class Server {
     }
 
     private List<String> capabilities() {
-        List<String> found = new ArrayList<>();
+        List<String> found = new ArrayList<>(List.of("rehearse"));
         if (operator instanceof KeyedOperator || operator instanceof KeyedBatchOperator) {
             found.add("keyed");
         } else if (!(operator instanceof BatchOperator || operator instanceof EventOperator)) {
@@ -70,6 +72,9 @@ final class Server {
         if (operator instanceof Migrating) {
             found.add("migrate");
         }
+        if (offered != null) {
+            found.add(SHARED_MEMORY);
+        }
         return found;
     }
 
@@ -79,6 +84,9 @@ final class Server {
             try (Wire.Received request = wire.receive()) {
                 if (request == null) {
                     return;
+                }
+                if (request.message().hasStart() && request.message().getStart().getCapabilitiesList().contains(SHARED_MEMORY)) {
+                    wire.share(offered);
                 }
                 Message.Builder reply = Message.newBuilder().setId(request.message().getId());
                 List<Wire.Table> answer = guarded(request, reply);

@@ -3,7 +3,9 @@ package dev.udo.operator;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.reflect.Constructor;
+import java.lang.reflect.ParameterizedType;
 import java.lang.reflect.RecordComponent;
+import java.lang.reflect.Type;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.nio.ByteBuffer;
@@ -83,6 +85,8 @@ final class State {
             }
         } else if (value instanceof Map<?, ?> v) {
             packMap(p, v);
+        } else if (value instanceof Record v && v.getClass().isAnnotationPresent(AsArray.class)) {
+            pack(p, map(v).values());
         } else if (value instanceof Record v) {
             packMap(p, map(v));
         } else {
@@ -202,20 +206,47 @@ final class State {
     }
 
     static <R extends Record> R record(Map<?, ?> map, Class<R> type) {
+        RecordComponent[] components = Shape.OF.get(type).components;
+        return record(Stream.of(components).map(c -> map.get(c.getName())).toArray(), type);
+    }
+
+    private static <R extends Record> R record(Object[] values, Class<R> type) {
         Shape shape = Shape.OF.get(type);
-        Object[] values = new Object[shape.components.length];
+        if (values.length != shape.components.length) {
+            throw new IllegalArgumentException("the state has " + Arrays.toString(values) + ", not a " + type.getSimpleName());
+        }
+        Object[] fitted = new Object[values.length];
         for (int i = 0; i < values.length; i++) {
-            String name = shape.components[i].getName();
-            values[i] = fitted(map.get(name), shape.components[i].getType(), name);
+            fitted[i] = fitted(values[i], shape.components[i].getGenericType(), shape.components[i].getName());
         }
         try {
-            return type.cast(shape.constructor.newInstance(values));
+            return type.cast(shape.constructor.newInstance(fitted));
         } catch (ReflectiveOperationException e) {
-            throw new IllegalStateException("the state " + map + " as " + type.getName() + ": " + e, e);
+            throw new IllegalStateException("the state " + Arrays.toString(values) + " as " + type.getName() + ": " + e, e);
         }
     }
 
-    private static Object fitted(Object value, Class<?> type, String name) {
+    /** With what it holds: lists and maps of records, too. */
+    private static Object fitted(Object value, Type wanted, String name) {
+        if (!(wanted instanceof ParameterizedType p)) {
+            return wanted instanceof Class<?> type ? fittedOne(value, type, name) : value;
+        }
+        Object whole = fittedOne(value, (Class<?>) p.getRawType(), name);
+        Type[] of = p.getActualTypeArguments();
+        if (whole instanceof List<?> list) {
+            List<Object> each = new ArrayList<>(list.size());
+            list.forEach(v -> each.add(fitted(v, of[0], name)));
+            return each;
+        }
+        if (whole instanceof Map<?, ?> map) {
+            Map<Object, Object> each = new LinkedHashMap<>();
+            map.forEach((k, v) -> each.put(k, fitted(v, of[of.length - 1], name)));
+            return each;
+        }
+        return whole;
+    }
+
+    private static Object fittedOne(Object value, Class<?> type, String name) {
         if (type == int.class || type == Integer.class) {
             return value == null ? type == int.class ? 0 : null : (Object) Math.toIntExact((Long) value);
         }
@@ -224,6 +255,9 @@ final class State {
         }
         if (type.isRecord() && value instanceof Map<?, ?> map) {
             return record(map, type.asSubclass(Record.class));
+        }
+        if (type.isRecord() && value instanceof List<?> list) {
+            return record(list.toArray(), type.asSubclass(Record.class));
         }
         boolean fits = value == null || type.isInstance(value) || type.isPrimitive()
             && (type == long.class ? value instanceof Long : type == double.class ? value instanceof Double : value instanceof Boolean);

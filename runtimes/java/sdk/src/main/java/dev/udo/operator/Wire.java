@@ -29,7 +29,7 @@ final class Wire implements AutoCloseable {
     record Table(Part.Table kind, VectorSchemaRoot batch) {}
 
     /** A message and its tables, which are good until it is closed. */
-    record Received(Message message, ArrowBuf body, Map<Part.Table, ArrowBuf> tables) implements AutoCloseable {
+    record Received(Message message, List<ArrowBuf> buffers, Map<Part.Table, ArrowBuf> tables) implements AutoCloseable {
         /** Loads one of its tables into a batch of that table's schema; no rows if the message has none such. */
         void load(Part.Table kind, VectorSchemaRoot into) throws IOException {
             ArrowBuf data = tables.get(kind);
@@ -51,17 +51,23 @@ final class Wire implements AutoCloseable {
 
         @Override
         public void close() {
-            body.close();
+            buffers.forEach(ArrowBuf::close);
         }
     }
 
     private final SocketChannel channel;
     private final BufferAllocator allocator;
+    private Shared shared; // once it is agreed on
     private final ByteBuffer prefix = ByteBuffer.allocateDirect(8).order(ByteOrder.LITTLE_ENDIAN);
 
     Wire(String path, BufferAllocator allocator) throws IOException {
         this.allocator = allocator;
         channel = SocketChannel.open(UnixDomainSocketAddress.of(path));
+    }
+
+    /** From now on tables may lie in this memory. */
+    void share(Shared memory) {
+        shared = memory;
     }
 
     /** The next message; null when the engine has gone. */
@@ -78,17 +84,27 @@ final class Wire implements AutoCloseable {
         fill(head);
         Message message = Message.parseFrom(head.flip().limit(size));
         ArrowBuf body = allocator.buffer(bodySize);
+        List<ArrowBuf> buffers = new ArrayList<>(List.of(body));
         fill(body.nioBuffer(0, bodySize));
         Map<Part.Table, ArrowBuf> tables = new EnumMap<>(Part.Table.class);
         long at = 0;
         for (Part part : message.getPartsList()) {
-            if (at + part.getBytes() > bodySize || part.hasSharedOffset()) {
+            if (part.hasSharedOffset()) {
+                if (shared == null) {
+                    throw new IOException("part " + part.getTable() + " lies in shared memory, which was not agreed on");
+                }
+                ArrowBuf table = shared.take(part.getSharedOffset(), part.getBytes(), allocator);
+                buffers.add(table);
+                tables.put(part.getTable(), table);
+                continue;
+            }
+            if (at + part.getBytes() > bodySize) {
                 throw new IOException("part " + part.getTable() + " lies outside of the body");
             }
             tables.put(part.getTable(), body.slice(at, part.getBytes()));
             at += part.getBytes() + padding(part.getBytes());
         }
-        return new Received(message, body, tables);
+        return new Received(message, buffers, tables);
     }
 
     private void fill(ByteBuffer buffer) throws IOException {
@@ -105,12 +121,22 @@ final class Wire implements AutoCloseable {
         List<ArrowRecordBatch> batches = new ArrayList<>();
         try {
             long bodySize = 0;
+            if (shared != null && !tables.isEmpty()) {
+                shared.begin();
+            }
             for (Table table : tables) {
                 ArrowRecordBatch batch = new VectorUnloader(table.batch).getRecordBatch();
                 batches.add(batch);
-                Pieces written = new Pieces(pieces);
+                Pieces written = new Pieces(new ArrayList<>());
                 MessageSerializer.serialize(new WriteChannel(written), batch);
-                message.addParts(Part.newBuilder().setTable(table.kind).setBytes(written.size));
+                Part.Builder part = Part.newBuilder().setTable(table.kind).setBytes(written.size);
+                long offset = shared == null ? -1 : shared.put(written.pieces, written.size);
+                if (offset >= 0) {
+                    message.addParts(part.setSharedOffset(offset));
+                    continue;
+                }
+                message.addParts(part);
+                pieces.addAll(written.pieces);
                 int padding = padding(written.size);
                 pieces.add(ByteBuffer.allocate(padding));
                 bodySize += written.size + padding;

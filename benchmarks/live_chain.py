@@ -1,0 +1,207 @@
+"""The DEBS 2015 top-10 routes (paper 5) as real deployments under a short daily load: a chain of six, each with a real service time.
+
+Events come at their intended times whatever comes back, go through each deployment by engine-free clients, and are checked at the sink:
+each once. A deployment's clients are replaced by new ones in turn, since a lane stays in its slot and a new slot gets new lanes only. One
+factor makes everything shorter: control loops, tokens, calm and the day; another one makes events rarer and each of them longer, so that
+a few hundred frames a second are enough, and R_max with them. Slots are scaled by the node's own controllers; nothing here decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from benchmarks.bringup import Platform, wait_until
+from benchmarks.rules import InvalidRun
+from benchmarks.simulated import chain
+from udo_interface.channel import ChannelSettings
+from udo_interface.client import Client
+
+OPERATOR, APPLICATION = "timed", "routes"
+# Loops of 30 s become 3 s, the least that rates are over.
+FASTER = 10.0
+# Events are so much rarer, and take so much longer, than in the simulation.
+SLOWER = 5.0
+PEAK_PER_S = chain.PEAK_PER_S / SLOWER
+R_MAX_MS = chain.R_MAX_MS * SLOWER
+DECIDE_S = chain.CONTROL_S / FASTER
+MOST = 5
+LANES, LANE_S = 4, 1.5
+# Little waits in a client: what has to wait is seen in the slots first.
+CLIENT = ChannelSettings(batch_events=4, buffer_events=8, window=2)
+# Of an application that is up an answer comes at least this often, at the lowest rate of the day.
+GAP_S = R_MAX_MS / 1000
+_DRAIN_S = 60.0
+NODE_SETTINGS = {"calm_s": 600.0 / FASTER, "reverse_s": 30.0 / FASTER}
+
+
+@dataclass
+class _Stage:
+    """The clients of one deployment: LANES threads, each with one client at a time."""
+
+    name: str
+    node: str
+    onwards: Callable[[list[dict[str, Any]]], None]
+    failures: list[BaseException]
+
+    def __post_init__(self) -> None:
+        self.waiting: queue.Queue[list[dict[str, Any]] | None] = queue.Queue()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(LANES)]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, events: list[dict[str, Any]]) -> None:
+        """Events for it."""
+        self.waiting.put(events)
+
+    def close(self) -> None:
+        """Answer what waits, and end."""
+        for _ in self._threads:
+            self.waiting.put(None)
+        for thread in self._threads:
+            thread.join(_DRAIN_S)
+
+    def _run(self) -> None:
+        try:
+            over = False
+            while not over:
+                client = Client(self.node, CLIENT)
+                client.request_operator(self.name)
+                client.add_listener(self._answered, batches=True)
+                until = time.monotonic() + LANE_S
+                while time.monotonic() < until and not over:
+                    try:
+                        events = self.waiting.get(timeout=0.1)
+                    except queue.Empty:
+                        continue
+                    over = events is None
+                    for event in events or ():
+                        client.send(event)
+                client.close(_DRAIN_S)
+        except BaseException as e:
+            self.failures.append(e)
+
+    def _answered(self, batch: pa.RecordBatch) -> None:
+        self.onwards(batch.to_pylist())
+
+
+@dataclass
+class LiveOutcome:
+    """What a contender made of the day. Times: perf_counter of each answer at the sink, and when its event was due."""
+
+    seconds: float
+    at: npt.NDArray[np.float64]
+    due: npt.NDArray[np.float64]
+    slots: list[tuple[float, int]] = field(default_factory=list)  # when, in all
+    steps: int = 0
+    paused_s: float = 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """As benchmarks.elasticity reports them; replica hours are those of a day of full length."""
+        ms = 1000 * (self.at - self.due)
+        gaps = np.diff(np.sort(self.at), prepend=self.due[0])
+        down_s = float(np.clip(gaps - GAP_S, 0, None).sum())
+        held = sum(n * (b - a) for (a, n), (b, _) in itertools.pairwise(self.slots))
+        return {
+            "availability_percent": round(100 * (1 - min(down_s / self.seconds, 1.0)), 3),
+            "response_p95_ms": round(float(np.quantile(ms, 0.95)), 1),
+            "response_ok_percent": round(100 * float((ms <= R_MAX_MS).mean()), 2),
+            "reconfigurations": self.steps,
+            "replica_hours": round(24 * held / self.seconds, 1),
+            "replicas_most": max(n for _, n in self.slots),
+            "events": len(ms),
+        }
+
+
+def play(
+    p: Platform, day_s: float, elasticity: Mapping[str, Any], application: Mapping[str, Any] | None, pause_s: float, seed: int
+) -> LiveOutcome:
+    """A day under one contender: deployments with that `elasticity`, as an application if there is one. pause_s: the source stops for so
+    long at each step, as pausing and resuming makes it."""
+    names = [spec.name.replace("_", "-") for spec in chain.ROUTES]
+    with p.registry() as registry:
+        for name, spec in zip(names, chain.ROUTES, strict=True):
+            most = min(spec.max_replicas, MOST)
+            service = {"SERVICE_US": str(round(1e6 * spec.service_s * SLOWER))}
+            p.deploy(name, OPERATOR, env=service, elasticity={**elasticity, "most": most})
+        if application is not None:
+            registry.create_application(APPLICATION, names, response_ms=R_MAX_MS, mode="auto", **application)
+        try:
+            return _Day(p, names, day_s, pause_s, seed).run()
+        finally:
+            if application is not None:
+                registry.remove_application(APPLICATION)
+            for name in names:
+                registry.undeploy(name)
+            wait_until(lambda: not any(s.deployment in names for s in p.node().status().slots), 60.0, "the chain to be removed")
+
+
+class _Day:
+    def __init__(self, p: Platform, names: list[str], day_s: float, pause_s: float, seed: int) -> None:
+        self._p, self._names, self._pause_s = p, names, pause_s
+        rates = chain.day_rates(86_400, np.random.default_rng(seed))[:: max(round(86_400 / (10 * day_s)), 1)] / SLOWER
+        self._rates, self._day_s = rates, day_s
+        self._failures: list[BaseException] = []
+        self._at: list[float] = []
+        self._back: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+
+    def run(self) -> LiveOutcome:
+        onwards: Callable[[list[dict[str, Any]]], None] = self._sink
+        stages: list[_Stage] = []
+        for name in reversed(self._names):
+            stages.insert(0, _Stage(name, self._p.node_socket, onwards, self._failures))
+            onwards = stages[0].put
+        begun, sent, slots, paused_s = time.perf_counter(), 0, [], 0.0
+        since_s = time.time()
+        looked, ends, due = begun - 1.0, begun + self._day_s, begun
+        while (now := time.perf_counter()) < ends and not self._failures:
+            if now - looked >= 0.5:
+                looked = now
+                slots.append((now, self._slots()))
+                if self._pause_s and len(slots) > 1 and slots[-1][1] != slots[-2][1]:
+                    time.sleep(self._pause_s)  # events that are due meanwhile wait
+                    paused_s += self._pause_s
+                    continue
+            if due > now:
+                time.sleep(min(due - now, 0.05))
+                continue
+            stages[0].put([{"id": sent, "due_us": int(1e6 * (due - begun))}])
+            sent += 1
+            due += 1 / float(self._rates[min(int((due - begun) / self._day_s * len(self._rates)), len(self._rates) - 1)])
+        slots.append((time.perf_counter(), self._slots()))
+        steps = self._steps(since_s, time.time())
+        for stage in stages:
+            stage.close()
+        if self._failures:
+            raise InvalidRun(f"the chain: {type(self._failures[0]).__name__}: {self._failures[0]}")
+        ids = np.array([event["id"] for event in self._back])
+        if len(ids) != sent or len(np.unique(ids)) != sent:
+            raise InvalidRun(f"the chain: {sent} events were sent, {len(ids)} came back, {len(np.unique(ids))} of them different")
+        due_s = begun + np.array([event["due_us"] for event in self._back]) / 1e6
+        return LiveOutcome(self._day_s, np.array(self._at), due_s, slots, steps, paused_s)
+
+    def _sink(self, events: list[dict[str, Any]]) -> None:
+        with self._lock:
+            self._at += [time.perf_counter()] * len(events)
+            self._back += events
+
+    def _slots(self) -> int:
+        return sum(s.deployment in self._names for s in self._p.node().signals().slots)
+
+    def _steps(self, since_s: float, until_s: float) -> int:
+        """That were carried out in this time (of the wall clock), by the node's journals, which former days are in, too."""
+        from elasticity.scaling.journal_rows import rows_of
+
+        rows = [row for name in self._names for row in rows_of(self._p.node().decisions(name), False)]
+        during = [row for row in rows if since_s <= row["at_s"] <= until_s]
+        return sum(row["result"] == "done" and row["kind"] in ("scale_out", "scale_in") for row in during)

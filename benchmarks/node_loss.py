@@ -1,0 +1,151 @@
+"""From the loss of one of three nodes to the next answer of a keyed query whose slots have replicas; what was lost or doubled.
+
+A node is killed with its disk in the middle of an epoch, or stands still, as one that is cut off, between two epochs: a task that begins
+then finds the node silent. (One that is under way then fails only when its wait for an answer is over, 75 s, as Spark's own time-outs
+would be.) Each time the epoch is tried again, as Spark does it, until it is complete; then the node comes back, empty or not, and
+becomes a replica.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.bringup import say
+from benchmarks.rules import InvalidRun
+from benchmarks.tables import Section
+from tests.conftest import wait_until
+from tests.support.node_query import COUNT, KEYED, Query
+from tests.support.nodes import Nodes, nodes
+from udo_protocol.errors import UdoError
+
+NODES = "abc"
+SLOTS = 3
+KILLED, CUT_OFF = "kill_to_answer_ms", "partition_to_answer_ms"
+_TEXTS = {KILLED: "killed with its disk in the middle of an epoch", CUT_OFF: "cut off between two epochs"}
+_STUCK_S = 120.0
+
+
+class Loss:
+    """One query, and the nodes that it loses."""
+
+    def __init__(self, cluster: Nodes, seed: int) -> None:
+        self._cluster, self._query = cluster, Query(cluster, f"node loss {seed}")
+        self.wrong = Counter[str]()
+        self.epochs = 0
+
+    def settled(self) -> None:
+        """Wait until each slot has a replica again."""
+
+        def whole() -> bool:
+            copies = self._cluster.client.deployment("count")["placement"]["replication"]
+            return all(len(held) == 1 for held in copies["counted"])
+
+        wait_until(whole, _STUCK_S, "all slots to have a replica")
+        for node in NODES:
+            wait_until(partial(self._cluster.offers, node, "count"), _STUCK_S, f"node {node} to know where the slots are")
+
+    def epoch(self, asks: str, lose: Any = None) -> float:
+        """A whole epoch by tasks that ask this node; `lose` comes behind its first events. Seconds from there to its answers."""
+        batches, expected = self._query.drawn()
+        job, since = self._query.job, time.perf_counter()
+        job.node, job.wait_s = self._cluster.address(asks), 60
+
+        def events() -> Iterator[list[int]]:
+            nonlocal lose, since
+            for batch in batches:
+                yield batch
+                if lose is not None:
+                    lost, lose, since = lose, None, time.perf_counter()
+                    lost()
+
+        answers = None
+        while answers is None:
+            try:
+                answers = job.epoch(self.epochs, events())
+            except UdoError as e:
+                if not e.retry or time.perf_counter() - since > _STUCK_S:
+                    raise InvalidRun(f"epoch {self.epochs}: {type(e).__name__}: {e}") from e
+        took_s = time.perf_counter() - since
+        self.epochs += 1
+        for answer, count in zip((b % 1000 for b in answers), expected, strict=True):
+            self.wrong["lost"] += max(count - answer, 0)
+            self.wrong["duplicated"] += max(answer - count, 0)
+        return took_s
+
+    def killed(self, node: str, asks: str) -> float:
+        """The node and its disk are lost; another one comes in its place."""
+        took_s = self.epoch(asks, lambda: self._cluster.lose(node, disk=True))
+        self._cluster.start(node)
+        return took_s
+
+    def cut_off(self, node: str, asks: str) -> float:
+        """All of the node stands still, and goes on later."""
+        daemon = self._cluster.daemons[node]
+        assert daemon.process is not None
+        there = [daemon.process.pid, *(p.pid for p in daemon.processes())]
+        for pid in there:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        try:
+            return self.epoch(asks)
+        finally:
+            for pid in reversed(there):
+                with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                    os.kill(pid, signal.SIGCONT)
+
+
+def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+    """The whole suite; the node of another slot is lost each time."""
+    times = 1 if quick else 10
+    found: dict[str, list[float]] = {KILLED: [], CUT_OFF: []}
+    normal: list[float] = []
+    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
+    try:
+        with nodes(top, *NODES, listening=NODES) as cluster:
+            cluster.deploy("count", COUNT.format(version=1), slots=SLOTS, replicas=1, **KEYED)
+            loss = Loss(cluster, seed)
+            for turn in range(times):
+                for kind, lose in ((KILLED, loss.killed), (CUT_OFF, loss.cut_off)):
+                    loss.settled()
+                    normal += [loss.epoch(node) for node in NODES]
+                    node = cluster.client.deployment("count")["placement"]["nodes"][turn % SLOTS]  # of one that has a slot
+                    asks = next(other for other in NODES if other != node)
+                    found[kind].append(lose(node, asks))
+                    say(f"{turn + 1} of {times}: node {node} {_TEXTS[kind]}, {found[kind][-1]:.2f} s to the epoch's answers")
+            loss.settled()
+            loss.epoch("a")
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    if sum(loss.wrong.values()):
+        raise InvalidRun(f"events were lost or counted twice: {dict(loss.wrong)}")
+    figures = {kind: {"p50": _ms(statistics.median(times_s)), "max": _ms(max(times_s))} for kind, times_s in found.items()}
+    counted = {"runs": 2 * times, "lost": loss.wrong["lost"], "duplicated": loss.wrong["duplicated"]}
+    return {**figures, **counted, "epochs": loss.epochs, "epoch_ms": {"p50": _ms(statistics.median(normal))}, "driver": driver}
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def sections(record: dict[str, Any]) -> list[Section]:
+    """For people."""
+    rows = [[_TEXTS[kind], f"{record[kind]['p50'] / 1000:.2f}", f"{record[kind]['max'] / 1000:.2f}"] for kind in (KILLED, CUT_OFF)]
+    remark = (
+        f"Three nodes on one machine, {SLOTS} slots with a replica each; {record['runs']} losses in {record['epochs']} epochs, events "
+        f"lost: {record['lost']}, counted twice: {record['duplicated']}. An epoch without a loss: {record['epoch_ms']['p50']:.0f} ms. A "
+        "node is suspected 2 s after its last heartbeat."
+    )
+    return [Section("Loss of a node", ("a node is", "to the epoch's answers, median, s", "longest, s"), rows, remark)]

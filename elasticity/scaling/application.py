@@ -1,0 +1,119 @@
+"""The Application Manager (paper 5, section 3.2): sees an application's response time and downtime against its SLA, and grants or declines
+what the Operator Managers of its deployments' nodes propose (managed.py).
+
+Pure functions: `sla` decides on one sample, with a token bucket for memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from elasticity.scaling import edf
+from elasticity.scaling.edf import Bucket
+from elasticity.scaling.model import Plan
+
+INTERVAL_S = 30.0
+# Ours: a token in so long a time while the response time is good, so that replicas are given back; 0: none, as in the paper.
+IDLE_TOKEN_S = 600.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What the Operator Manager of a deployment on a node asks for; number: its decision there, before: replicas it has there now."""
+
+    node: str
+    number: int
+    before: int
+    plan: Plan
+
+    @property
+    def gain(self) -> float:
+        """What the plan promises to improve (Plan.gain)."""
+        return self.plan.gain
+
+    @property
+    def cost_ms(self) -> float:
+        """The downtime that the plan costs, in ms (Plan.cost_ms)."""
+        return self.plan.cost_ms
+
+
+@dataclass(frozen=True)
+class ChainPart:
+    """A deployment of the chain, over all live nodes. response_ms: from push to answer on its slowest node, None without frames; missing:
+    why it has no figures, '' if it has; down_ms: time since the sample before in which a slot of it had no owner."""
+
+    deployment: str
+    response_ms: float | None
+    missing: str = ""
+    down_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class ApplicationSample:
+    """An application at one moment: its deployments in the order of the chain, and what is proposed about them."""
+
+    at_s: float
+    chain: tuple[ChainPart, ...]
+    proposals: tuple[Proposal, ...] = ()
+
+
+@dataclass(frozen=True)
+class ApplicationDecision:
+    """response_ms: from source to sink, None if that is not known, or nothing is under way; down_ms: of the last hour."""
+
+    response_ms: float | None
+    down_ms: float
+    granted: tuple[Proposal, ...] = ()
+    declined: tuple[tuple[Proposal, str], ...] = ()
+
+
+def sla(
+    sample: ApplicationSample,
+    memory: Bucket | None,
+    *,
+    response_ms: float = edf.R_MAX_MS,
+    downtime_percent: float | None = None,
+    beta: float = edf.BETA,
+    token_s: float = edf.TOKEN_S,
+    capacity: int = edf.CAPACITY,
+    idle_token_s: float = IDLE_TOKEN_S,
+) -> tuple[ApplicationDecision, Bucket]:
+    """Grants by gain ÷ cost, best first, a token each, while the downtime of the last hour stays within downtime_percent (None: no limit).
+
+    A token comes every token_s, at most `capacity` are kept, while the response time is above beta · response_ms, else every idle_token_s
+    (0: never). Without figures of every deployment nothing is granted: they are no good response time.
+    """
+    bucket = memory or Bucket()
+    down_ms = min(sum(part.down_ms for part in sample.chain), 1000 * _passed_s(bucket, sample.at_s))
+    spent = (*bucket.spent, (sample.at_s, down_ms)) if down_ms else bucket.spent
+    spent = tuple((at_s, ms) for at_s, ms in spent if sample.at_s - at_s < edf.DOWNTIME_WINDOW_S)
+    bucket, known = replace(bucket, spent=spent), response(sample)
+    missing = "; ".join(f"{part.deployment}: {part.missing}" for part in sample.chain if part.missing)
+    worried = known is not None and known > beta * response_ms
+    bucket = edf.refill(bucket, sample.at_s, None if missing else (token_s if worried else idle_token_s) or None, capacity)
+    down_ms = sum(ms for _, ms in spent)
+    if missing:
+        return ApplicationDecision(known, down_ms, (), tuple((p, f"no figures of {missing}") for p in sample.proposals)), bucket
+    share = None if downtime_percent is None else downtime_percent / 100
+    granted, declined, bucket = edf.application_manager(sample.proposals, bucket, sample.at_s, share)
+    return ApplicationDecision(known, down_ms, tuple(granted), tuple(declined)), bucket
+
+
+def response(sample: ApplicationSample) -> float | None:
+    """From source to sink: the sum along the chain, of those that have frames."""
+    there = [part.response_ms for part in sample.chain if part.response_ms is not None]
+    return round(sum(there), 3) if there and not any(part.missing for part in sample.chain) else None
+
+
+def kept(decision: ApplicationDecision, settings: Mapping[str, float | None]) -> bool | None:
+    """Whether the SLA is kept; None if the response time is not known."""
+    limit, percent = settings.get("response_ms") or edf.R_MAX_MS, settings.get("downtime_percent")
+    if decision.response_ms is None:
+        return None
+    within = percent is None or decision.down_ms <= 10 * percent * edf.DOWNTIME_WINDOW_S
+    return decision.response_ms <= limit and within
+
+
+def _passed_s(bucket: Bucket, at_s: float) -> float:
+    return edf.DOWNTIME_WINDOW_S if bucket.at_s is None else max(at_s - bucket.at_s, 0.0)

@@ -1,0 +1,154 @@
+"""Balancing a keyed operator before it scales: which key groups are to move between its replicas now, by a balancing policy's name.
+
+Paper 2's policies look at one window. Around them stands what a live system needs: nothing moves unless a replica has enough to do, an
+imbalance lasts, a group that moved stays for a while, and no move may worsen the balance of the longer past: a load that swings to and fro
+within it is followed neither way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticity import policies
+from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, eng_load, imb_score
+from elasticity.scaling import guards
+from elasticity.scaling.model import GAIN, KeyGroups, OperatorSample, Plan, Sample
+
+POLICY = "DLB-H"
+# Samples in a row in which groups would move, and seconds between two steps: what was measured before one tells nothing about the next.
+CONFIRM, PACE_S = 2, 30.0
+# Of the time; below it the busiest replica has nothing to be relieved of.
+LEAST_USE = 0.3
+# A group that moved stays for so long, and so long a past is not to get worse.
+STAY_S = 300.0
+# Groups of one step: its pause is some milliseconds, and the next step goes on.
+MOST_GROUPS = 16
+# Further from the best possible peak than twice this is worth a step (BalanceLimits.slack).
+SLACK = 0.05
+_NAMED = 3
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BalanceSettings:
+    """See the constants above. policy: '' to balance nothing."""
+
+    policy: str = POLICY
+    theta_percent: float = 15.0
+    least_use: float = LEAST_USE
+    confirm: int = CONFIRM
+    pace_s: float = PACE_S
+    stay_s: float = STAY_S
+    most_groups: int = MOST_GROUPS
+    sigmas: float = 3.0
+
+
+@dataclass(frozen=True)
+class BalanceMemory:
+    """Of one operator. mean: events/window of each group over about the last stay_s, times `weight`; moved: when each group moved last."""
+
+    mean: Floats | None = None
+    weight: float = 0.0
+    at_s: float | None = None
+    due: int = 0
+    last_s: float | None = None
+    moved: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BalanceProposal:
+    """What is to move, if anything; too_hot: what no move can help, for people: key groups above a replica's share, or ''. hot_replica: the
+    place of the one that has the hottest of them."""
+
+    plan: Plan | None = None
+    too_hot: str = ""
+    hot_replica: int | None = None
+
+
+def propose(
+    sample: Sample, operator: OperatorSample, memory: BalanceMemory, settings: BalanceSettings
+) -> tuple[BalanceProposal, BalanceMemory]:
+    """What the balancing policy would move, if that is due, and the memory with this sample; `granted` notes that it is done."""
+    seen = operator.groups
+    if not settings.policy or seen is None or guards.unmeasured(operator):
+        return BalanceProposal(), replace(memory, due=0)
+    memory = _remembered(memory, np.array(seen.events, float), sample.at_s, settings.stay_s)
+    if len(operator.replicas) < 2 or not sum(seen.events):
+        return BalanceProposal(), replace(memory, due=0)
+    decision, keys = _decided(seen, len(operator.replicas), sample.at_s, memory, settings)
+    hot = _named(decision, seen)
+    nothing = BalanceProposal(too_hot=hot, hot_replica=seen.places[decision.too_hot[0]] if hot else None)
+    use = max(r.use or 0.0 for r in operator.replicas)
+    if not keys or (use < settings.least_use and guards.backlog_s(operator) < guards.BACKLOG_S):
+        return nothing, replace(memory, due=0)
+    memory = replace(memory, due=memory.due + 1)
+    if memory.due < settings.confirm or (memory.last_s is not None and sample.at_s - memory.last_s < settings.pace_s):
+        return nothing, memory
+    return replace(nothing, plan=_plan(sample, operator, decision, keys, hot)), memory
+
+
+def granted(memory: BalanceMemory, step: Plan, at_s: float, stay_s: float) -> BalanceMemory:
+    """The memory once that step is granted."""
+    stays = {group: when for group, when in memory.moved.items() if at_s - when < stay_s}
+    return replace(memory, due=0, last_s=at_s, moved={**stays, **dict.fromkeys((group for group, _ in step.groups), at_s)})
+
+
+def _remembered(memory: BalanceMemory, events: Floats, at_s: float, stay_s: float) -> BalanceMemory:
+    """With these loads in the mean, which forgets by time."""
+    passed_s = 0.0 if memory.at_s is None else max(at_s - memory.at_s, 0.0)
+    kept = math.exp(-passed_s / stay_s) if stay_s > 0 else 0.0
+    if memory.mean is None or len(memory.mean) != len(events):
+        return replace(memory, mean=events, weight=1.0, at_s=at_s)
+    return replace(memory, mean=memory.mean * kept + events, weight=memory.weight * kept + 1.0, at_s=at_s)
+
+
+def _decided(
+    seen: KeyGroups, replicas: int, at_s: float, memory: BalanceMemory, settings: BalanceSettings
+) -> tuple[BalanceDecision, list[int]]:
+    """The policy's decision, and the groups that move of those it names: none of them, if the rest would not help."""
+    places, events = np.array(seen.places), np.array(seen.events)
+    staying = [g for g, when in memory.moved.items() if at_s - when < settings.stay_s and g < len(places)]
+    held = None
+    if staying:  # what weighs more than it has load is not moved
+        held = np.zeros(len(places))
+        held[staying] = np.inf
+    limits = BalanceLimits(
+        settings.theta_percent, SLACK, settings.most_groups, events_per_byte=1.0 if staying else 0.0, chance_sigmas=settings.sigmas
+    )
+    decision: BalanceDecision = policies.find("balance", settings.policy)(LoadView(places, events, replicas, held), limits)
+    keys = [int(g) for g in decision.keys if events[g] and g not in staying]
+    keys = sorted(sorted(keys, key=lambda g: (-int(events[g]), g))[: settings.most_groups])
+    after = places.copy()
+    after[keys] = decision.keys_map[keys]
+    if not _lower(places, after, events.astype(float), replicas):
+        return decision, []
+    assert memory.mean is not None
+    past = memory.mean / memory.weight
+    worse = imb_score(eng_load(after, past, replicas)) > imb_score(eng_load(places, past, replicas))
+    return decision, [] if worse else keys
+
+
+def _lower(before: npt.NDArray[np.integer], after: npt.NDArray[np.integer], events: Floats, replicas: int) -> bool:
+    return imb_score(eng_load(after, events, replicas)) < imb_score(eng_load(before, events, replicas))
+
+
+def _named(decision: BalanceDecision, seen: KeyGroups) -> str:
+    """The key groups that alone forbid the threshold, hottest first."""
+    total = sum(seen.events)
+    shown = [f"{g} ({seen.events[g] / total:.0%} of the events)" for g in decision.too_hot[:_NAMED]]
+    more = f" and {len(decision.too_hot) - _NAMED} more" if len(decision.too_hot) > _NAMED else ""
+    return f"key group {', '.join(shown)}{more}" if shown else ""
+
+
+def _plan(sample: Sample, operator: OperatorSample, decision: BalanceDecision, keys: list[int], hot: str) -> Plan:
+    why = f"imbalance {decision.before_percent:.0f} %, {len(keys)} key group{'s' * (len(keys) != 1)} move"
+    if hot:
+        why += f"; no move helps {hot}"
+    moves = tuple((g, operator.replicas[int(decision.keys_map[g])].name) for g in keys)
+    cost_ms = sample.downtime_ms.get("balance", 0.0)
+    return Plan(operator.name, "balance", len(operator.replicas), GAIN["balance"], cost_ms, why, groups=moves)

@@ -1,0 +1,190 @@
+"""What one node does about a deployment by itself: a scaling policy by name, within bounds, with tokens, and without quick reversals.
+
+Whatever the policy inside proposes, also one without guards of its own, the number of replicas changes its direction at most once in
+reverse_s, and steps are bounded by a token bucket (paper 5, section 3.2). Only the bounds themselves are brought about at once. A keyed
+operator is balanced before it scales out, and scales out when that was not enough (paper 2, section 5). Before that its scale-out is
+prepared, if the policy says so (scale_out.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from elasticity import policies
+from elasticity.scaling import balancing, scale_out
+from elasticity.scaling.balancing import BalanceMemory, BalanceProposal, BalanceSettings
+from elasticity.scaling.edf import Bucket, refill
+from elasticity.scaling.fuzzy import GROW
+from elasticity.scaling.model import Kind, OperatorSample, Plan, Sample, ScalingDecision, plan
+from elasticity.scaling.scale_out import PreparedMemory
+
+POLICY = "fuzzy"
+# A new slot takes some seconds to load and to get lanes; two steps in a row are for a load that jumps.
+TOKEN_S = 30.0
+CAPACITY = 2
+# Shorter swings of the load than this are not followed down and up again.
+REVERSE_S = 300.0
+# Replicas above it are a reason to scale out, whatever else is.
+MOST_USE = 0.8
+
+
+@dataclass(frozen=True)
+class LocalMemory:
+    """Of the policy inside, the bucket, of each operator the last change of its number of replicas (kind and when), balancing, and what
+    stands prepared."""
+
+    inner: Any = None
+    bucket: Bucket | None = None
+    steps: Mapping[str, tuple[Kind, float]] = field(default_factory=dict)
+    balance: Mapping[str, BalanceMemory] = field(default_factory=dict)
+    events_s: Mapping[str, float] = field(default_factory=dict)  # when an operator last had an event
+    prepared: Mapping[str, PreparedMemory] = field(default_factory=dict)
+
+
+def local(
+    sample: Sample,
+    memory: LocalMemory | None,
+    rng: random.Random,
+    *,
+    policy: str = POLICY,
+    least: int = 1,
+    most: int = 1,
+    token_s: float = TOKEN_S,
+    capacity: int = CAPACITY,
+    reverse_s: float = REVERSE_S,
+    idle_after_s: float = 0.0,
+    balance: str = balancing.POLICY,
+    theta: float = 15.0,
+    balance_use: float = balancing.LEAST_USE,
+    balance_confirm: int = balancing.CONFIRM,
+    balance_s: float = balancing.PACE_S,
+    balance_groups: int = balancing.MOST_GROUPS,
+    balance_sigmas: float = 3.0,
+    strategy: str = scale_out.STRATEGY,
+    hold_s: float = scale_out.HOLD_S,
+    refresh_s: float = scale_out.REFRESH_S,
+    **settings: Any,
+) -> tuple[ScalingDecision, LocalMemory]:
+    """The decision of `policy` (its own settings as `settings`), as far as least, most, the tokens and reverse_s allow it.
+
+    idle_after_s: after so long without an event an operator has no replica until one comes; 0: never. It is woken without a decision.
+    balance: a balancing policy, '' for none; theta: the imbScore that it may leave. balance_use: of the busiest replica, below which
+    nothing moves; balance_confirm: samples in a row with an imbalance; balance_s: between two steps; balance_groups: of one step;
+    balance_sigmas: see BalanceLimits.chance_sigmas. A group that has moved stays for reverse_s. strategy: how an operator with state scales
+    out (scale_out.STRATEGIES), '' for unprepared; hold_s: for so long what stands prepared stays as it is; refresh_s: between two refreshes
+    of it, by whoever carries it out.
+    """
+    memory = memory or LocalMemory()
+    balancer = BalanceSettings(
+        balance, theta, balance_use, balance_confirm, balance_s, stay_s=reverse_s, most_groups=balance_groups, sigmas=balance_sigmas
+    )
+    decided, inner = policies.find("scaling", policy)(sample, memory.inner, rng, **settings)
+    bucket = refill(memory.bucket or Bucket(tokens=capacity), sample.at_s, token_s, capacity)
+    granted, declined, steps, balances = list[Plan](), list(decided.declined), dict(memory.steps), dict(memory.balance)
+    prepared = dict(memory.prepared)
+    events_s = {o.name: sample.at_s if _at_work(o) else memory.events_s.get(o.name, sample.at_s) for o in sample.operators}
+    for o in sample.operators:
+        found, mine = balancing.propose(sample, o, balances.get(o.name, BalanceMemory()), balancer)
+        balances[o.name], last = mine, steps.get(o.name)
+        if idle_after_s and not o.replicas:  # a frame wakes it
+            continue
+        if idle_after_s and o.groups is None and sample.at_s - events_s[o.name] >= idle_after_s:
+            granted.append(plan(sample, o, "scale_in", 0, f"no event for {sample.at_s - events_s[o.name]:.0f} s"))
+            continue
+        if (needed := bound(sample, o, least, most)) is not None:
+            granted.append(needed)
+            steps[o.name] = (needed.kind, sample.at_s)
+            continue
+        wanted = [_within(p, o, least, most) for p in decided.granted if p.operator == o.name]
+        judged = [(p, why or in_vain(p, o, found) or against(last, p, sample.at_s, reverse_s)) for p, why in wanted]
+        if not bucket.tokens:
+            judged = [(p, why or "no token") for p, why in judged]
+        before = len(granted)
+        if found.plan is not None and not settling(last, sample.at_s, balance_s):
+            scales_out = any(p.kind == "scale_out" and why is None for p, why in judged)
+            if not (scales_out and balanced(mine, last, sample.at_s, reverse_s)):
+                granted.append(found.plan)
+                balances[o.name] = balancing.granted(mine, found.plan, sample.at_s, reverse_s)
+                judged = [(p, why or "its key groups are balanced first") for p, why in judged]
+        taken = False
+        for p, why in judged:
+            if why is None and p.kind == "scale_out" and mine.last_s is not None and sample.at_s - mine.last_s < balance_s:
+                why = f"its key groups were balanced {sample.at_s - mine.last_s:.0f} s ago"
+            if why or taken:
+                declined.append((p, why or "one step at a time"))
+                continue
+            granted.append(p)
+            bucket, taken = replace(bucket, tokens=bucket.tokens - 1), True
+            steps[o.name] = (p.kind, sample.at_s)
+        if len(granted) > before:
+            if granted[-1].kind == "scale_out":
+                prepared[o.name] = scale_out.taken_over(prepared.get(o.name, PreparedMemory()), sample.at_s)
+            continue
+        asked = plan(sample, o, "scale_out", scale_out.grown(o, float(settings.get("grow", GROW)), most), _soon(o))
+        ahead = bool(strategy) and (o.name in decided.prepared or any(p.kind == "scale_out" for p, _ in wanted))
+        ahead = ahead and not (in_vain(asked, o, found) or against(last, asked, sample.at_s, reverse_s))
+        step, prepared[o.name] = scale_out.propose(sample, asked, o, prepared.get(o.name, PreparedMemory()), ahead, hold_s)
+        granted += [] if step is None else [step]
+    memory = LocalMemory(inner, bucket, steps, balances, events_s, prepared)
+    return ScalingDecision(tuple(granted), tuple(declined), decided.prepared), memory
+
+
+def bound(sample: Sample, operator: OperatorSample, least: int, most: int) -> Plan | None:
+    """The step that brings it within its bounds; None if it is."""
+    now = len(operator.replicas)
+    if now < least:
+        return plan(sample, operator, "scale_out", least, f"at least {least}")
+    return plan(sample, operator, "scale_in", most, f"at most {most}") if now > most else None
+
+
+def _within(p: Plan, operator: OperatorSample, least: int, most: int) -> tuple[Plan, str | None]:
+    """The plan within the bounds, and why it is none then."""
+    if p.kind == "migrate":
+        return p, "a node alone moves no replica"
+    top = max(min(most, operator.max_replicas), least)
+    step = replace(p, replicas=min(max(p.replicas, least), top))
+    now = len(operator.replicas)
+    pointless = step.replicas <= now if p.kind == "scale_out" else step.replicas >= now
+    return step, f"it has {now} of {least} to {top}" if pointless else None
+
+
+def _soon(operator: OperatorSample) -> str:
+    """Why its scale-out is prepared."""
+    return f"a bottleneck soon: used {max((r.use or 0.0 for r in operator.replicas), default=0.0):.0%}"
+
+
+def _at_work(operator: OperatorSample) -> bool:
+    """Whether events came, waited or were answered, or that is not known; one without replicas waits for what wakes it."""
+    return any(not r.measured or r.arrivals or r.answers or r.backlog for r in operator.replicas)
+
+
+def settling(last: tuple[Kind, float] | None, at_s: float, balance_s: float) -> bool:
+    """Whether what was measured is of another number of replicas, in part."""
+    return last is not None and at_s - last[1] < balance_s
+
+
+def balanced(memory: BalanceMemory, last: tuple[Kind, float] | None, at_s: float, reverse_s: float) -> bool:
+    """Whether balancing was the last thing that was tried, so that it is the turn of scaling out."""
+    if memory.last_s is None or at_s - memory.last_s >= reverse_s:
+        return False
+    return last is None or last[1] < memory.last_s
+
+
+def in_vain(step: Plan, operator: OperatorSample, found: BalanceProposal) -> str | None:
+    """Why it would not help: a replica that is busy with a key group that nothing can be done about is not relieved by further ones."""
+    if step.kind != "scale_out" or found.hot_replica is None:
+        return None
+    others = [r.use or 0.0 for i, r in enumerate(operator.replicas) if i != found.hot_replica]
+    if max(others, default=1.0) > MOST_USE:
+        return None
+    return f"more replicas do not relieve {operator.replicas[found.hot_replica].name} of {found.too_hot}"
+
+
+def against(last: tuple[Kind, float] | None, step: Plan, at_s: float, reverse_s: float) -> str | None:
+    """Why a step would turn back too soon after the last one; None if it does not."""
+    if last is None or last[0] == step.kind or at_s - last[1] >= reverse_s:
+        return None
+    return f"the last step was the opposite one, {at_s - last[1]:.0f} s ago"

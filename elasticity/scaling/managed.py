@@ -1,0 +1,121 @@
+"""The Operator Manager of a deployment that belongs to an application (paper 5, section 3.1): on its node it proposes, and acts only within
+the deployment's bounds.
+
+What is granted here is done at once: the bounds themselves, and balancing, which takes no further replica. Every other step is declined
+with the reason `ASKED`: the application's manager is asked for it (application.py). Steps in the other direction are counted from what was
+seen to have changed, not from what was proposed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from elasticity.scaling import balancing, edf, guards, local
+from elasticity.scaling.balancing import BalanceMemory, BalanceSettings
+from elasticity.scaling.model import GAIN, Kind, OperatorSample, Plan, Sample, ScalingDecision
+
+ASKED = "asked of the application's manager"
+LAST = "the last slot of this node, where lanes are open"
+ADVICE = "advice only: each node has slots of its own, and its callers do not move with one"
+
+
+@dataclass(frozen=True)
+class ManagedMemory:
+    """Of each operator: the number of replicas it was last seen with, the last change of that (kind and when), balancing; and the calm."""
+
+    calm: guards.Calm = field(default_factory=guards.Calm)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, tuple[Kind, float]] = field(default_factory=dict)
+    balance: Mapping[str, BalanceMemory] = field(default_factory=dict)
+
+
+def managed(
+    sample: Sample,
+    memory: ManagedMemory | None,
+    rng: random.Random,
+    *,
+    least: int = 1,
+    most: int = 1,
+    u_max: float = edf.U_MAX,
+    s_out: float = edf.S_OUT,
+    c: float = edf.C,
+    calm_s: float = edf.CALM_S,
+    reverse_s: float = local.REVERSE_S,
+    balance: str = balancing.POLICY,
+    theta: float = 15.0,
+    balance_use: float = balancing.LEAST_USE,
+    balance_confirm: int = balancing.CONFIRM,
+    balance_s: float = balancing.PACE_S,
+    balance_groups: int = balancing.MOST_GROUPS,
+    balance_sigmas: float = 3.0,
+    spread: int = 0,
+) -> tuple[ScalingDecision, ManagedMemory]:
+    """What an Operator Manager does and asks for. u_max, s_out, c: see edf.operator_manager; the others as in local.local.
+
+    spread: 1 for a deployment without state whose slots are spread over nodes: then nothing is done here, since the registry says how many
+    slots a node has; a new slot may come to a neighbour, and one may move there.
+    """
+    memory = memory or ManagedMemory()
+    balancer = BalanceSettings(
+        balance, theta, balance_use, balance_confirm, balance_s, stay_s=reverse_s, most_groups=balance_groups, sigmas=balance_sigmas
+    )
+    calm, counts, steps, balances = memory.calm, dict(memory.counts), dict(memory.steps), dict(memory.balance)
+    granted, declined = list[Plan](), list[tuple[Plan, str]]()
+    for o in sample.operators:
+        now, before = len(o.replicas), counts.get(o.name, len(o.replicas))
+        counts[o.name] = now
+        if now != before:
+            calm = replace(calm, since={name: since for name, since in calm.since.items() if name != o.name})
+            steps[o.name] = ("scale_out" if now > before else "scale_in", sample.at_s)
+        found, mine = balancing.propose(sample, o, balances.get(o.name, BalanceMemory()), balancer)
+        balances[o.name], last = mine, steps.get(o.name)
+        if not spread and (needed := local.bound(sample, o, least, most)) is not None:
+            granted.append(needed)
+            continue
+        wanted, refused, after = edf.guarded(sample, o, rng, calm, u_max, s_out, c, calm_s)
+        if not any(p.kind == "scale_in" for p in wanted):  # else it stays calm until that is granted
+            calm = after
+        declined += refused
+        judged = [
+            (_gain(sample, o, p, u_max, s_out, c, spread), _against(p, now, least, spread) or local.in_vain(p, o, found)) for p in wanted
+        ]
+        judged = [(p, why or local.against(last, p, sample.at_s, reverse_s)) for p, why in judged]
+        if found.plan is not None and not local.settling(last, sample.at_s, balance_s):
+            scales_out = any(p.kind == "scale_out" and why is None for p, why in judged)
+            if not (scales_out and local.balanced(mine, last, sample.at_s, reverse_s)):
+                granted.append(found.plan)
+                balances[o.name] = balancing.granted(mine, found.plan, sample.at_s, reverse_s)
+                judged = [(p, why or "its key groups are balanced first") for p, why in judged]
+        declined += [(p, why or ASKED) for p, why in judged]
+    return ScalingDecision(tuple(granted), tuple(declined)), ManagedMemory(calm, counts, steps, balances)
+
+
+def asked(decision: ScalingDecision) -> tuple[Plan, ...]:
+    """The steps that the application's manager is asked for."""
+    return tuple(p for p, why in decision.declined if why == ASKED)
+
+
+def _against(step: Plan, now: int, least: int, spread: int) -> str | None:
+    if spread and step.kind != "scale_out" and now < 2:
+        return LAST
+    if step.kind == "migrate":
+        return None if spread else ADVICE
+    return f"it has its least of {least}" if step.kind == "scale_in" and now <= least else None
+
+
+def _gain(sample: Sample, operator: OperatorSample, step: Plan, u_max: float, s_out: float, c: float, spread: int) -> Plan:
+    """The step with its gain among those of its kind: how far its figure is beyond the threshold, from 0 to below 1 (ours).
+
+    Where each node has slots of its own, a new one comes to this node: no target.
+    """
+    use = [r.use or 0.0 for r in operator.replicas]
+    if step.kind == "scale_out":
+        beyond = (max(use) - s_out) / (1 - s_out) if s_out < 1 else 0.0
+    elif step.kind == "migrate":
+        beyond = (max(n.use for n in sample.nodes) - u_max) / (1 - u_max) if u_max < 1 else 0.0
+    else:
+        beyond = 1 - sum(use) / max(len(use) - 1, 1) / (c * s_out) if c * s_out else 0.0
+    target = step.target if spread or step.kind == "migrate" else None
+    return replace(step, gain=round(GAIN[step.kind] + min(max(beyond, 0.0), 1.0) * 0.99, 4), target=target)

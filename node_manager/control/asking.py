@@ -1,0 +1,128 @@
+"""The Operator Managers' side of an application: tells its manager, in the registry, figures and proposals, and carries out what it grants.
+
+Every few seconds, in one call. A registry that is away grants nothing; deployments go on with what they have. A grant is carried out once,
+and only if the deployment still has the slots that it was proposed for; what became of it is told until the registry has heard it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from threading import Event, Lock
+from typing import Any, Protocol
+
+import structlog
+
+from elasticity.scaling.application_journal import plan_of
+from node_manager.control.controllers import Controlled
+from node_manager.manager import Manager
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, NotFound, UdoError
+from udo_protocol.limits import MOST_SLOTS
+
+EVERY_S = 2.0
+# Grants that are remembered as carried out: some a minute at most.
+_KNOWN = 1000
+_log = structlog.get_logger()
+
+
+class ProposalCalls(Protocol):
+    """The part of udo_protocol.registry.api.Registry that is needed here."""
+
+    def propose(self, node: str, told: Mapping[str, object]) -> Mapping[str, Any]:
+        """{hosts, grants}"""
+
+
+class Asking:
+    """See the module."""
+
+    def __init__(self, manager: Manager, registry: ProposalCalls) -> None:
+        self._manager, self._registry = manager, registry
+        self._node = manager.settings.node
+        self._every_s = min(EVERY_S, manager.settings.decide_s)
+        self._over, self._lock = Event(), Lock()
+        self._known: deque[str] = deque(maxlen=_KNOWN)
+        self._done: dict[str, dict[str, Any]] = {}  # by grant: what the registry has not heard yet
+
+    def start(self) -> None:
+        """Begin."""
+        supervised.keep("asking", self._run, self._over)
+
+    def stop(self) -> None:
+        """Carry out nothing more."""
+        self._over.set()
+
+    def _run(self) -> None:
+        away = False
+        while not self._over.is_set():
+            try:
+                self.exchange()
+                away = False
+            except UdoError as e:
+                if not away:
+                    _log.warning("the registry grants nothing for now; deployments of applications stay as they are", error=str(e))
+                away = True
+            self._over.wait(self._every_s)
+
+    def exchange(self) -> None:
+        """Tell, and begin what was granted."""
+        m = self._manager
+        with self._lock:
+            done = list(self._done.values())
+        deployments = [d for d in m.plant.deployments() if d.membership is not None]
+        reply = self._registry.propose(
+            self._node,
+            {
+                "use": m.monitor.node_use,
+                "room": max(MOST_SLOTS - len(m.deployments.slots()), 0),
+                "delays_ms": dict(m.neighbours.delays_ms),
+                "deployments": [self._part(d) for d in deployments],
+                "done": done,
+            },
+        )
+        with self._lock:
+            for told in done:
+                self._done.pop(told["id"], None)
+        m.neighbours.told(reply["hosts"])
+        there = {d.name: d for d in deployments}
+        for grant in reply["grants"]:
+            if grant["id"] not in self._known and not self._over.is_set():
+                self._known.append(grant["id"])
+                self._carry_out(grant, there)
+
+    def _part(self, d: Controlled) -> dict[str, Any]:
+        m = self._manager
+        try:
+            own = [slot for slot in m.deployments.find(d.name).own if not slot.asleep]
+        except NotFound:  # it has just gone
+            own = []
+        seen = [m.monitor.rates(d.name, slot.number) for slot in own]
+        measured = [rates for rates in seen if not isinstance(rates, str)]
+        responses = [rates.response_ms for rates in measured if rates.response_ms is not None]
+        number, replicas, plans = m.controllers.asked(d.name)
+        return {
+            "deployment": d.name,
+            "response_ms": round(max(responses), 3) if responses else None,
+            "missing": "" if measured or not own else next(text for text in seen if isinstance(text, str)),
+            "down_s": m.downtime.seconds(d.name),
+            "number": number,
+            "replicas": replicas,
+            "proposals": [] if d.obstacle and not d.spread else [asdict(p) for p in plans],
+        }
+
+    def _carry_out(self, grant: Mapping[str, Any], there: Mapping[str, Controlled]) -> None:
+        identity, plan, before = str(grant["id"]), plan_of(grant["plan"]), int(grant["before"])
+        over = partial(self._over_with, identity)
+        try:
+            deployment = there.get(plan.operator)
+            if deployment is None or deployment.membership is None or deployment.membership.name != grant["application"]:
+                raise Conflict(f"deployment {plan.operator!r} does not belong to application {grant['application']!r} on this node")
+            self._manager.controllers.carry_out(deployment, int(grant["number"]), before, plan, over)
+        except UdoError as e:
+            over(before, str(e))
+
+    def _over_with(self, identity: str, replicas: int, error: str) -> None:
+        with self._lock:
+            self._done[identity] = {"id": identity, "replicas": replicas, "error": error[:2000]}

@@ -1,0 +1,138 @@
+"""What one look at a slot shows, and the rates that follow from the looks of the last seconds. No I/O, no clock.
+
+A frame's number of events is known only once it is answered, so events that wait or arrive are estimated: frames, counted exactly by the
+slot's log, times the events of a frame lately. An instance publishes its counters about once a second, so the time in the operator is
+taken as its time per counted frame times the frames answered, which the log counts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+# A log that was begun anew, or lost with its server, has other numbers: no slot answers so many frames between two looks.
+_MOST_FRAMES = 1 << 30
+# A slot is measured once it has been looked at, with an owner, for this share of the window.
+_LEAST_SHARE = 0.5
+# An instance has counted what was answered before that.
+_COUNTED_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLook:
+    """One look. at_s: monotonic. owner: the instance, '' while there is none. tail, emitted: numbers of the last frame that was accepted,
+    and answered. published: whether there are counters; these and cpu_s are the owner's own. cores, memory_bytes: what it may use. told:
+    frames that the node manager has written into the log, which are no work (a prepared scale-out, a move)."""
+
+    at_s: float
+    owner: str
+    tail: int
+    emitted: int
+    lanes: int
+    retained_bytes: int
+    events_in: float
+    events_out: float
+    frames: float
+    busy_s: float
+    cpu_s: float
+    rss_bytes: int
+    cores: float
+    memory_bytes: int
+    published: bool = True
+    told: int = 0
+
+    @property
+    def depth_frames(self) -> int:
+        """Frames that are not answered yet."""
+        return self.tail - self.emitted
+
+
+@dataclass(frozen=True)
+class SlotRates:
+    """A slot over the last `window_s` seconds.
+
+    cpu, memory: shares of what its owner may use. busy: share of the time in the operator. arrivals, answers, outputs: events/s that
+    came, were answered, and came out. backlog: events that wait. service_ms: time of a frame in the operator. response_ms: from push to
+    answer, by Little's law; None without frames. lanes: the most that were open at once.
+    """
+
+    window_s: float
+    cpu: float
+    memory: float
+    busy: float
+    arrivals: float
+    answers: float
+    outputs: float
+    backlog: float
+    service_ms: float
+    response_ms: float | None
+    lanes: int
+    rss_bytes: int
+
+    @property
+    def use(self) -> float:
+        """Share of the time in which it worked: of the processor or in the operator, whichever is higher."""
+        return max(self.cpu, self.busy)
+
+    @property
+    def growth(self) -> float:
+        """Events/s by which the queue grows; below 0 it shrinks."""
+        return self.arrivals - self.answers
+
+
+def rates(looks: Sequence[SlotLook], window_s: float) -> SlotRates | str:
+    """The rates over the last window_s seconds of `looks`, oldest first; a text that says why there are none."""
+    if not looks:
+        return "it has not been looked at yet"
+    last = looks[-1]
+    if not last.owner:
+        return "it has no owner"
+    seen = [look for look in looks if look.at_s >= last.at_s - window_s]
+    pairs = [(a, b) for a, b in pairwise(seen) if b.owner and _one_log(a, b)]
+    took_s = sum(b.at_s - a.at_s for a, b in pairs)
+    if not pairs or took_s < _LEAST_SHARE * window_s:
+        return f"it has been looked at for {took_s:.0f} s of {window_s:.0f}"
+    own = [(a, b) for a, b in pairs if a.owner == b.owner]
+    arrived, answered = (sum(getattr(b, n) - getattr(a, n) for a, b in pairs) for n in ("tail", "emitted"))
+    told = sum(max(0, b.told - a.told) for a, b in pairs)
+    arrived, answered = max(0, arrived - told), max(0, answered - told)
+    events, came_out, counted, busy_s = (
+        sum(max(0.0, getattr(b, n) - getattr(a, n)) for a, b in own) for n in ("events_in", "events_out", "frames", "busy_s")
+    )
+    if not counted:  # nothing published within the window: as it was before
+        events, came_out, counted, busy_s = last.events_in, last.events_out, last.frames, last.busy_s
+    before = [look.emitted for look in looks if look.owner == last.owner and look.at_s <= last.at_s - _COUNTED_S]
+    if answered and not counted and not (last.published and before and before[-1] > before[0]):
+        return "its instance has not published its counters"
+    per_frame, out_of_frame, service_s = (x / counted if counted else 0.0 for x in (events, came_out, busy_s))
+    unit = per_frame or (0.0 if answered else 1.0)  # none of those answered had events: of a keyed slot without work, ends of epochs
+    stuck = not answered and all(look.depth_frames for pair in pairs for look in pair)
+    own_s = sum(b.at_s - a.at_s for a, b in own)
+    cpu_s = sum(max(0.0, b.cpu_s - a.cpu_s) for a, b in own)
+    return SlotRates(
+        window_s=took_s,
+        cpu=min(1.0, cpu_s / own_s / last.cores) if own_s else 0.0,
+        memory=last.rss_bytes / last.memory_bytes if last.memory_bytes else 0.0,
+        busy=1.0 if stuck else min(1.0, service_s * answered / took_s),
+        arrivals=arrived / took_s * unit,
+        answers=answered / took_s * per_frame,
+        outputs=answered / took_s * out_of_frame,
+        backlog=last.depth_frames * unit,
+        service_ms=1000 * service_s,
+        response_ms=_response_ms(pairs, answered, took_s, service_s),
+        lanes=max(look.lanes for look in seen),
+        rss_bytes=last.rss_bytes,
+    )
+
+
+def _one_log(a: SlotLook, b: SlotLook) -> bool:
+    return 0 <= b.tail - a.tail < _MOST_FRAMES and 0 <= b.emitted - a.emitted < _MOST_FRAMES
+
+
+def _response_ms(pairs: Sequence[tuple[SlotLook, SlotLook]], answered: int, took_s: float, service_s: float) -> float | None:
+    """Mean frames in the slot ÷ frames/s, but no less than a frame's time in the operator; a frame that is not answered waits on."""
+    waiting = sum(b.depth_frames for _, b in pairs) / len(pairs)
+    if answered:
+        return 1000 * max(waiting * took_s / answered, service_s)
+    return 1000 * took_s if waiting else None

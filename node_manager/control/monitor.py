@@ -1,0 +1,201 @@
+"""Looks at each slot of this node once a second, and remembers the looks of the last minutes.
+
+It reads what is there already: the log's numbers and the owner's counters on the queue server, in one connection, and what the driver has
+sampled of the owner. `cpu_s` is what this costs. A slot that cannot be read, or a server that is away, is not looked at: figures that are
+missing are no figures of 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Event, Lock, Thread
+
+import psutil
+
+from node_manager.control.group_loads import GroupLoads
+from node_manager.control.looks import SlotLook, SlotRates, rates
+from node_manager.control.metering import Meter
+from node_manager.deployments.deployments import Deployments
+from node_manager.drivers.base import Driver
+from node_manager.servers.embedded import Servers
+from node_manager.slots.slot import SlotView
+from udo_protocol import supervised
+from udo_protocol.errors import ServerLost, SlotBroken
+from udo_protocol.queue import keys, route, slot
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import pieces, untrusted
+
+# Counters are published about as often; a look costs some 0.2 ms of processor time.
+LOOK_S = 1.0
+# Looks that are kept of a slot: five minutes, some 100 KB.
+KEPT_LOOKS = 300
+# Of rates: a few looks, some of which may come late.
+LEAST_WINDOW_S = 3.0
+# A round under way ends with the server's answers, within a few seconds.
+_STOP_S = 5.0
+
+
+class Monitor:
+    """The looks of one node. Methods may be called from any thread; `listeners` are called with the time after each round, in its own."""
+
+    def __init__(self, servers: Servers, driver: Driver, deployments: Deployments, meter: Meter, window_s: float) -> None:
+        self._servers, self._driver, self._deployments, self._meter = servers, driver, deployments, meter
+        self.window_s = max(window_s, LEAST_WINDOW_S)
+        self.groups = GroupLoads(self.window_s)
+        self.listeners: list[Callable[[float], object]] = [meter.save]
+        self.cpu_s, self._begun_s = 0.0, time.monotonic()
+        self.node_use = 0.0
+        self._cores, self._memory_bytes = psutil.cpu_count() or 1, psutil.virtual_memory().total
+        self._looks: dict[tuple[str, int], deque[SlotLook]] = {}
+        self._queue: Connection | None = None
+        self._over, self._lock = Event(), Lock()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._meter.load()
+        self._thread = supervised.keep("monitor", self._run, self._over)
+
+    def stop(self) -> None:
+        """End; what was metered is on disk then."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+        else:
+            self._disconnect()
+        self._meter.save(time.monotonic(), force=True)
+
+    @property
+    def cores(self) -> int:
+        """Of this node."""
+        return self._cores
+
+    @property
+    def watched_s(self) -> float:
+        """How long it has watched: `cpu_s` is of this time."""
+        return time.monotonic() - self._begun_s
+
+    def rates(self, deployment: str, number: int) -> SlotRates | str:
+        """Of a slot, over the window; a text that says why there are none."""
+        return rates(self.looks(deployment, number), self.window_s)
+
+    def looks(self, deployment: str, number: int) -> tuple[SlotLook, ...]:
+        """What is remembered of a slot, oldest first."""
+        with self._lock:
+            return tuple(self._looks.get((deployment, number), ()))
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(LOOK_S):
+                before = time.thread_time()
+                try:
+                    self.look(time.monotonic())
+                finally:
+                    self.cpu_s += time.thread_time() - before
+        finally:
+            self._disconnect()
+
+    def look(self, now_s: float) -> None:
+        """One round over all slots."""
+        self.node_use = psutil.cpu_percent() / 100
+        views = [s.view() for s in self._deployments.slots()]
+        with contextlib.suppress(ServerLost):
+            for v, seen in self._seen(views, now_s):
+                with self._lock:
+                    self._looks.setdefault((v.deployment, v.number), deque(maxlen=KEPT_LOOKS)).append(seen)
+        there = {(v.deployment, v.number) for v in views}
+        with self._lock:
+            for gone in self._looks.keys() - there:
+                del self._looks[gone]
+        self._meter.gone(there)
+        self.groups.forget(there)
+        self._measure_state(now_s)
+        for listener in self.listeners:
+            try:
+                listener(now_s)
+            except Exception:  # what is made of the looks does not end them
+                supervised.failed("monitor", "what follows a look")
+
+    def _seen(self, views: list[SlotView], now_s: float) -> Iterator[tuple[SlotView, SlotLook]]:
+        if not views:
+            return
+        queue = self._connected()
+        try:
+            for v in views:
+                with contextlib.suppress(SlotBroken):
+                    yield v, self._look_at(queue, v, now_s)
+        except BaseException:  # replies may still be to come
+            self._disconnect()
+            raise
+
+    def _look_at(self, queue: Connection, v: SlotView, now_s: float) -> SlotLook:
+        prefix = keys.prefix(v.deployment, v.number)
+        log = slot.slot_stats(queue, prefix)
+        now = slot.read_stats(queue, prefix, v.owner.name) if v.owner else {}
+        seen = self._driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
+        self._count(queue, v, now, seen.cpu_s if seen else 0.0)
+        if v.owner and v.wanted and v.wanted.image.manifest.key:
+            packed = slot.read_group_events(queue, prefix, v.owner.name)
+            self.groups.look(v.deployment, v.number, now_s, v.owner.name, packed)
+        limits: Mapping[str, float] = v.owner.record.get("allowance", {}) if v.owner else {}
+        owner = v.owner.name if v.owner and seen and seen.running else ""
+        return SlotLook(
+            now_s,
+            owner,
+            log.emitted + log.depth_frames,
+            log.emitted,
+            log.lanes,
+            log.retained_bytes,
+            events_in=now.get("events_in", 0.0),
+            events_out=now.get("events_out", 0.0),
+            frames=now.get("frames", 0.0),
+            busy_s=now.get("busy_s", 0.0),
+            cpu_s=seen.cpu_s if seen else 0.0,
+            rss_bytes=seen.rss_bytes if seen else 0,
+            cores=limits.get("cpus") or 1.0,  # without a limit one core: what an operator in Python can use
+            memory_bytes=int(limits.get("memory_bytes") or self._memory_bytes),
+            published=bool(now),
+            told=route.frames_told(queue, prefix),
+        )
+
+    def _count(self, queue: Connection, v: SlotView, now: Mapping[str, float], cpu_s: float) -> None:
+        """What the owner has counted, and what former ones have counted to their end."""
+        at = time.time()
+        if v.owner:
+            self._meter.count(v.deployment, v.number, v.owner.name, {**now, "cpu_s": cpu_s}, at)
+        for name in self._meter.former(v.deployment, v.number, v.owner.name if v.owner else ""):
+            self._meter.count_former(name, slot.read_stats(queue, keys.prefix(v.deployment, v.number), name), at)
+
+    def _measure_state(self, now_s: float) -> None:
+        """The bytes of each keyed session, now and then."""
+        seconds = self._meter.state_due_s(now_s)
+        keyed = [d for d in self._deployments.all() if d.slot.wanted and d.slot.wanted.image.manifest.key]
+        if seconds is None or not keyed:
+            return
+        with contextlib.suppress(ServerLost), contextlib.closing(self._servers.glance("state")) as state:
+            for d in keyed:
+                with contextlib.suppress(SlotBroken):
+                    self._meter.hold(d.name, _sessions(state, [own.prefix for own in d.own]), seconds, time.time())
+
+    def _connected(self) -> Connection:
+        if self._queue is None:
+            self._queue = self._servers.glance("queue")
+        return self._queue
+
+    def _disconnect(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
+
+
+def _sessions(state: Connection, prefixes: Iterable[str]) -> dict[str, int]:
+    """The bytes of each session over these slots."""
+    found: dict[str, int] = {}
+    for prefix in prefixes:
+        for session, data in pieces.records(state, prefix).items():
+            key = f"{prefix}sessions"
+            found[session] = found.get(session, 0) + untrusted.number(untrusted.document(data, key).get("bytes"), key)
+    return found

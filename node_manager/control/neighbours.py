@@ -1,0 +1,86 @@
+"""How far the other nodes of the registry are, measured by small calls between node managers, and how busy they last were.
+
+A delay is the round trip of gRPC's health check on a connection that is open, the shortest of a few: what a call costs beside its work.
+Nodes that do not listen for other hosts, or do not answer, are nobody's neighbours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from threading import Event
+
+from elasticity.scaling.model import Host
+from node_manager.deployments.across import Across
+from udo_protocol import supervised
+from udo_protocol.errors import NodeAway
+
+EVERY_S = 10.0
+# As long as no neighbour is known: the registry tells addresses a moment after the start.
+_FIRST_S = 1.0
+_TRIES = 3
+_TIMEOUT_S = 1.0
+_DIGITS = 3
+
+
+class Neighbours:
+    """See the module. Methods may be called from any thread."""
+
+    def __init__(self, across: Across, every_s: float = EVERY_S) -> None:
+        self._across, self._every_s = across, every_s
+        self._over = Event()
+        self._delays_ms: dict[str, float] = {}
+        self._hosts: dict[str, tuple[float, int]] = {}  # as the registry told last: use, room
+
+    def start(self) -> None:
+        """Begin to measure."""
+        supervised.keep("neighbours", self._run, self._over)
+
+    def stop(self) -> None:
+        """End."""
+        self._over.set()
+
+    @property
+    def delays_ms(self) -> Mapping[str, float]:
+        """Round trip to each node that answers."""
+        return dict(self._delays_ms)
+
+    def told(self, hosts: Mapping[str, Mapping[str, float]]) -> None:
+        """What the registry says of all nodes: {use, room}."""
+        self._hosts = {name: (float(h["use"]), int(h["room"])) for name, h in hosts.items()}
+
+    def around(self, host: Host) -> tuple[Host, ...]:
+        """`host`, this node, with its delays, and behind it the neighbours of which all is known."""
+        delays = {name: ms for name, ms in self._delays_ms.items() if name in self._hosts}
+        others = (Host(name, *self._hosts[name], {}) for name in sorted(delays))
+        return (Host(host.name, host.use, host.room, delays), *others)
+
+    def measure(self) -> None:
+        """One round over all nodes that the registry knows an address of."""
+        found = {}
+        for node in self._across.peers():
+            if self._over.is_set():
+                return
+            if (ms := self._delay_ms(node)) is not None:
+                found[node] = ms
+        self._delays_ms = found
+
+    def _delay_ms(self, node: str) -> float | None:
+        try:
+            client = self._across.connect(node)
+        except NodeAway:
+            return None
+        if not client.healthy(_TIMEOUT_S):  # connects, too
+            return None
+        took = []
+        for _ in range(_TRIES):
+            began = time.perf_counter()
+            if not client.healthy(_TIMEOUT_S):
+                return None
+            took.append(1000 * (time.perf_counter() - began))
+        return round(min(took), _DIGITS)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.measure()
+            self._over.wait(self._every_s if self._delays_ms else min(self._every_s, _FIRST_S))

@@ -1,0 +1,149 @@
+"""What the controllers of a node see and change: its monitor, its deployments, their slots."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import structlog
+
+from elasticity import policies
+from elasticity.scaling.application_wish import Membership
+from elasticity.scaling.journal import Woken
+from elasticity.scaling.model import KeyGroups, Kind, Sample
+from elasticity.scaling.modes import OFF, Elasticity
+from node_manager.control.controllers import Controlled
+from node_manager.control.downtime import Downtime
+from node_manager.control.monitor import Monitor
+from node_manager.control.neighbours import Neighbours
+from node_manager.control.samples import sample
+from node_manager.deployments.across import Across
+from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.deployments.move_steps import CPAL
+from node_manager.deployments.moves import Moves
+from node_manager.deployments.scale_out import ScaleOuts
+from node_manager.servers.embedded import Servers
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, UsageError
+from udo_protocol.limits import MOST_SLOTS
+from udo_protocol.state import rewinding
+
+_log = structlog.get_logger()
+# A new slot's operator loads within its own bound; this one is for a node that is short of everything.
+_SCALE_WAIT_S = 120.0
+# A slot's next step.
+_SLEEP_WAIT_S = 30.0
+
+
+class NodePlant:
+    """See the module; of `controllers.Plant`. `names`: balancing policies of this node's own."""
+
+    def __init__(
+        self,
+        node: str,
+        monitor: Monitor,
+        deployments: Deployments,
+        scale_outs: ScaleOuts,
+        moves: Moves,
+        across: Across,
+        servers: Servers,
+        names: policies.Names,
+        neighbours: Neighbours,
+        downtime: Downtime,
+    ) -> None:
+        self.node, self.cores = node, monitor.cores
+        self._monitor, self._deployments, self._scale_outs, self._across = monitor, deployments, scale_outs, across
+        self._moves, self._servers, self._neighbours, self._downtime = moves, servers, neighbours, downtime
+        self._own, self._shipped = names.get("balance", {}), policies.shipped()["balance"]
+
+    def deployments(self) -> list[Controlled]:
+        return [self.controlled(d) for d in self._deployments.all()]
+
+    def controlled(self, deployment: NodeDeployment) -> Controlled:
+        """What is asked of the controllers about a deployment, and what keeps them from doing it."""
+        wanted, obstacle = deployment.slot.wanted, ""
+        over_nodes = self._across.find(deployment.name) is not None or deployment.in_all > 1
+        if over_nodes:
+            obstacle = "its slots are spread over nodes, and stay where they are"
+        changing = deployment.canary is not None or any(slot.updating for slot in deployment.own)
+        changing |= deployment.preparation is not None and deployment.preparation.phase != "prepared"
+        try:
+            wish = Elasticity.parse(deployment.config.get("elasticity"))
+        except UsageError as e:  # of a later release
+            _log.warning("no decisions about a deployment", deployment=deployment.name, error=str(e))
+            wish = Elasticity(OFF)
+        if wanted is not None and wanted.image.manifest.key:
+            wish = replace(wish, idle_after_s=0.0)  # its state is in its instance
+        if name := wish.settings.get("balance"):
+            there = {**self._shipped, **self._own}
+            if name not in there:
+                obstacle = obstacle or f"node {self.node} has no balancing policy {name!r}; it has {', '.join(sorted(there))}"
+            wish = wish.balanced_by(self._own.get(name) or (name if name in there else ""))
+        membership = Membership.parse(deployment.config.get("application")) if wish.mode != OFF else None
+        if membership is not None:
+            wish = replace(wish, mode=membership.mode, idle_after_s=0.0)
+        spread = over_nodes and wanted is not None and not wanted.image.manifest.key
+        return Controlled(deployment.name, wish, obstacle, wanted is None or changing, membership, spread)
+
+    def sample(self, name: str, at_s: float, most: int) -> Sample:
+        deployment = self._deployments.find(name)
+        own, wanted = deployment.own, deployment.slot.wanted
+        slots = [(slot.number, self._monitor.rates(name, slot.number)) for slot in own if not slot.asleep]
+        room = MOST_SLOTS - len(self._deployments.slots())
+        key_groups = wanted.config.key_groups if wanted and wanted.image.manifest.key else 0
+        groups = self._groups(deployment) if key_groups else None
+        prepared = deployment.preparation.slots if deployment.preparation else 0
+        seen = sample(at_s, name, slots, self.node, self._monitor.node_use, room, most, groups, key_groups, prepared)
+        if deployment.config.get("application"):
+            around = self._neighbours.around(seen.nodes[0])
+            seen = replace(seen, nodes=around, downtime_ms=dict(self._downtime.costs_ms(name)))
+        return seen
+
+    def _groups(self, deployment: NodeDeployment) -> KeyGroups | None:
+        """Where the key groups are, and their load. Conflict while they move, and while a move would take a rollback away."""
+        self._moves.require_none(deployment.name)
+        with contextlib.closing(self._servers.connect("state")) as state:
+            if len(deployment.own) == 1 and rewinding.kept(state, deployment.slot.prefix):
+                raise Conflict(f"deployment {deployment.name!r} can be rolled back by what is kept of its state, which a move would end")
+        now = self._moves.map(deployment)
+        place = {slot.number: at for at, slot in enumerate(deployment.own)}
+        if not place.keys() >= set(now.groups):  # the number of slots is being changed
+            return None
+        return KeyGroups(tuple(place[n] for n in now.groups), tuple(self._monitor.groups.events(deployment.name, len(now.groups))))
+
+    def scale(self, name: str, slots: int) -> None:
+        deployment = self._deployments.find(name)
+        before, down_s = len(deployment.own), self._downtime.seconds(name)
+        if any(slot.updating for slot in deployment.own):
+            raise Conflict(f"the version of deployment {name!r} is being changed: its number of slots stays until that is done")
+        strategy, _ = self._scales_out_by(deployment)
+        self._scale_outs.scale(name, max(slots, 1), _SCALE_WAIT_S, strategy)
+        if slots:
+            deployment.slot.wake()
+        else:
+            deployment.slot.sleep().result(_SLEEP_WAIT_S)
+        kind: Kind = "scale_out" if slots > before else "scale_in"
+        self._downtime.cost(name, kind, 1000 * (self._downtime.seconds(name) - down_s))
+
+    def prepare(self, name: str, slots: int) -> None:
+        strategy, refresh_s = self._scales_out_by(self._deployments.find(name))
+        self._scale_outs.prepare(name, slots, strategy, refresh_s, _SCALE_WAIT_S)
+
+    def stand_down(self, name: str) -> None:
+        self._scale_outs.stand_down(name)
+
+    def _scales_out_by(self, deployment: NodeDeployment) -> tuple[str, float]:
+        return Elasticity.parse(deployment.config.get("elasticity")).scales_out_by
+
+    def wakes(self, name: str) -> list[Woken]:
+        return [Woken(w.slot, round(w.at_s, 3), round(w.answer_ms, 1)) for w in self._deployments.find(name).slot.wakes()]
+
+    def move(self, name: str, groups: Sequence[tuple[int, str]]) -> None:
+        for to, some in groupby(sorted(groups, key=lambda g: int(g[1])), lambda g: int(g[1])):
+            for _ in self._moves.move(name, [g for g, _ in some], to, CPAL, _SCALE_WAIT_S):
+                pass
+
+    def beside(self, work: Callable[[], None], about: str) -> None:
+        supervised.once("scaling", work, about)

@@ -1,0 +1,101 @@
+"""Deployments whose slots are on several nodes: which node has which slot, and where the nodes listen, as the registry said last.
+
+Kept on disk: a node that is restarted while the registry is away must not take its own slots for all slots.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from node_manager.files import read_json, write_json
+from udo_protocol.certificates import Tls
+from udo_protocol.errors import NodeAway
+from udo_protocol.node.api import SCHEME, NodeClient, connect_node
+from udo_protocol.node.peers import peer_key
+from udo_protocol.state.placement import Placement
+
+
+class Across:
+    """See the module. Methods may be called from any thread."""
+
+    def __init__(self, node: str, home: Path, tls: Tls | None, token: str = "") -> None:
+        self.node, self._tls, self._token, self._file = node, tls, token, home / "placements.json"
+        known = read_json(self._file) or {}
+        self._told = {"placements": known.get("placements", {}), "addresses": known.get("addresses", {})}
+        self._turns = itertools.count()
+        self._lock = Lock()
+
+    def learn(self, deployments: Iterable[Mapping[str, Any]], addresses: Mapping[str, str]) -> None:
+        """What the registry wants now."""
+        found = {d["name"]: {**d["placement"], "keyed": bool(d["manifest"].get("key"))} for d in deployments if d.get("placement")}
+        with self._lock:
+            placements = {name: self._newest(name, placement) for name, placement in found.items()}
+            self._store({"placements": placements, "addresses": dict(addresses)})
+
+    def learn_one(self, name: str, placement: Mapping[str, Any]) -> Placement:
+        """The registry, or another node, says how a keyed deployment is placed: known from here on, also to the next manager."""
+        with self._lock:
+            found = self._newest(name, {**placement, "keyed": True})
+            self._store({**self._told, "placements": {**self._told["placements"], name: found}})
+        return _parsed(found)
+
+    def _newest(self, name: str, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was asked for earlier may be answered later: a map never goes back."""
+        known = self._told["placements"].get(name)
+        return found if known is None or _parsed(found).newer(_parsed(known)) else known
+
+    def _store(self, told: dict[str, Any]) -> None:
+        if told != self._told:
+            write_json(self._file, told)
+            self._told = told
+
+    def find(self, name: str) -> Placement | None:
+        """Where the deployment's slots are; None if every node has its own."""
+        found = self._told["placements"].get(name)
+        return _parsed(found) if found else None
+
+    def placements(self) -> list[tuple[str, Placement]]:
+        """All deployments over nodes."""
+        return [(name, _parsed(found)) for name, found in list(self._told["placements"].items())]
+
+    @property
+    def replicated(self) -> bool:
+        """Whether this node has slots of a deployment with replicas, or is one, or may be asked to become one."""
+        return any(found.get("replication") for found in list(self._told["placements"].values()))
+
+    def slots_here(self, wish: Mapping[str, Any]) -> int:
+        """How many of a wanted deployment's slots this node is to have."""
+        placement = wish.get("placement")
+        return list(placement["nodes"]).count(self.node) if placement else int(wish.get("slots", 1))
+
+    def in_all(self, wish: Mapping[str, Any]) -> int:
+        """How many slots it has on all nodes that it is spread over; 1 if it is not."""
+        return int(wish["slots"]) if wish.get("placement") else 1
+
+    def in_turn(self, placement: Placement) -> Iterator[str]:
+        """The nodes that have slots: this one first, then the others, beginning with another one each time."""
+        nodes = list(dict.fromkeys(placement.nodes))
+        turn = next(self._turns) % len(nodes)
+        return iter(sorted([*nodes[turn:], *nodes[:turn]], key=lambda node: node != self.node))
+
+    def peers(self) -> list[str]:
+        """The other nodes that listen for other hosts, as the registry said last."""
+        return sorted(node for node, address in self._told["addresses"].items() if address and node != self.node)
+
+    def connect(self, node: str) -> NodeClient:
+        """Another node; NodeAway if the registry does not say where it is, since it was stopped."""
+        address = self._told["addresses"].get(node)
+        if not address:
+            raise NodeAway(
+                f"node {self.node} does not know the address of node {node}, which was stopped, or does not listen for other hosts (udo "
+                "node --listen)."
+            )
+        return connect_node(f"{SCHEME}{address}", self._tls, peer_key(self._token, node))
+
+
+def _parsed(found: Mapping[str, Any]) -> Placement:
+    return Placement.parse(found, keyed=bool(found["keyed"]))

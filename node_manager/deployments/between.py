@@ -1,0 +1,191 @@
+"""Moves of key groups between the nodes of a deployment over nodes, as the node that has the groups executes them.
+
+Its intent is on its own state server. The registry gives the move its version of the map and puts that in force; the other node brings what
+was handed over to its slot and adopts it (taking.py). Each step shows on a server, at the registry or at the other node whether it was
+done: whoever of them was away, all of it is asked again, from the first step that may be missing. The rules, and what goes wrong without
+each: tests/model/between.
+
+Until the new map is in force producers go by the old one, which the source refuses behind its cut; they learn the new one there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from threading import Condition
+from typing import Any, Protocol
+
+from node_manager.deployments.across import Across
+from node_manager.deployments.deployments import NodeDeployment
+from node_manager.deployments.move_steps import Interrupted, Progress, cut_and_wait
+from node_manager.instances.instances import InstanceConfig
+from node_manager.slots.slot import Slot
+from udo_protocol.errors import Conflict, NotFound
+from udo_protocol.queue import route
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.route import Route
+from udo_protocol.state import carrying, moving, rewinding
+from udo_protocol.state.carrying import Carried
+from udo_protocol.state.group_map import SlotGroups
+from udo_protocol.state.moving import Intent
+from udo_protocol.state.placement import Placement
+
+
+class PlacementMoves(Protocol):
+    """The part of udo_protocol.registry.api.Registry that is needed here."""
+
+    def deployment(self, name: str) -> Mapping[str, Any]:
+        """With its placement."""
+
+    def move_groups(
+        self, deployment: str, step: str, *, node: str, version: int, groups: Sequence[int] = (), to: int = 0
+    ) -> Mapping[str, Any]:
+        """A step of a move; the placement after it."""
+
+
+class Taker(Protocol):
+    """The node that the groups move to: taking.Takes of this one, or another one over its port."""
+
+    def ready(self, name: str, slot: int) -> int:
+        """The slot's place among those of its node. Conflict if it cannot take groups now."""
+
+    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
+        """Bring what was handed over to the slot, once."""
+
+    def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any]) -> None:
+        """Let the slot go on with it; returns when it is durably its own."""
+
+
+class MoveBetween:
+    """Of one deployment. `taker`: the other node, by its name; `gone`: whether the manager stops, or the deployment is gone."""
+
+    def __init__(
+        self,
+        deployment: NodeDeployment,
+        across: Across,
+        registry: PlacementMoves,
+        taker: Callable[[str], Taker],
+        changed: Condition,
+        gone: Callable[[], bool],
+    ) -> None:
+        self._deployment, self._across, self._registry, self._taker = deployment, across, registry, taker
+        self._changed, self._gone = changed, gone
+        self._groups = InstanceConfig.parse(deployment.config).key_groups
+
+    def run(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> None:
+        """All that is left of a move, but its note."""
+        for _ in self.steps(state, queue, intent, progress):
+            if self._gone():
+                raise Interrupted
+
+    def steps(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> Iterator[str]:
+        """The same; tells each step when it is done."""
+        name, node, taker = self._deployment.name, self._across.node, self._taker(intent.node)
+        for slot in self._deployment.own:
+            rewinding.forget(state, queue, slot.prefix)  # a rollback would undo what is moved
+        ordinal = taker.ready(name, intent.to)
+        yield "ready"
+        while True:
+            placed = self._look()
+            pending = placed.moving
+            if intent.cut and (pending is None or pending.version != intent.cut):
+                intent = self._noted(state, intent, 0)
+                yield "noted done"
+                continue
+            to, now = _place(placed, intent.node, ordinal), placed.map(self._groups)
+            left = [g for g in intent.groups if placed.nodes[now.groups[g]] == node and now.groups[g] != to]
+            with self._changed:
+                progress.moved, progress.trouble = progress.total - len(left), ""
+                self._changed.notify_all()
+            if not intent.cut:
+                if not left and (pending is None or pending.node != node):
+                    return
+                if pending is None or pending.node != node:
+                    groups = [g for g in left if now.groups[g] == now.groups[left[0]]]
+                    begun = self._registry.move_groups(name, "begin", node=node, version=placed.version, groups=groups, to=to)
+                    pending = self._learn(begun).moving
+                    yield "begun"
+                assert pending is not None
+                intent = self._noted(state, intent, pending.version)
+                yield "noted"
+            assert pending is not None
+            source, version = self._source(placed, pending.source), pending.version
+            if placed.version < version:
+                new = now.moved(pending.groups, pending.source, pending.to)
+                handed = partial(moving.is_handed_over, state, source.prefix, version)
+                cut_and_wait(queue, source.prefix, table(placed, new, pending.source), pending.groups, handed, self._gone)
+                yield "handed over"
+            if moving.is_handed_over(state, source.prefix, version):
+                taker.take(name, intent.to, version, carrying.handed_over(state, source.prefix, version))
+                yield "taken"
+            placed = self._learn(self._registry.move_groups(name, "in force", node=node, version=version))
+            yield "in force"
+            taker.adopt(name, intent.to, version, placed.document())
+            yield "adopted"
+            carrying.forget(state, source.prefix, version)
+            yield "forgotten"
+            self._learn(self._registry.move_groups(name, "done", node=node, version=version))
+            yield "done"
+
+    def _look(self) -> Placement:
+        found = self._registry.deployment(self._deployment.name)["placement"]
+        if not found:
+            raise Conflict(f"deployment {self._deployment.name!r} is not spread over nodes any more")
+        return self._learn(found)
+
+    def _learn(self, placement: Mapping[str, Any]) -> Placement:
+        """What the registry says now. It is stored here before anything goes by it: a new queue server is told the map that is stored."""
+        self._across.learn_one(self._deployment.name, placement)
+        return Placement.parse(placement, keyed=True)
+
+    def _noted(self, state: Connection, intent: Intent, cut: int) -> Intent:
+        intent = replace(intent, cut=cut)
+        moving.note(state, self._deployment.slot.prefix, intent)
+        return intent
+
+    def _source(self, placed: Placement, place: int) -> Slot:
+        return self._deployment.own[placed.ordinal(place)]
+
+
+def _place(placed: Placement, node: str, ordinal: int) -> int:
+    """Of a slot of that node. NotFound if the registry gives it none."""
+    places = placed.of(node)
+    if ordinal >= len(places):
+        raise NotFound(f"node {node} has {len(places)} slots of the deployment by the registry: expected more than {ordinal}")
+    return places[ordinal]
+
+
+def table(placed: Placement, new: SlotGroups, place: int) -> Route:
+    """What the slot in this place tells producers that go by an older map than `new`."""
+    return new.route(place, placed.name)
+
+
+def sources(placed: Placement, groups: Sequence[int], to: int, key_groups: int) -> dict[str, list[int]]:
+    """The nodes that have these groups, but for those that are in the slot in place `to`."""
+    now, found = placed.map(key_groups), dict[str, list[int]]()
+    for g in groups:
+        if now.groups[g] != to:
+            found.setdefault(placed.nodes[now.groups[g]], []).append(g)
+    return found
+
+
+def settled(state: Connection, queue: Connection, deployment: NodeDeployment, placed: Placement, node: str) -> bool:
+    """Tell the slots of a new queue server by which map they take frames; whether all of them know, so that lanes may be opened in them.
+
+    Not while groups wait here to be adopted by that map, nor where the cut of a move is to be made once more: there the slot would take
+    frames of groups that it has given away.
+    """
+    now, done = placed.map(InstanceConfig.parse(deployment.config).key_groups), True
+    for place, slot in zip(placed.of(node), deployment.own, strict=False):
+        if (version := now.routes.get(place)) is None or route.version(queue, slot.prefix) >= version:
+            continue
+        taken = carrying.taken(state, slot.prefix)
+        if taken and not moving.is_adopted(state, slot.prefix, taken):
+            done &= placed.version < taken
+        else:
+            route.change(queue, slot.prefix, table(placed, now, place))
+    intent = moving.noted(state, deployment.slot.prefix)
+    if intent is not None and intent.cut > placed.version:
+        done &= any(route.version(queue, slot.prefix) >= intent.cut for slot in deployment.own)
+    return done

@@ -1,0 +1,203 @@
+"""The steps of one move of key groups (udo_protocol/state/moving.py), whatever has been done of them before.
+
+Between the cut in the source and that in the other slot the groups' events wait: nothing is done there that could be done before or after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Condition, Event
+
+import structlog
+
+from node_manager.deployments.deployments import NodeDeployment
+from node_manager.instances.instances import InstanceConfig
+from node_manager.slots.loading import LOAD_STATE_S, NodeParts
+from udo_protocol.queue import access, keys, route
+from udo_protocol.queue import slot as log
+from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.route import Route
+from udo_protocol.state import group_map, moving, rewinding
+from udo_protocol.state.group_map import SlotGroups
+from udo_protocol.state.moving import Intent
+
+# What the paper calls its protocols (docs/architecture.md): the other slot reads the groups ahead, or when it has been given them.
+CPAL, DIRECT = "cpal", "direct"
+STRATEGIES = (CPAL, DIRECT)
+# What takes as long as the state is large: look for it after 0.5, 1, 1.5 ... 20 ms.
+LOOK_INCREMENT_US, LOOK_CEILING_US = 500, 20_000
+# A step takes a checkpoint of the slot's owner, a few milliseconds, while events wait.
+_STEP_CEILING_US = 1_500
+# Events that wait are answered before the slot that adopts is asked for a checkpoint: producers look after 20 ms at the latest.
+_ANSWERED_S = 0.03
+# The last look ahead is worth this much; then the groups move all the same.
+_LAST_LOOK_S = 1.0
+# Reading ahead takes as long as loading an update's state; then the groups move all the same, and what is left is read at the end.
+_AHEAD_S = LOAD_STATE_S
+_log = structlog.get_logger()
+_Done = Callable[[], bool]
+
+
+@dataclass
+class Progress:
+    """Of a move: key groups that are where they are wanted, of so many."""
+
+    moved: int
+    total: int
+    done: bool = False
+    trouble: str = ""  # why it does not get on
+
+
+class Interrupted(Exception):
+    """The manager stops, or the deployment is gone."""
+
+
+class MoveSteps:
+    """Of the moves of one deployment. `gone`: whether the manager stops, or the deployment is gone; `changed`: told of progress."""
+
+    def __init__(self, node: NodeParts, deployment: NodeDeployment, stopping: Event, changed: Condition, gone: _Done) -> None:
+        self._node, self._deployment, self._stopping, self._changed, self._gone = node, deployment, stopping, changed, gone
+        self._prefix = prefixes(deployment)
+        self._cut_at, self._ms = time.monotonic(), dict[str, float]()  # when each step since the cut was done, for the log
+
+    def _done(self, step: str) -> None:
+        self._ms[step] = round((time.monotonic() - self._cut_at) * 1000, 1)
+
+    def run(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> None:
+        """All that is left of a move, but its note."""
+        deployment, first, prefix = self._deployment, self._deployment.slot.prefix, self._prefix
+        for slot in deployment.own:
+            rewinding.forget(state, queue, slot.prefix)  # a rollback would undo what is moved
+        while True:
+            now = in_force(state, deployment)
+            adopted = partial(moving.is_adopted, state, prefix(intent.to), now.routes.get(intent.to, 0))
+            if not adopted():
+                self._await(queue, now, intent.to, None, adopted)
+                self._done("taken_in_ms")
+                _log.info("key groups moved", deployment=deployment.name, to=intent.to, version=now.version, **self._ms)
+            restore_routes(state, queue, deployment, now)
+            source, groups, left = source_of(now, intent)
+            with self._changed:
+                progress.moved, progress.trouble = progress.total - left, ""
+                self._changed.notify_all()
+            if not left:
+                break
+            new = now.moved(groups, source, intent.to)
+            if intent.cut < new.version:
+                if intent.strategy == CPAL:
+                    self._read_ahead(state, queue, new.version, groups, source, intent.to)
+                intent = replace(intent, cut=new.version)
+                moving.note(state, first, intent)
+            self._cut_at, self._ms = time.monotonic(), {}
+            self._await(queue, new, source, groups, partial(moving.is_handed_over, state, prefix(source), new.version))
+            self._done("handed_over_ms")
+            moving.deliver(state, prefix(source), prefix(intent.to), first, new)
+            self._done("delivered_ms")
+
+    def _read_ahead(self, state: Connection, queue: Connection, version: int, groups: Sequence[int], source: int, to: int) -> None:
+        """Let the other slot's owner read the groups ahead; a new one begins again."""
+        prefix, slot = self._prefix, next(slot for slot in self._deployment.own if slot.number == to)
+        told = ""
+
+        def prepared() -> bool:
+            nonlocal told
+            owner = slot.view().owner
+            if owner is not None and owner.name != told:
+                self._allow(owner.name, access.adopting(prefix(to), prefix(source)))
+                moving.prepare(queue, prefix(to), version, groups, source)
+                told = owner.name
+            return moving.is_prepared(state, prefix(to), version)
+
+        if self._within(_AHEAD_S, prepared):
+            at = moving.prepare_source(queue, prefix(source), version)
+            self._within(_LAST_LOOK_S, lambda: log.slot_stats(queue, prefix(source)).base > at)
+            moving.not_prepared(state, prefix(to), version)
+            moving.prepare(queue, prefix(to), version, groups, source)
+            self._within(_LAST_LOOK_S, prepared)
+        self._allow(told, access.state(prefix(to)))
+
+    def _within(self, seconds: float, done: _Done) -> bool:
+        """Whether it is done within that time."""
+        backoff, deadline = LinearBackoff(LOOK_INCREMENT_US, LOOK_CEILING_US), time.monotonic() + seconds
+        while not (over := done()) and time.monotonic() < deadline:
+            if self._gone():
+                raise Interrupted
+            backoff.pause()
+        return over
+
+    def _allow(self, instance: str, rules: Sequence[str]) -> None:
+        """Give an instance these rights on the state server, if it is still there."""
+        with contextlib.suppress(LookupError):
+            self._node.servers.widen("state", instance, rules)
+
+    def _await(self, queue: Connection, new: SlotGroups, number: int, groups: Sequence[int] | None, done: _Done) -> None:
+        """Make the cut in a slot, and wait until its owner has done its part."""
+
+        def serving() -> None:
+            self._done("serving_ms")
+            self._stopping.wait(_ANSWERED_S)
+
+        cut_and_wait(queue, self._prefix(number), new.route(number, self._prefix), groups, done, self._gone, serving)
+
+
+def cut_and_wait(
+    queue: Connection,
+    prefix: str,
+    table: Route,
+    groups: Sequence[int] | None,
+    done: _Done,
+    gone: _Done,
+    serving: Callable[[], None] = lambda: None,
+) -> None:
+    """Make the cut in the slot of that prefix, and wait until its owner has done its part. Interrupted once `gone`.
+
+    `serving` is called when adopted groups serve, before they are made part of the state.
+    """
+    if done():  # by the log of a queue server that was lost
+        route.change(queue, prefix, table)
+        return
+    backoff = LinearBackoff(LOOK_INCREMENT_US, _STEP_CEILING_US)
+    at, emitted = moving.cut(queue, prefix, table, groups)
+    while not done():
+        if gone():
+            raise Interrupted
+        if emitted >= at:
+            # HANDOVER: read before; its owner would have done its part before it answered. ADOPT: the groups serve, and the same frame
+            # once more makes them part of the state.
+            if groups is None:
+                serving()
+            moving.cut(queue, prefix, table, groups, again=True)
+        backoff.pause()
+        at, emitted = moving.cut(queue, prefix, table, groups)
+
+
+def in_force(state: Connection, deployment: NodeDeployment) -> SlotGroups:
+    """Which slot has which key group."""
+    found = group_map.load(state, deployment.slot.prefix)
+    return found or SlotGroups.even([slot.number for slot in deployment.own], InstanceConfig.parse(deployment.config).key_groups)
+
+
+def source_of(now: SlotGroups, intent: Intent) -> tuple[int, list[int], int]:
+    """The slot that is next to hand over, the groups that it hands over, and how many are left in all slots."""
+    left = [g for g in intent.groups if now.groups[g] != intent.to]
+    source = now.groups[left[0]] if left else intent.to
+    return source, [g for g in left if now.groups[g] == source], len(left)
+
+
+def prefixes(deployment: NodeDeployment) -> Callable[[int], str]:
+    """Slot number -> what the names of the slot's keys begin with."""
+    return lambda number: keys.prefix(deployment.name, number)
+
+
+def restore_routes(state: Connection, queue: Connection, deployment: NodeDeployment, now: SlotGroups) -> None:
+    """A new queue server knows no routes. A slot that is still to adopt groups is told behind them."""
+    prefix = prefixes(deployment)
+    for number, version in now.routes.items():
+        p = prefix(number)
+        if moving.is_adopted(state, p, version) and route.version(queue, p) < version:
+            route.change(queue, p, now.route(number, prefix))

@@ -1,0 +1,137 @@
+"""Key groups that come to a slot of this node from another node: what the node that moves them asks for (between.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import structlog
+
+from node_manager.deployments.across import Across
+from node_manager.deployments.between import settled, table
+from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.deployments.move_steps import cut_and_wait
+from node_manager.instances.instances import InstanceConfig
+from node_manager.slots.loading import NodeParts
+from node_manager.slots.slot import Slot
+from udo_protocol.errors import Conflict, NotFound, ProtocolError, Unavailable, UsageError
+from udo_protocol.node.api import NodeClient
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import carrying, moving, rewinding
+from udo_protocol.state.carrying import Carried
+from udo_protocol.state.placement import Placement
+
+# An owner adopts within milliseconds, a new one once it has loaded; then the node that moves the groups asks again.
+ADOPT_S = 30.0
+_log = structlog.get_logger()
+
+
+class Takes:
+    """Of one node. Methods may be called from any thread; `require_able` refuses slots whose owner cannot take groups."""
+
+    def __init__(
+        self,
+        node: NodeParts,
+        deployments: Deployments,
+        across: Across,
+        require_able: Callable[[NodeDeployment], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._node, self._deployments, self._across = node, deployments, across
+        self._require_able, self._stopping = require_able, stopping
+        self._lock = Lock()
+
+    def ready(self, name: str, slot: int) -> int:
+        """The slot's place among those of this node. Conflict if it cannot take groups now."""
+        deployment, own = self._find(name, slot)
+        if any(s.updating for s in deployment.own):
+            raise Conflict(f"the version of deployment {name!r} is being changed: move key groups when that is done")
+        self._require_able(deployment)
+        with self._servers() as (state, queue):
+            for mine in deployment.own:
+                rewinding.forget(state, queue, mine.prefix)  # a rollback would undo what is moved
+        return deployment.own.index(own)
+
+    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
+        """Bring what was handed over to the slot, once."""
+        _, own = self._find(name, slot)
+        with self._servers() as (state, _):
+            carrying.take(state, own.prefix, version, secrets.token_hex(8), carried)
+
+    def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any], wait_s: float = ADOPT_S) -> None:
+        """Let the slot go on with it; returns when it is durably its own. Unavailable after `wait_s`."""
+        deployment, own = self._find(name, slot)
+        with self._lock, self._servers() as (state, queue):
+            if not carrying.is_taken(state, own.prefix, version):
+                raise ProtocolError(f"slot {slot} of deployment {name!r} was not brought what it is to adopt by version {version}")
+            self._adopt(deployment, own, state, queue, version, self._across.learn_one(name, placement), time.monotonic() + wait_s)
+
+    def resume(self, deployment: NodeDeployment, placed: Placement) -> None:
+        """After a start, or the loss of the queue server: adopt what waits by a map that is in force, without being asked."""
+        with self._lock, self._servers() as (state, queue):
+            for own in deployment.own:
+                version = carrying.taken(state, own.prefix)
+                if version and placed.version >= version and not moving.is_adopted(state, own.prefix, version):
+                    self._adopt(deployment, own, state, queue, version, placed, time.monotonic() + ADOPT_S)
+
+    def _adopt(
+        self, deployment: NodeDeployment, own: Slot, state: Connection, queue: Connection, version: int, placed: Placement, deadline: float
+    ) -> None:
+        now = placed.map(InstanceConfig.parse(deployment.config).key_groups)
+        place = placed.of(self._across.node)[deployment.own.index(own)]
+        began = time.monotonic()
+        adopted = partial(moving.is_adopted, state, own.prefix, version)
+
+        def gone() -> bool:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"slot {own.number} of deployment {deployment.name!r} has not adopted its key groups yet; it goes on")
+            if self._stopping() or self._deployments.get(deployment.name) is not deployment:
+                raise Unavailable(f"node {self._across.node} stops, or deployment {deployment.name!r} was removed: nothing is adopted now")
+            return False
+
+        cut_and_wait(queue, own.prefix, table(placed, now, place), None, adopted, gone)
+        settled(state, queue, deployment, placed, self._across.node)
+        ms = round((time.monotonic() - began) * 1000, 1)
+        _log.info("key groups have come from another node", deployment=deployment.name, slot=own.number, version=version, adopted_ms=ms)
+
+    def _find(self, name: str, slot: int) -> tuple[NodeDeployment, Slot]:
+        deployment = self._deployments.find(name)
+        if self._across.find(name) is None:
+            raise UsageError(f"deployment {name!r} is not spread over nodes: its key groups move on one node only")
+        for own in deployment.own:
+            if own.number == slot:
+                return deployment, own
+        numbers = ", ".join(str(own.number) for own in deployment.own)
+        raise NotFound(f"deployment {name!r} has no slot {slot} on node {self._across.node}; it has {numbers}")
+
+    @contextmanager
+    def _servers(self) -> Iterator[tuple[Connection, Connection]]:
+        servers = self._node.servers
+        with contextlib.closing(servers.connect("state")) as state, contextlib.closing(servers.connect("queue")) as queue:
+            yield state, queue
+
+
+class RemoteTaker:
+    """The same of another node, over its port."""
+
+    def __init__(self, node: NodeClient) -> None:
+        self._node = node
+
+    def ready(self, name: str, slot: int) -> int:
+        """As Takes.ready."""
+        return self._node.ready_to_take(name, slot)
+
+    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
+        """As Takes.take."""
+        self._node.take_groups(name, slot, version, carried)
+
+    def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any]) -> None:
+        """As Takes.adopt."""
+        self._node.adopt_groups(name, slot, version, json.dumps(placement), ADOPT_S)

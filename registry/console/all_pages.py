@@ -1,0 +1,8 @@
+"""The console as one blueprint, with all its pages: importing them gives it their routes."""
+
+from __future__ import annotations
+
+from registry.console import node_pages, pages
+from registry.console.framing import routes
+
+__all__ = ["node_pages", "pages", "routes"]

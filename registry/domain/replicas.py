@@ -1,0 +1,250 @@
+"""Replicas of keyed deployments over nodes: which nodes hold a copy of which slot, and which one gets the slots of a node that is lost.
+
+`settled` is a pure function from one placement to the next (failover.py stores it). Each change is a new version, of which nodes are told
+with the wanted state; what they do by it, and why it is enough: docs/architecture.md, "Replicas". The rules, and what goes wrong without
+each: tests/model/failover.
+
+- A replica is **named** first (`joining`), and **counted** on once the slot's owner has said that it ENDs nothing without it any more,
+  and that it holds what was ENDed before.
+- A replica whose node is not heard of is given up by a new version, never by an owner that is tired of waiting.
+- A node whose slots are all held by counted replicas is replaced by these. If one of its slots is not, the loss is noted, and nothing
+  begins anew: the node may come back with its disk.
+- A node that comes back with another disk is another one.
+- A node that is drained keeps its slots until other nodes hold them, one more than there are to be replicas: so many are left when one of
+  these has become the owner, whichever node is lost meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from udo_protocol.errors import Conflict
+from udo_protocol.state.group_map import FIRST_VERSION
+from udo_protocol.state.placement import Placement, Replication
+
+
+def wanted(placement: Mapping[str, Any] | None) -> int:
+    """How many replicas each slot of a deployment is to have, by its placement."""
+    return int(((placement or {}).get("replication") or {"wanted": 0})["wanted"])
+
+
+def first(nodes: Sequence[str], count: int, disks: Mapping[str, str]) -> Replication:
+    """Of a deployment with slots on these nodes, which has had no replica yet."""
+    none = Replication(count, {}, (), (), ())
+    return resized(none, (), nodes, disks)
+
+
+def changed(now: Placement, count: int, disks: Mapping[str, str]) -> Placement:
+    """With another number of replicas; without any it stays known which slot has come to which node by which version."""
+    copies = replace(now.replication, wanted=count) if now.replication else first(now.nodes, count, disks)
+    if not count:
+        copies = replace(copies, counted=((),) * len(now.nodes), joining=({},) * len(now.nodes))
+    return advanced(now, copies)
+
+
+def resized(copies: Replication, places: Sequence[int], new: Sequence[str], disks: Mapping[str, str]) -> Replication:
+    """Of the slots in these places, and behind them of new ones on those nodes, which have no replica yet."""
+    if unknown := [node for node in dict.fromkeys(new) if not disks.get(node)]:
+        raise Conflict(f"node {', '.join(unknown)} does not say which disk it has: replicas need node managers of this release")
+    return replace(
+        copies,
+        disks={**{node: disks[node] for node in new}, **copies.disks},
+        counted=(*(copies.counted[place] for place in places), *(() for _ in new)),
+        joining=(*(copies.joining[place] for place in places), *({} for _ in new)),
+        terms=(*(copies.terms[place] for place in places), *(FIRST_VERSION for _ in new)),
+    )
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """`live`: those that were heard of lately, each with its disk. `may_hold`: those of them that may become replicas. `drained`: those
+    that are to have neither slots nor replicas."""
+
+    live: Mapping[str, str]
+    may_hold: Sequence[str]
+    drained: Collection[str] = ()
+
+    def able(self, copies: Replication) -> list[str]:
+        """Those that may hold a slot, with the disk that is known of them."""
+        return [n for n in sorted(self.may_hold) if copies.disks.get(n, self.live[n]) == self.live[n]]
+
+    def have(self, copies: Replication, node: str) -> bool:
+        """Whether the node is live, with the disk that is known of it."""
+        return self.live.get(node) == copies.disks.get(node)
+
+
+def settled(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
+    """What is to be by what is known of the nodes; and in words what changes."""
+    if now.replication is None or now.moving is not None:  # it has no replicas then, and the next version is that of the move
+        return now, []
+    after, said = now, list[str]()
+    for step in (_given_up, _failed_over, _handed_over, _named, _not_needed):
+        after, words = step(after, nodes)
+        said += words
+    assert after.replication is not None
+    used = {*after.nodes, *(node for place in range(len(after.nodes)) for node in after.replication.named(place))}
+    disks = {node: disk for node, disk in after.replication.disks.items() if node in used}
+    after = replace(after, replication=replace(after.replication, disks=disks))
+    return (after if said else now), said
+
+
+def remains(now: Placement, node: str, nodes: Nodes) -> tuple[str, bool]:
+    """What a node that is drained still has, and whether `settled` will change that; '' if it has nothing, or nothing that can leave."""
+    copies, mine = now.replication, now.of(node)
+    assert copies is not None
+    others = [n for n in nodes.able(copies) if n != node]
+    if mine and not nodes.have(copies, node) and node in copies.lost:
+        return f"no live node holds its slots {_numbers(mine)}: start node {node} again, with its disk", False
+    if mine and not others:
+        return (
+            f"its slots {_numbers(mine)} stay, since there is no other live node that listens for other hosts and is not drained: start "
+            "one, or let one have slots again (udo node drain NODE --undo)"
+        ), False
+    if mine:
+        return f"its slots {_numbers(mine)} go to other nodes as soon as enough of these hold them (udo inspect shows it)", True
+    held = [p for p, owner in enumerate(now.nodes) if node in copies.named(p) and set(others) - {owner, *copies.counted[p]}]
+    return (f"its replicas of slots {_numbers(held)} are being made on other nodes (udo inspect shows it)" if held else ""), True
+
+
+def _numbers(places: Sequence[int]) -> str:
+    return ", ".join(map(str, places))
+
+
+def _given_up(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
+    copies = now.replication
+    assert copies is not None
+    lost_owners = {node for node in now.nodes if not nodes.have(copies, node)}
+    counted, joining, said = list(copies.counted), list(copies.joining), []
+    for place, owner in enumerate(now.nodes):
+        gone = {node for node in copies.named(place) if not nodes.have(copies, node)}
+        if owner in lost_owners:  # who is away may be the only one that holds the slot, and come back
+            gone &= set(joining[place])
+        for node in sorted(gone):
+            said.append(f"the replica of slot {place} on node {node} is given up")
+        counted[place] = tuple(node for node in counted[place] if node not in gone)
+        joining[place] = {node: version for node, version in joining[place].items() if node not in gone}
+    after = replace(copies, counted=tuple(counted), joining=tuple(joining))
+    return (advanced(now, after), said) if said else (now, said)
+
+
+def _failed_over(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
+    said: list[str] = []
+    for node in dict.fromkeys(now.nodes):
+        copies = now.replication
+        assert copies is not None
+        if nodes.have(copies, node):
+            if node in copies.lost:
+                said.append(f"node {node} is back, with its disk")
+                now = advanced(now, replace(copies, lost=tuple(n for n in copies.lost if n != node)))
+            continue
+        holders = {place: [n for n in copies.counted[place] if nodes.have(copies, n)] for place in now.of(node)}
+        if not all(holders.values()):
+            if node not in copies.lost:
+                nobody = ", ".join(str(place) for place, there in holders.items() if not there)
+                said.append(f"node {node} is lost, and no live node holds its slots {nobody}: they wait for it")
+                now = advanced(now, replace(copies, lost=(*copies.lost, node)))
+            continue
+        holders = {place: [n for n in there if n not in nodes.drained] or there for place, there in holders.items()}
+        now, words = _replaced(now, copies, node, holders, "lost")
+        said += words
+    return now, said
+
+
+def _handed_over(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
+    said: list[str] = []
+    for node in dict.fromkeys(now.nodes):
+        copies = now.replication
+        assert copies is not None
+        if node not in nodes.drained:
+            continue
+        enough = max(1, min(copies.wanted + 1, len(nodes.able(copies))))
+        holders = {place: _staying(copies, place, nodes) for place in now.of(node)}
+        if all(len(there) >= enough for there in holders.values()):
+            now, words = _replaced(now, copies, node, holders, "drained")
+            said += words
+    return now, said
+
+
+def _staying(copies: Replication, place: int, nodes: Nodes) -> list[str]:
+    """The replicas that hold a slot, but for those whose nodes are drained, or away."""
+    return [node for node in copies.counted[place] if node not in nodes.drained and nodes.have(copies, node)]
+
+
+def _replaced(
+    now: Placement, copies: Replication, former: str, holders: Mapping[int, Sequence[str]], why: str
+) -> tuple[Placement, list[str]]:
+    nodes, ordinals = list(now.nodes), [now.ordinal(place) for place in range(len(now.nodes))]
+    counted, joining, terms = list(copies.counted), list(copies.joining), list(copies.terms)
+    said, version = [], now.version + 1
+    for place, there in sorted(holders.items()):
+        heir = min(there, key=lambda node: (nodes.count(node), there.index(node)))
+        ordinals[place] = 1 + max((ordinals[other] for other, node in enumerate(nodes) if node == heir), default=-1)
+        nodes[place], terms[place] = heir, version
+        counted[place] = tuple(node for node in counted[place] if node != heir)
+        joining[place] = {}
+        said.append(f"node {former} is {why}: slot {place} goes to node {heir}, which holds it")
+    after = replace(copies, counted=tuple(counted), joining=tuple(joining), terms=tuple(terms))
+    after = replace(after, lost=tuple(n for n in copies.lost if n != former))
+    return replace(advanced(now, after), nodes=tuple(nodes), ordinals=tuple(ordinals)), said
+
+
+def _load(now: Placement, copies: Replication) -> Counter[str]:
+    return Counter(node for place in range(len(now.nodes)) for node in copies.named(place))
+
+
+def _wanted(now: Placement, copies: Replication, place: int, nodes: Nodes) -> int:
+    """How many replicas the slot is to have now: one more before it leaves a node that is drained."""
+    return copies.wanted + (now.nodes[place] in nodes.drained)
+
+
+def _named(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
+    copies = now.replication
+    assert copies is not None
+    joining, disks, said = list(copies.joining), dict(copies.disks), []
+    load, able = _load(now, copies), nodes.able(copies)
+    for place, owner in enumerate(now.nodes):
+        if not nodes.have(copies, owner):
+            continue
+        there = [node for node in copies.named(place) if node not in nodes.drained]
+        for _ in range(_wanted(now, copies, place, nodes) - len(there)):
+            free = [n for n in able if n != owner and n not in copies.counted[place] and n not in joining[place]]
+            if not free:
+                break
+            behind = [n for n in free if n > owner] or free
+            node = min(free, key=lambda n: (load[n], n != behind[0], n))
+            load[node] += 1
+            joining[place] = {**joining[place], node: now.version + 1}
+            disks[node] = nodes.live[node]
+            said.append(f"node {node} is to be a replica of slot {place}")
+    return (advanced(now, replace(copies, joining=tuple(joining), disks=disks)), said) if said else (now, said)
+
+
+def _not_needed(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
+    """Replicas beyond those that are wanted, and of nodes that are drained those for which there are others by now."""
+    copies = now.replication
+    assert copies is not None
+    counted, joining, said = list(copies.counted), list(copies.joining), []
+    load = _load(now, copies)
+    for place, owner in enumerate(now.nodes):
+        if not nodes.have(copies, owner):
+            continue
+        wanted, staying = _wanted(now, copies, place, nodes), _staying(copies, place, nodes)
+        fewer = sorted(staying, key=lambda node: (load[node], node))[:wanted]
+        kept = set(copies.counted[place]) if len(fewer) < wanted else set(fewer)
+        kept |= set([node for node in joining[place] if node not in nodes.drained][: wanted - len(fewer)])
+        for node in sorted(copies.named(place) - kept):
+            load[node] -= 1
+            said.append(f"the replica of slot {place} on node {node} is not needed")
+        counted[place] = tuple(node for node in counted[place] if node in kept)
+        joining[place] = {node: version for node, version in joining[place].items() if node in kept}
+    return (advanced(now, replace(copies, counted=tuple(counted), joining=tuple(joining))), said) if said else (now, said)
+
+
+def advanced(now: Placement, copies: Replication) -> Placement:
+    """The next version, with these replicas."""
+    version = now.version + 1
+    stored = replace(now.stored, version=version) if now.stored else None
+    return replace(now, version=version, stored=stored, replication=copies)

@@ -1,0 +1,50 @@
+"""How an update or a rollback begins, and a canary is promoted, whoever asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from registry.domain import audit, updates
+from registry.domain.audit import Caller
+from registry.domain.configuration import ConfigBody
+from registry.http.web import services
+from registry.store.models import Update
+from udo_protocol.errors import UsageError
+
+# Nodes may have to pull gigabytes and load a model; each of the two phases has this long.
+TIMEOUT_S = 120.0
+
+
+def start(
+    by: Caller,
+    name: str,
+    action: str,
+    version: str | None,
+    timeout_s: float = TIMEOUT_S,
+    canary: dict[str, Any] | None = None,
+    config: ConfigBody | None = None,
+) -> str:
+    """The id of the update. One that is refused is in the audit trail, too."""
+    s = services()
+    return _begun(
+        by, name, action, lambda session: updates.start(session, by, name, action, version, s.presumed(session), timeout_s, canary, config)
+    )
+
+
+def promote(by: Caller, name: str) -> str:
+    """The id of the update whose canary is ended as one that has passed."""
+    return _begun(by, name, "promote", lambda session: updates.promote_canary(session, by, name))
+
+
+def _begun(by: Caller, name: str, action: str, begin: Callable[[Session], Update]) -> str:
+    s = services()
+    try:
+        with s.store.write() as session:
+            return begin(session).id
+    except UsageError as e:
+        with s.store.write() as session:
+            audit.record(session, by, f"{action}.refused", deployment=name, detail=str(e))
+        raise

@@ -1,0 +1,19 @@
+"""A node is known by its disk, too: one that has lost it is not the one that was counted on."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0013"
+down_revision = "0012"
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("nodes") as table:
+        table.add_column(sa.Column("incarnation", sa.String(), nullable=False, server_default=""))
+
+
+def downgrade() -> None:
+    with op.batch_alter_table("nodes") as table:
+        table.drop_column("incarnation")

@@ -1,0 +1,71 @@
+"""Database and folder of images belong together: both hold the number of their registry, drawn when it first began."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from registry.content.blobs import Blobs
+from registry.store.models import Setting, StoredManifest
+from udo_protocol.errors import UsageError
+
+# In the folder of images.
+MARK = "registry-id"
+_KEY = "identity"
+
+
+def draw() -> int:
+    """Another number than any registry has, as far as chance goes: it keeps neighbours from being mixed up, it protects nothing."""
+    return secrets.randbelow(2**31 - 1) + 1
+
+
+def stored(session: Session) -> int | None:
+    """The number in the database, None if it has none yet."""
+    row = session.get(Setting, _KEY)
+    return row.value if row else None
+
+
+def give(session: Session, folder: Path, number: int) -> None:
+    """Both have this number from now on."""
+    mark = folder / MARK
+    temporary = mark.with_suffix(f".{os.getpid()}")
+    temporary.write_text(f"{number}\n", "utf-8")
+    os.replace(temporary, mark)
+    session.merge(Setting(key=_KEY, value=number))
+
+
+def require_same(session: Session, folder: Path, blobs: Blobs) -> int:
+    """The registry's number. UsageError if the folder is another registry's, or not that of the database's other processes."""
+    known = stored(session)
+    try:
+        marked = int((folder / MARK).read_text("utf-8"))
+    except FileNotFoundError:
+        marked = None
+    except ValueError:
+        raise UsageError(f"{folder / MARK}: expected the number of a registry; remove the file if it is not the registry's own") from None
+    if marked is None:
+        some = session.scalar(select(StoredManifest.digest).limit(1))
+        elsewhere = known is not None and session.get_bind().dialect.name == "postgresql"
+        if not any(blobs.everything()) and (some is not None or elsewhere):
+            raise UsageError(
+                f"{folder} does not hold the images of this database (registry {known or 'of no number'}): expected --shared to be the "
+                "folder that all its processes have in common. If it was lost, restore a backup: udo registry restore FILE --replace"
+            )
+    elif marked != known and known is not None:
+        raise UsageError(
+            f"{folder} holds the images of registry {marked}, this database is that of registry {known}: expected --shared and --database "
+            "of the same one"
+        )
+    elif known is None and session.scalar(select(StoredManifest.digest).limit(1)) is None and any(blobs.everything()):
+        raise UsageError(
+            f"{folder} holds the images of registry {marked}, this database is empty: name the database of that registry (--database), or "
+            "give this one a folder of its own (--data, --shared)"
+        )
+    number = known or marked or draw()
+    if (known, marked) != (number, number):
+        give(session, folder, number)
+    return number

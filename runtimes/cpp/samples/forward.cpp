@@ -1,0 +1,8 @@
+// Answers every event as it came.
+#include <udo/operator.hpp>
+
+struct Forward : udo::Batches {
+    udo::Batch process(const udo::Batch& batch, udo::Context&) override { return batch; }
+};
+
+int main() { return udo::run(Forward()); }

@@ -1,0 +1,72 @@
+// The wire form (docs/operator-protocol.md): u32 header, u32 body, Protobuf header, padding to 8, Arrow record batch messages.
+#pragma once
+
+#include <arrow/buffer.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <udo/operator.hpp>
+
+namespace udo::detail {
+
+// Numbers of udo_protocol/proto/operator.proto: the fields of the oneof in Message, and Part.Table.
+enum class Kind { NONE = 0, HELLO = 3, START, READY, DATA, TIMERS, ANSWER, MIGRATE, REHEARSE, PING, STOP, BYE, LOG, FAILURE };
+enum class Table { EVENTS = 1, ROWS, INDEX, KEYS, STATES, SET, DUE };
+
+using Buffer = std::shared_ptr<arrow::Buffer>;
+
+struct Request {
+    std::uint64_t id = 0;
+    Kind kind = Kind::NONE;  // one that is not known counts as NONE
+    std::string content;     // of that kind, still Protobuf
+    std::map<Table, Buffer> tables;
+};
+
+// The memory that the engine has offered in UDO_OPERATOR_SHARED: its first half holds tables of requests, the second those of replies.
+class Shared {
+  public:
+    Shared();
+    ~Shared();
+    Shared(const Shared&) = delete;
+    bool there() const { return memory_ != nullptr; }
+    // A copy of a table of a request: the engine writes the next one over it.
+    Buffer take(std::uint64_t offset, std::uint64_t bytes) const;
+    // Writes a table of so many bytes there, `used` bytes after the start of its half; none if it is better sent, or if there is no room.
+    std::optional<std::uint64_t> put(const arrow::RecordBatch& table, std::size_t bytes, std::size_t& used) const;
+
+  private:
+    std::uint8_t* memory_ = nullptr;
+    std::size_t half_ = 0;
+};
+
+class Wire {
+  public:
+    explicit Wire(const std::string& path);
+    ~Wire();
+    // Whether the engine has offered memory to share, and that it is used from now on.
+    bool can_share() const { return shared_.there(); }
+    void share() { shares_ = shared_.there(); }
+    // None when the engine has gone.
+    std::optional<Request> receive();
+    // One message: its content as Protobuf, and its tables.
+    void send(std::uint64_t id, Kind kind, std::string_view content, const std::vector<std::pair<Table, Batch>>& tables = {});
+
+  private:
+    bool read(std::uint8_t* into, std::size_t bytes);
+
+    int socket_;
+    Shared shared_;
+    bool shares_ = false;
+    std::mutex lock_;  // any thread of an operator may log
+};
+
+// The schema in an Arrow schema message.
+std::shared_ptr<arrow::Schema> schema_of(const std::string& message);
+// The table of this kind; one that is absent is empty.
+Batch decode(const Request& request, Table table, const std::shared_ptr<arrow::Schema>& schema);
+
+}  // namespace udo::detail

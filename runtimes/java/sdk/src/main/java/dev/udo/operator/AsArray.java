@@ -1,0 +1,11 @@
+package dev.udo.operator;
+
+import java.lang.annotation.ElementType;
+import java.lang.annotation.Retention;
+import java.lang.annotation.RetentionPolicy;
+import java.lang.annotation.Target;
+
+/** A record that stands in a state as the list of its components, in their order, not as a map by their names. */
+@Retention(RetentionPolicy.RUNTIME)
+@Target(ElementType.TYPE)
+public @interface AsArray {}

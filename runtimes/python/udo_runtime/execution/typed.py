@@ -1,0 +1,56 @@
+"""An operator whose manifest declares the types of its state: what it leaves is checked event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from udo_protocol.formats.state_types import StateTypes
+from udo_runtime.execution.failure import ProcessingError, event_text
+from udo_runtime.sdk.api import Batches, Context, Operator
+from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+
+
+def require_types(types: StateTypes, states: Iterable[dict[str, Any]]) -> None:
+    """ProcessingError unless all these states have the declared types."""
+    for state in states:
+        if problem := types.problem(state):
+            raise ProcessingError(problem)
+
+
+class TypedOperator(Operator):
+    """Runs another one and looks at the states behind it."""
+
+    def __init__(self, operator: Operator, types: StateTypes) -> None:
+        self._operator, self._types = operator, types
+
+    def process(self, event: dict[str, Any], ctx: Any) -> Any:
+        """Its answers, complete: a generator changes the state until its end."""
+        return self._checked(self._operator.process(event, ctx), ctx, event)
+
+    def on_timer(self, key: Any, at: datetime, ctx: Any) -> Any:
+        """The same."""
+        return self._checked(self._operator.on_timer(key, at, ctx), ctx, {"key": key, "at": at})
+
+    def _checked(self, answers: Any, ctx: Any, event: dict[str, Any]) -> Any:
+        if isinstance(answers, Iterator):
+            answers = list(answers)
+        if problem := self._types.problem(ctx.state):
+            raise ProcessingError(problem, "", event_text(event))
+        return answers
+
+    def process_keys(self, keys: FrameKeys, events: pa.RecordBatch, states: FrameStates, ctx: Context) -> Batches:
+        """Of a vectorised one."""
+        answer = self._operator.process_keys(keys, events, states, ctx)
+        require_types(self._types, states.opened())
+        return answer
+
+    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Its new state."""
+        new = self._operator.migrate(old, from_version)
+        if isinstance(new, dict):
+            require_types(self._types, [new])
+        return new

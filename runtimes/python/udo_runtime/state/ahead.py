@@ -1,0 +1,125 @@
+"""Key groups of another slot, read ahead of their move: values as far as they are stored, decoded.
+
+Bases are never changed and changes only appended, so at the move nothing but the changes since is left to be read. A thread of its own
+reads, on a connection of its own, while the slot answers; whatever it does not have, or has of a base that was replaced since, is read
+when the groups are adopted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing, suppress
+from threading import Event, Thread
+
+from udo_protocol import supervised
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.state import moving, pieces, savepoints, untrusted
+from udo_protocol.state.pieces import PiecePlace
+from udo_runtime.state.groups import Group
+from udo_runtime.state.loading import restored
+from udo_runtime.state.versions import Versions
+
+# The first look takes as long as the state is large; the second reads what was changed meanwhile, so that little is left.
+_LOOKS = 2
+Entries = Mapping[int, tuple[PiecePlace, bytes]]
+
+
+class _Over(Exception):
+    """The groups are being adopted: what has not been read by now is read there."""
+
+
+class AheadOfMove:
+    """Of the move with that version of the group map: `groups` of the slot `source`, for the slot `prefix`."""
+
+    def __init__(
+        self, connect: Callable[[], Connection], prefix: str, version: int, source: str, groups: Collection[int], versions: Versions | None
+    ) -> None:
+        self._prefix, self._version, self._source, self.groups, self._versions = prefix, version, source, frozenset(groups), versions
+        self._have: dict[str, dict[int, Group]] = {}
+        self._over = Event()
+        self._connect = connect
+        self._thread: Thread = supervised.once("ahead-of-move", lambda: self._read(_LOOKS))
+
+    def again(self) -> None:
+        """One more look, behind those before."""
+        before = self._thread
+
+        def look() -> None:
+            before.join()
+            self._read(1)
+
+        self._thread = supervised.once("ahead-of-move", look)
+
+    def _read(self, looks: int) -> None:
+        with suppress(_Over), closing(self._connect()) as state:
+            for _ in range(looks):
+                for session, text in pieces.records(state, self._source).items():
+                    self._check()
+                    entries = manifest(state, self._source, session)
+                    wanted = {n: entry for n, entry in entries.items() if n in self.groups}
+                    self._have[session] = self._updated(state, session, json.loads(text), wanted)
+            moving.prepared(state, self._prefix, self._version)
+
+    def _updated(self, state: Connection, session: str, record: Mapping[str, object], wanted: Entries) -> dict[int, Group]:
+        have = self._have.get(session, {})
+        known = advance(
+            state,
+            self._source,
+            {n: have[n] for n, (place, _) in wanted.items() if n in have and continues(have[n].place, place)},
+            wanted,
+        )
+        rest = [n for n in wanted if n not in known]
+        read = pieces.read(state, self._source, session, groups=rest, between=self._check) if rest else ()
+        for n, group in restored(session, record, ((n, g) for n, g in read if n >= 0), self._versions).groups.items():
+            group.migrate_all()  # decoded
+            known[n] = group
+        return known
+
+    def _check(self) -> None:
+        if self._over.is_set():
+            raise _Over
+
+    def stop(self) -> None:
+        """It is not needed any more."""
+        self._over.set()
+
+    def take(self, session: str, wanted: Entries) -> dict[int, Group]:
+        """Those of the session's groups that go on to what was delivered; they are the caller's from now on."""
+        self._over.set()
+        self._thread.join()
+        renamed = f"v{self._version}."
+        places = {n: place._replace(piece=place.piece.removeprefix(renamed)) for n, (place, _) in wanted.items()}
+        return {n: group for n, group in self._have.pop(session, {}).items() if n in places and continues(group.place, places[n])}
+
+
+def continues(have: PiecePlace, place: PiecePlace) -> bool:
+    """Whether only changes are lacking to be what is stored there."""
+    return (have.piece, have.base_bytes) == (place.piece, place.base_bytes) and have.changes <= place.changes
+
+
+def manifest(state: Connection, prefix: str, session: str, savepoint: str = "") -> dict[int, tuple[PiecePlace, bytes]]:
+    """Group -> where its values are, and what is known of it."""
+    key = f"{savepoints.at(prefix, savepoint)}m:{session}"
+    (flat,) = untrusted.read(state, ("HGETALL", key), most_bytes=untrusted.STATE_BYTES)
+    with untrusted.reading(key, "fields named by key groups"):
+        return {int(n): pieces.parsed(entry, key) for n, entry in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def advance(state: Connection, prefix: str, have: Mapping[int, Group], wanted: Entries) -> dict[int, Group]:
+    """Read the changes that these groups lack. Left out are those whose piece has been removed meanwhile."""
+    lacking = {n: group for n, group in have.items() if group.place.changes < wanted[n][0].changes}
+    commands: list[list[Arg]] = [
+        ["LRANGE", f"{prefix}d:{wanted[n][0].piece}", group.place.changes, wanted[n][0].changes - 1] for n, group in lacking.items()
+    ]
+    replies = untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES) if commands else []
+    changes: dict[int, list[bytes]] = dict(zip(lacking, replies, strict=True))
+    advanced: dict[int, Group] = {}
+    for n, group in have.items():
+        place, meta = wanted[n]
+        if len(changes.get(n, ())) == place.changes - group.place.changes:
+            for change in changes.get(n, ()):
+                group.adopt(meta, change, place)
+            group.adopt(meta, None, place)
+            advanced[n] = group
+    return advanced

@@ -1,0 +1,61 @@
+"""Values of a key group in their stored form, a base or a change: rows or columns, which a group of either form reads. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from udo_runtime.state.codec import Delta, columns, migrated, pack_large, state_version, unpack_tuples
+from udo_runtime.state.columns import COLUMNS, ColumnValues, rows_of
+from udo_runtime.state.versions import Versions
+
+
+def version_of(versions: Versions | None) -> int:
+    """The state version that is written."""
+    return versions.version if versions else 0
+
+
+def packed_rows(versions: Versions | None, delta: Mapping[Any, bytes | None]) -> bytes:
+    """Values as rows, stored."""
+    return pack_large(columns(version_of(versions), delta))
+
+
+def read_values(versions: Versions | None, packed: bytes) -> Delta:
+    """Stored values of any form, migrated."""
+    if packed[0] == COLUMNS:
+        return migrated(versions, rows_of(packed), state_version(packed))
+    version, keys, values = unpack_tuples(packed)
+    delta: Delta = dict(zip(keys, values, strict=True))
+    return migrated(versions, delta, version)
+
+
+def lay(versions: Versions | None, values: MutableMapping[Any, bytes], packed: bytes) -> None:
+    """Apply a stored base or change to `values`."""
+    if packed[0] == COLUMNS and isinstance(values, ColumnValues) and state_version(packed) == version_of(versions) and values.lay(packed):
+        return
+    delta = read_values(versions, packed)
+    if None not in delta.values():
+        values.update(delta)
+        return
+    for key, value in delta.items():
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+
+
+def empty_values(versions: Versions | None) -> MutableMapping[Any, bytes]:
+    """Of a new group."""
+    return {} if versions is None or versions.layout is None else ColumnValues(versions.layout)
+
+
+def whole_values(versions: Versions | None, base: bytes | None, deltas: list[bytes]) -> MutableMapping[Any, bytes]:
+    """From a stored base and the changes after it."""
+    values = empty_values(versions)
+    if base and isinstance(values, dict):
+        values = read_values(versions, base)  # type: ignore[assignment]
+    elif base:
+        lay(versions, values, base)
+    for packed in deltas:
+        lay(versions, values, packed)
+    return values

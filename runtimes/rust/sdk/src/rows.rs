@@ -1,0 +1,146 @@
+//! Answered events, gathered into a record batch.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder};
+use arrow_array::types::Date32Type;
+use arrow_array::*;
+use arrow_schema::{DataType, SchemaRef, TimeUnit};
+use arrow_select::concat::concat;
+
+use crate::{Error, Result, Value};
+
+pub(crate) struct Rows {
+    schema: SchemaRef,
+    columns: Vec<Column>,
+    count: usize,
+}
+
+/// The types that most columns have are built value by value; the others of arrays of one value each.
+enum Column {
+    Int(Int64Builder),
+    Float(Float64Builder),
+    Bool(BooleanBuilder),
+    Text(StringBuilder),
+    Time(TimestampMicrosecondBuilder),
+    Other(Vec<ArrayRef>),
+}
+
+impl Rows {
+    pub(crate) fn new(schema: SchemaRef) -> Self {
+        let columns = schema.fields().iter().map(|field| Column::new(field.data_type())).collect();
+        Self { schema, columns, count: 0 }
+    }
+
+    /// An error says what does not fit the schema; the rows are of no use then.
+    pub(crate) fn push(&mut self, row: &[(&str, Value)]) -> Result {
+        let fields = self.schema.fields();
+        if row.len() != fields.len() {
+            let names: Vec<_> = fields.iter().map(|f| f.name().as_str()).collect();
+            return Err(Error::schema(format!(
+                "expected an event with the columns {}; the operator answered {}",
+                names.join(", "),
+                shown(row)
+            )));
+        }
+        for (n, field) in fields.iter().enumerate() {
+            let found = if row[n].0 == field.name() { Some(&row[n]) } else { row.iter().find(|(name, _)| name == field.name()) };
+            let Some((_, value)) = found else {
+                return Err(Error::schema(format!("the answer lacks the column {:?}; it has: {}", field.name(), shown(row))));
+            };
+            if !self.columns[n].push(value, field.data_type()) {
+                let (name, want) = (field.name(), field.data_type());
+                return Err(Error::schema(format!("column {name:?}: expected {want}, the operator answered {}", value.kind())));
+            }
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    /// What has been pushed, of which nothing stays here.
+    pub(crate) fn take(&mut self) -> Result<RecordBatch> {
+        let schema = self.schema.clone();
+        let columns =
+            self.columns.iter_mut().zip(schema.fields()).map(|(column, field)| column.finish(field.data_type())).collect::<Result<_>>()?;
+        let count = RecordBatchOptions::new().with_row_count(Some(std::mem::take(&mut self.count)));
+        Ok(RecordBatch::try_new_with_options(schema, columns, &count)?)
+    }
+}
+
+fn shown(row: &[(&str, Value)]) -> String {
+    if row.is_empty() { "none".to_string() } else { row.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ") }
+}
+
+impl Column {
+    fn new(kind: &DataType) -> Self {
+        match kind {
+            DataType::Int64 => Self::Int(Int64Builder::new()),
+            DataType::Float64 => Self::Float(Float64Builder::new()),
+            DataType::Boolean => Self::Bool(BooleanBuilder::new()),
+            DataType::Utf8 => Self::Text(StringBuilder::new()),
+            DataType::Timestamp(TimeUnit::Microsecond, _) => Self::Time(TimestampMicrosecondBuilder::new().with_data_type(kind.clone())),
+            _ => Self::Other(Vec::new()),
+        }
+    }
+
+    /// Whether the value fits.
+    fn push(&mut self, value: &Value, kind: &DataType) -> bool {
+        match (self, value) {
+            (Self::Int(b), Value::Int(v)) => b.append_value(*v),
+            (Self::Int(b), Value::Null) => b.append_null(),
+            (Self::Float(b), Value::Float(v)) => b.append_value(*v),
+            (Self::Float(b), Value::Int(v)) => b.append_value(*v as f64),
+            (Self::Float(b), Value::Null) => b.append_null(),
+            (Self::Bool(b), Value::Bool(v)) => b.append_value(*v),
+            (Self::Bool(b), Value::Null) => b.append_null(),
+            (Self::Text(b), Value::Text(v)) => b.append_value(v),
+            (Self::Text(b), Value::Null) => b.append_null(),
+            (Self::Time(b), Value::Timestamp(v)) => b.append_value(v.micros()),
+            (Self::Time(b), Value::LocalTime(v)) => b.append_value(v.0.and_utc().timestamp_micros()),
+            (Self::Time(b), Value::Null) => b.append_null(),
+            (Self::Other(parts), value) => match single(value, kind) {
+                Some(part) => parts.push(part),
+                None => return false,
+            },
+            _ => return false,
+        }
+        true
+    }
+
+    fn finish(&mut self, kind: &DataType) -> Result<ArrayRef> {
+        Ok(match self {
+            Self::Int(b) => Arc::new(b.finish()),
+            Self::Float(b) => Arc::new(b.finish()),
+            Self::Bool(b) => Arc::new(b.finish()),
+            Self::Text(b) => Arc::new(b.finish()),
+            Self::Time(b) => Arc::new(b.finish()),
+            Self::Other(parts) if parts.is_empty() => new_empty_array(kind),
+            Self::Other(parts) => {
+                let parts = std::mem::take(parts);
+                concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())?
+            }
+        })
+    }
+}
+
+/// An array of this one value; `None` if it does not fit the type.
+fn single(value: &Value, kind: &DataType) -> Option<ArrayRef> {
+    Some(match (value, kind) {
+        (Value::Null, _) => new_null_array(kind, 1),
+        (Value::Arrow(array), _) if array.len() == 1 && array.data_type().equals_datatype(kind) => array.clone(),
+        (Value::Int(v), DataType::Int32) => Arc::new(Int32Array::from(vec![i32::try_from(*v).ok()?])),
+        (Value::Int(v), DataType::Int16) => Arc::new(Int16Array::from(vec![i16::try_from(*v).ok()?])),
+        (Value::Int(v), DataType::Int8) => Arc::new(Int8Array::from(vec![i8::try_from(*v).ok()?])),
+        (Value::Float(v), DataType::Float32) => Arc::new(Float32Array::from(vec![*v as f32])),
+        (Value::Text(v), DataType::LargeUtf8) => Arc::new(LargeStringArray::from(vec![v.as_str()])),
+        (Value::Binary(v), DataType::Binary) => Arc::new(BinaryArray::from(vec![v.as_slice()])),
+        (Value::Binary(v), DataType::LargeBinary) => Arc::new(LargeBinaryArray::from(vec![v.as_slice()])),
+        (Value::Date(v), DataType::Date32) => Arc::new(Date32Array::from(vec![Date32Type::from_naive_date(v.0)])),
+        (Value::Decimal(v), DataType::Decimal128(precision, scale)) => {
+            let number = Decimal128Array::from(vec![v.unscaled(*scale)?]).with_precision_and_scale(*precision, *scale).ok()?;
+            number.validate_decimal_precision(*precision).ok()?;
+            Arc::new(number)
+        }
+        _ => return None,
+    })
+}

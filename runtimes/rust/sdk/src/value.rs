@@ -1,0 +1,111 @@
+//! Values of events and of states.
+
+use std::ops::Add;
+
+use arrow_array::{Array, ArrayRef};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, TimeDelta, Utc};
+
+use crate::{Result, State};
+
+/// One value of an event, an answer or a state.
+#[derive(Clone, Debug)]
+pub enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Beyond what an i64 holds.
+    UInt(u64),
+    Float(f64),
+    Text(String),
+    Binary(Vec<u8>),
+    Timestamp(Timestamp),
+    LocalTime(LocalTime),
+    Date(Date),
+    Decimal(Decimal),
+    /// In states only.
+    List(Vec<Value>),
+    /// In states only.
+    Map(State),
+    /// In events only: lists, structs, maps, and whatever else there is, as an Arrow array of this one value.
+    Arrow(ArrayRef),
+}
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub DateTime<Utc>);
+
+/// A time without a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalTime(pub NaiveDateTime);
+
+/// A day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Date(pub NaiveDate);
+
+/// A decimal number as its digits: `12.50`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Decimal(pub String);
+
+impl Timestamp {
+    /// Of µs since 1970; an error beyond the years that chrono knows.
+    pub fn from_micros(us: i64) -> Result<Self> {
+        DateTime::from_timestamp_micros(us).map(Self).ok_or_else(|| crate::Error::new(format!("{us} µs since 1970 is out of range")))
+    }
+
+    /// µs since 1970.
+    pub fn micros(self) -> i64 {
+        self.0.timestamp_micros()
+    }
+}
+
+impl Add<TimeDelta> for Timestamp {
+    type Output = Self;
+    fn add(self, delta: TimeDelta) -> Self {
+        Self(self.0 + delta)
+    }
+}
+
+impl Decimal {
+    /// The number in units of 10^-scale; `None` if it is none, or has more digits than that.
+    pub(crate) fn unscaled(&self, scale: i8) -> Option<i128> {
+        let (whole, fraction) = self.0.split_once('.').unwrap_or((&self.0, ""));
+        let more = usize::try_from(scale).ok()?.checked_sub(fraction.len())?;
+        if !fraction.bytes().all(|c| c.is_ascii_digit()) {
+            return None;
+        }
+        format!("{whole}{fraction}{}", "0".repeat(more)).parse().ok()
+    }
+}
+
+macro_rules! from {
+    ($($kind:ident($from:ty)),*) => {$(
+        impl From<$from> for Value {
+            fn from(v: $from) -> Self {
+                Self::$kind(v.into())
+            }
+        }
+    )*};
+}
+from!(Bool(bool), Int(i64), Int(i32), Int(i16), Int(u32), Float(f64), Float(f32), Text(String), Text(&str), Binary(Vec<u8>));
+from!(Timestamp(Timestamp), LocalTime(LocalTime), Date(Date), Decimal(Decimal), List(Vec<Value>), Map(State), Arrow(ArrayRef));
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(v: Option<T>) -> Self {
+        v.map_or(Self::Null, Into::into)
+    }
+}
+
+impl Value {
+    /// The integer, if it is one.
+    pub fn as_int(&self) -> Option<i64> {
+        if let Self::Int(v) = self { Some(*v) } else { None }
+    }
+
+    /// For messages.
+    pub(crate) fn kind(&self) -> String {
+        match self {
+            Self::Arrow(array) => format!("an Arrow array of {} × {}", array.len(), array.data_type()),
+            other => format!("{other:?}"),
+        }
+    }
+}

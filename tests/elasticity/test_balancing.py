@@ -1,0 +1,184 @@
+"""Balancing by itself: a keyed operator is balanced before it scales out, what swings is left alone, what cannot be helped is named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, decided, goal
+from elasticity.scaling import journal
+from elasticity.scaling.journal import Controller, Header, JournalEntry
+from elasticity.scaling.model import KeyGroups, OperatorSample, Plan, Replica, Sample
+from tests.elasticity.applications import COSTS, node
+
+# What a replica answers in a second when it works all the time; samples are 10 s apart, and so long are their windows.
+CAPACITY, EVERY_S = 100.0, 10.0
+Load = Callable[[float], Sequence[float]]
+
+
+class Keyed:
+    """An operator under a load in events/s by key group; steps are carried out at once, groups spread over replicas as `udo scale` does."""
+
+    def __init__(self, groups: int, replicas: int) -> None:
+        self.places = [g * replicas // groups for g in range(groups)]
+        self.names = [str(r) for r in range(replicas)]
+        self.backlog = np.zeros(replicas)
+
+    def sample(self, at_s: float, per_s: Sequence[float]) -> Sample:
+        """After another interval under this load."""
+        n = len(self.names)
+        arrivals = np.bincount(self.places, weights=per_s, minlength=n)
+        work = self.backlog + arrivals * EVERY_S
+        done = np.minimum(work, CAPACITY * EVERY_S)
+        self.backlog = work - done
+        answers, use = done / EVERY_S, done / EVERY_S / CAPACITY
+        replicas = tuple(
+            Replica(name, "n0", float(use[i]), float(arrivals[i]), float(answers[i]), float(answers[i]), float(self.backlog[i]))
+            for i, name in enumerate(self.names)
+        )
+        events = tuple(round(x * EVERY_S) for x in per_s)
+        operator = OperatorSample("op", replicas, max_replicas=16, groups=KeyGroups(tuple(self.places), events))
+        return Sample(at_s, (operator,), (node(),), None, COSTS)
+
+    def carry_out(self, step: Plan) -> None:
+        if step.kind == "balance":
+            for group, to in step.groups:
+                self.places[group] = self.names.index(to)
+            return
+        groups = len(self.places)
+        self.names = [str(r) for r in range(step.replicas)]
+        self.places = [g * step.replicas // groups for g in range(groups)]
+        self.backlog = np.zeros(step.replicas)
+
+
+def run(load: Load, seconds: float, groups: int = 32, replicas: int = 3, **own: Any) -> tuple[list[JournalEntry], Keyed]:
+    """All decisions, each carried out at once."""
+    keyed = Keyed(groups, replicas)
+    controller = Controller(Header("local", {"most": 6, **own}, 1))
+    entries = []
+    for i in range(int(seconds / EVERY_S)):
+        entries.append(controller.decide(keyed.sample(i * EVERY_S, load(i * EVERY_S))))
+        for step in entries[-1].decision.granted:
+            keyed.carry_out(step)
+    return entries, keyed
+
+
+def steps(entries: Sequence[JournalEntry]) -> list[tuple[float, Plan]]:
+    return [(e.sample.at_s, step) for e in entries for step in e.decision.granted]
+
+
+def skewed(groups: int = 32, total: float = 150.0, hot: int = 4, share: float = 0.8) -> list[float]:
+    """The first groups have that share of the load."""
+    return [total * share / hot if g < hot else total * (1 - share) / (groups - hot) for g in range(groups)]
+
+
+def test_an_overloaded_replica_is_relieved_by_balancing_and_no_replica_is_added() -> None:
+    """Three replicas could answer 300 events/s; the first one gets 120 of 150, in four groups, of which one has to get two."""
+    entries, keyed = run(lambda _: skewed(), 1800, policy="fuzzy", calm=10**6)
+    kinds = [step.kind for _, step in steps(entries)]
+    assert kinds and set(kinds) == {"balance"}
+    arrivals = np.bincount(keyed.places, weights=skewed(), minlength=3)
+    assert arrivals.max() <= 60 and not keyed.backlog.any()
+    first_s, first = steps(entries)[0]
+    assert first_s <= 20 and first.why.startswith("imbalance ") and first.replicas == 3
+
+
+def test_when_balancing_is_not_enough_it_scales_out_after_it() -> None:
+    entries, keyed = run(lambda _: skewed(total=400.0), 1800, policy="fuzzy", calm=10**6)
+    kinds = [step.kind for _, step in steps(entries)]
+    assert kinds[0] == "balance" and "scale_out" in kinds and len(keyed.names) > 4
+    why = {reason for e in entries for p, reason in e.decision.declined if p.kind == "scale_out"}
+    assert any("balanced" in reason for reason in why), why
+    assert not keyed.backlog.any(), "in the end all of it is answered"
+
+
+def test_a_group_above_a_replicas_share_is_named_and_nothing_moves_or_scales_in_vain() -> None:
+    hot = [95.0] + [1.0] * 31
+    entries, keyed = run(lambda _: hot, 3600, policy="accept_all")
+    assert np.bincount(keyed.places, weights=hot).max() <= 95 * 1.1, "next to nothing is with it"
+    late = [step for at_s, step in steps(entries) if at_s > 600]
+    assert not late, late
+    told = {reason for e in entries for p, reason in e.decision.declined if p.kind == "scale_out"}
+    assert any("more replicas do not relieve" in reason and "key group 0 (75% of the events)" in reason for reason in told), told
+
+
+@pytest.mark.parametrize("period_s", [20, 60, 120, 240])
+def test_a_skew_that_swings_to_and_fro_is_not_followed(period_s: float) -> None:
+    one, other = skewed(), skewed()[::-1]
+    entries, _ = run(lambda at_s: one if at_s % period_s < period_s / 2 else other, 4 * 3600, policy="fuzzy", calm=10**6)
+    assert [step for at_s, step in steps(entries) if at_s > 3600] == [], "after the first hour nothing moves any more"
+    # A replica that has too much to do for a minute gets others beside it, once.
+    scaled = [step.kind for _, step in steps(entries) if step.kind in ("scale_out", "scale_in")]
+    assert scaled == [] if period_s <= 60 else set(scaled) <= {"scale_out"} and len(scaled) <= 2
+
+
+def test_a_skew_that_changes_and_stays_is_followed() -> None:
+    one, other = skewed(), skewed()[::-1]
+    entries, keyed = run(lambda at_s: one if at_s < 1800 else other, 3600, policy="fuzzy", calm=10**6)
+    followed = [at_s for at_s, _ in steps(entries) if at_s >= 1800]
+    assert followed and followed[0] - 1800 < 300
+    assert np.bincount(keyed.places, weights=other, minlength=3).max() < 65
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["fuzzy", "ds2", "accept_all"]), st.sampled_from(["DLB-H", "DLB-L", "DLB-S", "LPTF"]))
+def test_whatever_comes_no_group_moves_back_soon_and_steps_keep_their_distance(seed: int, policy: str, balance: str) -> None:
+    rng = np.random.default_rng(seed)
+    phases = [rng.dirichlet(np.full(16, 0.3)) * rng.uniform(20, 400) for _ in range(8)]
+    entries, keyed = run(lambda at_s: phases[int(at_s // 90) % 8].tolist(), 1800, 16, 3, policy=policy, balance=balance)
+    last: dict[int, float] = {}
+    balanced_s = float("-inf")
+    for at_s, step in steps(entries):
+        assert 1 <= step.replicas <= 6
+        if step.kind != "balance":
+            continue
+        assert at_s - balanced_s >= 30 and 0 < len(step.groups) <= 16
+        balanced_s = at_s
+        for group, _ in step.groups:
+            assert at_s - last.get(group, float("-inf")) >= 300
+            last[group] = at_s
+    lines = [journal.first_line(Header("local", {"most": 6, "policy": policy, "balance": balance}, 1)), *map(journal.line, entries)]
+    header, again = journal.read(lines)
+    assert again == entries and list(journal.replay(header, again)) == []
+    assert len(keyed.names) <= 6
+
+
+def test_nothing_moves_while_a_replica_is_unmeasured_idle_or_balancing_is_off() -> None:
+    keyed = Keyed(32, 3)
+    seen = keyed.sample(0.0, skewed())
+    [operator] = seen.operators
+    lost = Replica("1", "n0", None, None, None, None, None)
+    unmeasured = Sample(
+        0.0, (OperatorSample("op", (operator.replicas[0], lost, operator.replicas[2]), groups=operator.groups),), seen.nodes, None, COSTS
+    )
+    assert not steps(run(lambda _: skewed(total=15.0), 300, least=3)[0])
+    assert {step.kind for _, step in steps(run(lambda _: skewed(), 300, least=3, balance="")[0])} == {"scale_out"}
+    controller = Controller(Header("local", {"most": 6, "balance_confirm": 1}, 1))
+    assert [controller.decide(unmeasured).decision.granted for _ in range(5)] == [()] * 5
+
+
+def to_the_last(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
+    """Moves the most loaded key to the last engine: a policy of a user's own."""
+    keys_map = view.keys_map.copy()
+    keys_map[int(view.keys_load.argmax())] = view.engines - 1
+    return decided(view, keys_map, goal(view, limits))
+
+
+def test_a_policy_of_ones_own_is_found_by_module_and_function() -> None:
+    entries, _ = run(lambda _: skewed(), 300, policy="fuzzy", balance=f"{__name__}:to_the_last")
+    moves = [step.groups for _, step in steps(entries) if step.kind == "balance"]
+    assert moves and all(to == "2" for groups in moves for _, to in groups)
+    assert all(len(groups) == 1 for groups in moves)
+
+
+def test_chance_of_a_policy_changes_nothing() -> None:
+    random.seed(1)
+    first = steps(run(lambda _: skewed(), 600)[0])
+    random.seed(2)
+    assert steps(run(lambda _: skewed(), 600)[0]) == first

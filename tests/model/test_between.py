@@ -1,0 +1,33 @@
+"""A key group that moves to another node, whatever is restarted meanwhile, is in one slot and loses nothing; each rule of it is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.between.model import Between, Budget
+from tests.model.between.rules import WHY, Rules
+from tests.model.explore import search
+
+FAULTS = {
+    "stop a": Budget(stop_a=2, fail=1),
+    "stop b": Budget(stop_b=2, die=1),
+    "both": Budget(stop_a=1, stop_b=1, fail=1),
+}
+# More means that the model has grown beyond what CI should wait for.
+MAX_STATES = 200_000
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_a_group_that_moves_between_nodes_counts_once_whichever_of_them_is_restarted(faults: Budget) -> None:
+    found = search(Between(2, faults, Rules()), MAX_STATES)
+
+    assert found.problem is None, "\n".join((*found.trace, found.problem or ""))
+    assert found.complete, found
+    assert found.finished
+
+
+@pytest.mark.parametrize("rule", WHY)
+def test_without_a_rule_of_a_move_between_nodes_a_trace_shows_what_goes_wrong(rule: str) -> None:
+    found = [search(Between(2, faults, Rules().without(rule)), MAX_STATES) for faults in FAULTS.values()]
+
+    assert any(f.problem for f in found), f"{rule}: {found}"

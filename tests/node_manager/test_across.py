@@ -1,0 +1,160 @@
+"""A deployment whose slots are on several nodes: any node answers where they are, and an epoch counts in all of them or in none."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.node_manager.conftest import add
+from tests.support.node_query import COUNT, KEYED, Query
+from tests.support.nodes import Nodes, nodes
+from tests.support.split_attempt import Job
+from udo_protocol.errors import Conflict, SlotsAway, StateElsewhere, UdoError, UsageError
+
+pytestmark = pytest.mark.long
+# Answers a key's timer with the key, a second behind its event.
+TIMED = """
+import datetime as dt
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        ctx.timer(event["t"] + dt.timedelta(seconds=1))
+        yield {"b": 0}
+    def on_timer(self, key, when, ctx):
+        yield {"b": key}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    """Nodes a and b with the slots of `count` (keyed) and `add`, and c, which has none and only calls."""
+    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
+    with nodes(top, "a", "b", "c", listening="ab") as made:
+        made.deploy("count", COUNT.format(version=1), slots=3, **KEYED)
+        made.deploy("add", add(1), slots=2)
+        yield made
+    shutil.rmtree(top, ignore_errors=True)
+
+
+def test_a_keyed_query_counts_right_over_the_slots_of_all_nodes_whichever_node_its_tasks_ask(cluster: Nodes) -> None:
+    assert cluster.client.deployment("count")["placement"]["nodes"] == ["a", "b", "a"]
+    assert {n: cluster.groups(n, "count") for n in "abc"} == {"a": ["0-42", "86-127"], "b": ["43-85"], "c": []}
+    query = Query(cluster, "right")
+    for node in ("a", "b", "c", "https://b"):
+        query.epoch(node)
+    wait_until(lambda: all(cluster.events(n, "count") > 100 for n in "ab"), 20, "events on both nodes")
+
+    cluster.push("count", "2", COUNT.format(version=2), **KEYED)
+    assert list(cluster.client.update("count", "2"))[-1]["phase"] == "done"
+    query.epoch("c", version=2)
+
+
+def test_the_watermark_is_one_over_all_nodes(cluster: Nodes) -> None:
+    cluster.deploy("timed", TIMED, slots=2, **KEYED, event_time={"column": "t"}, input={"a": "int64", "t": "timestamp[us]"})
+    job = Job(cluster.address("a"), "timed", times=True, tls=cluster.tls)
+    low, high = 5, 100  # key groups of the first slot, and of the second
+    assert job.epoch(0, [[low]], second=0) == [0]
+    assert job.epoch(1, [[high]], second=10) == [0], "time has gone on for both, from the next epoch on"
+    assert sorted(job.epoch(2, [[high]], second=10)) == [0, low], "the first slot's timer, by the second one's event"
+    cluster.client.undeploy("timed", drop_state=True)
+
+
+def test_a_stateless_lane_is_served_where_it_is_opened_and_else_by_another_node(cluster: Nodes) -> None:
+    lanes = [cluster.lane(n, "add") for n in "abcccc"]
+    assert [lane.reply.node for lane in lanes[:2]] == ["a", "b"]
+    assert Counter(lane.reply.node for lane in lanes[2:]) == {"a": 2, "b": 2}, "in turn"
+    assert [lane.ask(5) for lane in lanes] == [6] * len(lanes)
+
+
+def test_while_a_node_is_away_stateless_lanes_go_elsewhere_and_keyed_state_waits_for_its_return_with_its_disk(cluster: Nodes) -> None:
+    query = Query(cluster, "lost")
+    query.epoch("a")
+    cluster.lose("b")
+    assert [cluster.lane("c", "add").ask(1) for _ in range(2)] == [2, 2], "both by a"
+    with pytest.raises(SlotsAway, match=r"has its slots 1 of 3 on node b: no node manager answers .*Start its node manager again"):
+        Job(cluster.address("a"), "count", "refused", tls=cluster.tls).epoch(0, [[1]])
+    waiting = Job(cluster.address("c"), "count", "waited", tls=cluster.tls)
+    waiting.wait_s = 0.2
+    with pytest.raises(SlotsAway, match=r"on node b: .*Waited 0.2 s for it .*Spark tries the task again"):
+        waiting.epoch(0, [[1]])
+    cluster.start("b")
+    query.epoch("a", wait_s=30)
+    query.epoch("b")
+
+
+def test_a_node_that_comes_back_without_its_disk_is_noticed_even_in_a_querys_first_epoch(cluster: Nodes) -> None:
+    """Nothing else would tell: to its slots the query is new, and another partition's events are lost."""
+    job = Job(cluster.address("a"), "count", "first", tls=cluster.tls)
+    even, odd = {"partition": 0, "partitions": 2}, {"partition": 1, "partitions": 2}
+    assert [b % 1000 for b in job.epoch(0, [[0, 50, 100]], **even)] == [1, 1, 1], "on a, b and a"
+    cluster.lose("b", disk=True)
+    cluster.start("b")
+    wait_until(lambda: cluster.offers("a", "count"), 60, "b to have its slot again")
+    lost = "had a part of its state on node b, which has lost its disk since.*udo state release count first --force"
+    for epoch in (0, 1):
+        with pytest.raises(StateElsewhere, match=lost):
+            job.epoch(epoch, [[1, 51, 101]], **odd)
+    Query(cluster, "begun since").epoch("c")
+
+    cluster.client.release("count", "first", force=True)
+
+    def refusal() -> str:
+        try:
+            job.epoch(0, [[1]])
+        except UdoError as e:
+            return str(e)
+        return ""
+
+    wait_until(lambda: "was released, and node a still has its state from before" in refusal(), 30, "a to hear of the release")
+    cluster.daemons["a"].api.drop_state("count", "first", force=True)
+    job.restart()
+    assert [b % 1000 for b in job.epoch(0, [[0, 1, 50, 51]])] == [1, 1, 1, 1], "nothing is left of it"
+
+
+def test_a_part_of_a_session_that_is_dropped_takes_the_others_with_it(cluster: Nodes) -> None:
+    query = Query(cluster, "dropped")
+    query.epoch("a")
+    cluster.daemons["b"].api.drop_state("count", "dropped", force=True)
+    query.job.restart()
+
+    def refusal() -> str:
+        try:
+            query.job.epoch(0, [[1]])
+        except UdoError as e:
+            return str(e)
+        return ""
+
+    wait_until(lambda: "node a still has its state from before" in refusal(), 30, "a to hear of it")
+    cluster.daemons["a"].api.drop_state("count", "dropped", force=True)
+    assert [b % 1000 for b in query.job.epoch(0, [[1, 50]])] == [1, 1]
+    assert [b % 1000 for b in query.job.epoch(1, [[1, 50]])] == [2, 2]
+
+
+def test_what_a_node_was_told_of_the_others_outlives_it_without_the_registry(cluster: Nodes) -> None:
+    query = Query(cluster, "told")
+    query.epoch("a")
+    cluster.registry.stop()
+    cluster.daemons["a"].kill()
+    cluster.start("a")
+    wait_until(lambda: len(cluster.groups("a", "count")) == 2, 30, "the slots to be back")
+    query.epoch("a", wait_s=30)
+    cluster.start_registry()
+
+
+def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster: Nodes) -> None:
+    with pytest.raises(Conflict, match="the key groups 43-127 are in slots that are to go: move them first"):
+        cluster.client.scale("count", 1)
+    with pytest.raises(UsageError, match="spread over nodes"):
+        next(cluster.client.update("count", "1", canary={"percent": 10, "for_s": 1}))
+    node = cluster.daemons["a"].api
+    for what in (node.export_state("count", "q"), node.record("count", 1.0)):
+        with pytest.raises(UsageError, match=r"has 3 slots, 2 of them on this node|has 3 slots; expected one"):
+            next(what)
+    with pytest.raises(UsageError, match="keeps its state in 3 slots"):
+        Job(cluster.address("a"), "count", "stored", tls=cluster.tls).epoch(0, [[1]], stored=True)

@@ -1,0 +1,195 @@
+"""Replicas of keyed slots over three nodes: what has ENDed survives the loss of a node with its disk; one that was cut off ENDs nothing.
+
+The nodes are the same for all tests, each of which leaves every slot with a replica, but for the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from node_manager.servers.access import connect
+from tests.conftest import patience, wait_until
+from tests.support.node_query import COUNT, KEYED, Query
+from tests.support.nodes import Nodes
+from tests.support.replicated import NODES, SLOTS, lost, placement, replicated, whole
+from tests.support.seeds import seeds
+from tests.support.split_attempt import Job
+from udo_cli import inspect_text, remote
+from udo_protocol.errors import Conflict, UdoError, Unavailable
+from udo_protocol.state import replication
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    """Three nodes with the slots of `count`, and one of `one`, each with a replica."""
+    with replicated() as made:
+        yield made
+
+
+@contextmanager
+def stopped(cluster: Nodes, node: str) -> Iterator[None]:
+    """A node's manager stands still; its servers and instances go on."""
+    process = cluster.daemons[node].process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def test_what_was_ended_is_on_another_node_when_a_node_is_lost_with_its_disk_also_behind_an_update(cluster: Nodes) -> None:
+    query = Query(cluster, "lost")
+    query.epoch("c", wait_s=60)
+    cluster.push("count", "2", COUNT.format(version=2), **KEYED)
+    query.version = 2
+
+    def updated() -> None:
+        assert list(cluster.client.update("count", "2"))[-1]["phase"] == "done"
+
+    query.tried("ab", updated)
+    query.tried("ac", lambda: lost(cluster, "b"))
+    whole(cluster)
+    query.tried("bc", lambda: None)
+
+
+def test_an_end_waits_for_its_replica_until_the_registry_gives_it_up_which_never_happens_while_it_is_away(cluster: Nodes) -> None:
+    query = Query(cluster, "away")
+    query.epoch("a", wait_s=60)
+    job = Job("", "one", "waits", tls=cluster.tls)
+    before = placement(cluster, "one")
+    owner, holder = before["nodes"][0], before["replication"]["counted"][0][0]
+    job.node, job.wait_s = cluster.address(owner), 60
+    assert job.epoch(0, [[1, 2]]) == [1001, 1001]
+    (prefix,) = {f"udo:one:{s.slot}:" for s in cluster.daemons[owner].api.status().slots if s.deployment == "one"}
+    state = connect(cluster.daemons[owner].home, "state")
+    cluster.registry.stop()
+    query.epoch("b", wait_s=60)
+    query.epoch("c", wait_s=60)
+    with ThreadPoolExecutor(1) as pool, stopped(cluster, holder):
+        waits = pool.submit(job.epoch, 1, [[1, 1]])
+        wait_until(lambda: replication.lacking(state, prefix)[1] == [holder], 60, "the epoch's end to be on the owner's disk")
+        cluster.start_registry()
+        assert not waits.done(), "an END was answered that its replica does not hold"
+        assert waits.result(120 * patience()) == [1002, 1003]
+        now = placement(cluster, "one")
+        assert holder not in now["replication"]["counted"][0] and now["nodes"] == before["nodes"]
+    state.close()
+    whole(cluster)
+
+
+def test_an_owner_that_was_cut_off_ends_nothing_and_its_state_is_removed(cluster: Nodes) -> None:
+    old, new = (Job("", "one", "cut off", tls=cluster.tls) for _ in range(2))
+    now = placement(cluster, "one")
+    owner, holder = now["nodes"][0], now["replication"]["counted"][0][0]
+    old.node, old.wait_s = cluster.address(owner), 60
+    assert old.epoch(0, [[1, 2]]) == [1001, 1001]
+    opened, go_on = Event(), Event()
+
+    def events() -> Iterator[list[int]]:
+        yield [1]
+        opened.set()
+        assert go_on.wait(60)
+        yield [1, 2]
+
+    state = connect(cluster.daemons[owner].home, "state")
+    (prefix,) = {f"udo:one:{s.slot}:" for s in cluster.daemons[owner].api.status().slots if s.deployment == "one"}
+    with ThreadPoolExecutor(1) as pool:
+        cut_off = pool.submit(old.epoch, 1, events())
+        assert opened.wait(60)
+        with stopped(cluster, owner):
+            wait_until(lambda: placement(cluster, "one")["nodes"] == [holder], 60, "the slot to be where its replica is")
+            go_on.set()
+            wait_until(lambda: replication.lacking(state, prefix)[1] == [holder], 60, "the former owner to wait with its END")
+            new.node, new.wait_s, new._attempts = cluster.address(holder), 60, 100
+            answers: list[int] = []
+
+            def succeeded() -> bool:
+                try:
+                    answers[:] = new.epoch(1, [[1], [1, 2]])
+                except UdoError as e:
+                    assert e.retry
+                    return False
+                return True
+
+            wait_until(succeeded, 90, "the epoch to succeed where the replica is")
+            assert answers == [1002, 1003, 1002]
+            assert not cut_off.done(), "a former owner has answered an END that no replica holds"
+        with pytest.raises(UdoError):
+            cut_off.result(120 * patience())
+    wait_until(lambda: not state.call("KEYS", f"{prefix}*"), 60, "what it had to be removed")
+    state.close()
+    whole(cluster)
+    assert new.epoch(2, [[1, 2]]) == [1004, 1003]
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_epochs_count_once_whichever_nodes_are_lost_while_they_are_under_way(cluster: Nodes, seed: int) -> None:
+    query = Query(cluster, f"seed {seed}")
+    for _ in range(2):
+        gone = query.orders.choice(NODES)
+        left = [node for node in NODES if node != gone]
+        if query.orders.random() < 0.5:
+            query.tried("".join(query.orders.choices(left, k=2)), lambda gone=gone: lost(cluster, gone))
+        else:
+            query.epoch(left[0], wait_s=60)
+            query.dies(left[1], query.orders.sample(range(SLOTS), 2), lambda gone=gone: lost(cluster, gone))
+        whole(cluster)
+
+
+def test_the_command_line_waits_for_replicas_and_shows_where_they_are(cluster: Nodes) -> None:
+    said: list[str] = []
+    found = remote.await_replicas(cluster.client, "count", 60, said.append)
+    assert said == [f"{SLOTS} of {SLOTS} replicas hold their slot's state"]
+    copies = found["placement"]["replication"]["counted"]
+    shown = CliRunner().invoke(shows, obj=found)
+    for place, (node, held) in enumerate(zip(found["placement"]["nodes"], copies, strict=True)):
+        assert re.search(rf"^ *{place} +{node} +{held[0]} *$", shown.output, re.MULTILINE), shown.output
+    with pytest.raises(Conflict, match="has replicas"):
+        cluster.client.scale("count", 4)
+
+
+@click.command
+@click.pass_obj
+def shows(found: dict[str, Any]) -> None:
+    """A deployment, as `udo inspect` does."""
+    inspect_text.deployment({**found, "key_groups": [], "queries": [], "nodes_not_asked": []})
+
+
+def test_with_no_holder_left_the_loss_is_reported_and_nothing_begins_anew(cluster: Nodes) -> None:
+    query = Query(cluster, "nobody")
+    query.epoch("a", wait_s=60)
+    now = placement(cluster)
+    owner = now["nodes"][0]
+    holder = now["replication"]["counted"][0][0]
+    third = next(node for node in NODES if node not in (owner, holder))
+    cluster.registry.stop()  # so that it misses both at once
+    for node in (owner, holder):
+        cluster.lose(node, disk=True)
+    cluster.start_registry()
+    wait_until(lambda: owner in placement(cluster)["replication"]["lost"], 60, "the loss to be reported")
+    for node in (owner, holder):
+        cluster.start(node)
+
+    def refused() -> bool:
+        try:
+            cluster.daemons[third].api.open_lane("count", "looks", session="nobody", wait_ms=0, run="r1", call="c", run_started_ms=1)
+        except Unavailable as e:
+            return "lost the disk" in str(e)
+        pytest.fail("a lane was opened in a slot that nobody holds")
+
+    wait_until(refused, 60, "the error to say what was lost")
+    assert placement(cluster)["nodes"][0] == owner

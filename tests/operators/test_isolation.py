@@ -1,0 +1,134 @@
+"""A Python operator that asks for a process of its own (isolation = "process") answers as in its engine's, and keeps its state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Shell
+from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from tests.support.attempt import Attempt
+from tests.support.keyed_node import COUNT, KEYED
+from udo_protocol.errors import UdoError
+from udo_protocol.queue.frame import ERROR
+
+OWN = {"isolation": "process"}
+COUNT_FRAMES = """
+import pyarrow as pa
+from udo_runtime import Operator
+class Count(Operator):
+    def process_keys(self, keys, events, states, ctx):
+        counts, answers = states.column("n", pa.int64(), 0).to_pylist(), []
+        for number in keys.index.to_pylist():
+            counts[number] += 1
+            answers.append(counts[number])
+        states.put("n", counts)
+        return {"b": answers}
+"""
+Open = Callable[..., Lane]
+# Whether it runs in the process of its engine.
+WHERE = """
+import sys
+from udo_runtime import operator
+@operator
+def run(batch):
+    return {"b": ["udo_runtime.main" in sys.modules] * batch.num_rows}
+"""
+FILES = """
+import os
+from pathlib import Path
+from udo_runtime import Operator
+class Files(Operator):
+    def open(self, ctx):
+        self.plus = int(Path("config/plus").read_text()) + int((ctx.directory / "config/plus").read_text()) + int(os.environ["MORE"])
+    def process(self, event, ctx):
+        ctx.log.warning("got %d", event["a"])
+        print("printed", event["a"])
+        if event["a"] == 13:
+            raise ValueError("13 is not liked")
+        yield {"b": event["a"] + self.plus}
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """`udo` without a platform."""
+    yield Shell(tmp_path / "home")
+
+
+def updated(daemon: Daemon, version: str, **manifest: Any) -> None:
+    digest = put_image(daemon.home, COUNT, version=version, **{**KEYED, **manifest})
+    last = list(daemon.api.update("d", version, digest))[-1]
+    assert last.phase == "done", last
+
+
+def test_a_call_is_answered_by_a_process_without_an_engine_in_it(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(WHERE, output={"b": "bool"}, **OWN)
+    assert lane().ask(1) is False
+
+
+def test_an_update_into_a_process_of_its_own_and_back_keeps_the_state(daemon: Daemon) -> None:
+    daemon.deploy(COUNT, **KEYED)
+    assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
+    updated(daemon, "2", **OWN)
+    assert Attempt.at_node(daemon.api, "d", "s", 1, 2).run([1, 2, 3]) == [3, 2, 1]
+    updated(daemon, "3")
+    assert Attempt.at_node(daemon.api, "d", "s", 2, 3).run([1, 2, 3]) == [4, 3, 2]
+
+
+def test_an_update_to_whole_frames_and_on_to_a_process_of_their_own_keeps_the_state(daemon: Daemon) -> None:
+    daemon.deploy(COUNT, **KEYED)
+    assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
+    for epoch, own in ((1, {}), (2, OWN)):
+        digest = put_image(daemon.home, COUNT_FRAMES, version=f"{epoch + 1}", **{**KEYED, **own})
+        last = list(daemon.api.update("d", f"{epoch + 1}", digest))[-1]
+        assert last.phase == "done", last
+        assert Attempt.at_node(daemon.api, "d", "s", epoch, 1).run([1, 2, 1]) == [2 * epoch + 1, epoch + 1, 2 * epoch + 2]
+
+
+def test_its_files_variables_logs_and_errors_are_as_in_the_engines_process(daemon: Daemon, lane: Open) -> None:
+    config = json.dumps({"files": {"config/plus": "NDE="}, "env": {"MORE": "100"}})
+    daemon.deploy(FILES, entry="op:Files", config_json=config, **OWN)
+    caller = lane()
+    assert caller.ask(1) == 183
+    caller.send([1, 13])
+    failed = caller.receive().header
+    assert failed.kind == ERROR and failed.failure.event == '{"a": 13}'
+    assert "13 is not liked" in failed.failure.message and "op.py" in failed.failure.traceback
+    lines = [line.text for line in daemon.api.logs("d")]
+    assert any("WARNING t got 13" in line for line in lines) and any("printed 13" in line for line in lines), lines
+
+
+def test_dependencies_may_contradict_what_the_engine_has_loaded(daemon: Daemon, lane: Open) -> None:
+    source = "import msgpack\n" + add(1).replace("+ 1", "+ msgpack.OWN")
+    daemon.deploy(source, dependencies={"msgpack/__init__.py": "OWN = 7"}, **OWN)
+    assert lane().ask(1) == 8
+
+
+def test_code_that_cannot_be_imported_is_said_with_its_traceback(daemon: Daemon) -> None:
+    with pytest.raises(UdoError, match=r"cannot import 'op' of t@1: NameError: (.|\n)*no_such_name") as e:
+        daemon.deploy("no_such_name", **OWN)
+    assert "op.py" in str(e.value)
+
+
+def test_udo_test_runs_it_in_a_process_of_its_own(shell: Shell, tmp_path: Path) -> None:
+    made = tmp_path / "where"
+    made.mkdir()
+    (made / "op.py").write_text(WHERE)
+    text = 'name = "where"\nversion = "1"\nentry = "op:run"\nisolation = "process"\n[input]\na = "int64"\n[output]\nb = "bool"\n'
+    (made / "operator.toml").write_text(text)
+    (made / "events.json").write_text('[{"a": 1}]')
+    assert shell("test", made, "--json").json["answers"] == [{"b": False}]
+    assert "has no 'run'" in _broken(made, shell, "x = 1")
+    (made / "operator.toml").write_text(text.replace("[input]", 'network = ["a.example.org:443"]\n[input]'))
+    assert "an operator in a process of its own" in shell("push", made, "--dry-run", code=2).err
+
+
+def _broken(made: Path, shell: Shell, source: str) -> str:
+    """What a push says of this code."""
+    (made / "op.py").write_text(source)
+    return shell("push", made, "--dry-run", code=6).err

@@ -1,0 +1,62 @@
+"""Key groups that are read ahead of their move: at the move only what has changed since is read, and the state is the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from udo_runtime.state.ahead import AheadOfMove
+from udo_runtime.state.durable import Durable
+from udo_runtime.state.groups import Group
+
+from tests.conftest import Servers, wait_until
+from tests.runtime.conftest import P
+from tests.support.attempt import GROUPS, group_of
+from tests.support.counters import Start, an_attempt, counter
+from udo_protocol.state import moving
+from udo_protocol.state.group_map import SlotGroups
+
+OTHER = "udo:t:1000:"
+# 40 kB for each key.
+BULKY = """
+from udo_runtime import Operator
+class Bulky(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        ctx.state["much"] = f"{event['k']}{n}" * 20_000
+        yield {"k": event["k"], "n": n}
+"""
+
+
+def known(group: Group) -> object:
+    return group.values, group.undo, group.label, group.ended, group.candidate, group.size, group.keys, group.place
+
+
+def test_at_the_move_only_the_changes_since_are_read_and_the_state_is_the_same(start: Start, servers: Servers) -> None:
+    counter(start, BULKY, "op:Bulky")
+    keys = ["a", "b", "c", "d"]  # one in each group
+    an_attempt(servers, 0, 0).run(keys)
+    moved = [group_of(k) for k in "abc"]
+    ahead = AheadOfMove(servers.state, OTHER, 2, P, moved, None)
+    conn = servers.state()
+    wait_until(lambda: moving.is_prepared(conn, OTHER, 2), 20, "the groups to be read")
+    an_attempt(servers, 1, 1).run(["a"])
+    for epoch in (2, 3):
+        an_attempt(servers, epoch, epoch).run(["b"])  # its base is replaced
+
+    conn.transaction([moving.handing_over(P, 2, moved)])
+    moving.deliver(conn, P, OTHER, P, SlotGroups.even([0, 1000], len(GROUPS)).moved(moved, 0, 1000))
+
+    def read(ahead: AheadOfMove | None) -> tuple[dict[int, Group], int]:
+        sent: Callable[[], int] = lambda: int(re.search(rb"total_net_output_bytes:(\d+)", conn.call("INFO", "stats"))[1])  # type: ignore[index]  # noqa: E731
+        durable, before = Durable(servers.state(), OTHER, 1, "run"), sent()
+        record, groups = durable.adopted(moving.adopted(2), ["q"], ahead)["q"]
+        assert record["last_ended"] == 3
+        return dict(groups), sent() - before
+
+    (all_of_it, whole), (same, rest) = read(None), read(ahead)
+    assert set(all_of_it) == set(same) == set(moved)
+    for n in moved:
+        assert known(same[n]) == known(all_of_it[n])
+    assert list(same[group_of("a")].values) == ["a"]
+    assert rest < whole * 0.75, "the group of c was not read again, of that of a only the change"

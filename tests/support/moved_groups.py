@@ -1,0 +1,32 @@
+"""Key groups as they lie on a state server, written as a slot's owner does it, and read again."""
+
+from __future__ import annotations
+
+import json
+
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import pieces
+from udo_protocol.state.pieces import PiecePlace, StoredGroup
+
+A, B = "udo:t:0:", "udo:t:1000:"
+
+
+class GroupsOwner:
+    """Writes groups as the owner of a slot does."""
+
+    def __init__(self, state: Connection, at: str) -> None:
+        self._state, self._at = state, at
+
+    def write(self, session: str, n: int, piece: str, *changes: bytes) -> None:
+        """A group, or a partition's event times (below 0): a base and changes to it."""
+        self._state.call("HSET", f"{self._at}sessions", session, json.dumps({"last_ended": 3, "of": self._at}))
+        place = PiecePlace(piece, len(changes), len(piece), sum(map(len, changes)))
+        self._state.transaction(pieces.writing(self._at, session, n, b"meta", place, piece.encode(), []))
+        if changes:
+            self._state.transaction(pieces.writing(self._at, session, n, b"meta", place, None, changes))
+
+
+def groups(state: Connection, at: str, session: str, savepoint: str = "") -> dict[int, tuple[bytes | None, list[bytes]]]:
+    """Those of a session, of the state or of a savepoint: base and changes."""
+    found: dict[int, StoredGroup] = dict(pieces.read(state, at, session, savepoint))
+    return {n: (g.base and bytes(g.base), list(map(bytes, g.deltas))) for n, g in found.items()}

@@ -1,0 +1,115 @@
+"""A keyed query on a deployment over nodes, whose tasks ask any of them, and what one process would answer."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.conftest import wait_until
+from tests.support.nodes import Nodes
+from tests.support.split_attempt import Job
+from udo_protocol.errors import UdoError
+
+COUNT = """
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {{"b": n + 1000 * {version}}}
+"""
+KEYED = {"key": ["a"]}
+# As long as Spark's tasks wait for a node, and are tried again.
+_TRIED_S = 90
+PARTITIONS = 2
+
+
+class Query:
+    """A query of its own on the deployment `count`, whose tasks run on any of the nodes."""
+
+    def __init__(self, cluster: Nodes, session: str) -> None:
+        self._cluster, self._counts, self._epoch = cluster, Counter[int](), -1
+        self.orders = random.Random(session)
+        self.version = int(cluster.client.deployment("count")["version"])
+        self._jobs = [Job("", "count", session, tls=cluster.tls) for _ in range(PARTITIONS)]
+        self.job = self._jobs[0]
+
+    def epoch(self, node: str, *, version: int = 0, wait_s: float = 0.0) -> None:
+        """The next epoch by a task that asks this node; its answers are right."""
+        batches, expected = self.drawn()
+        self.version = version or self.version
+        self._ask(self.job, node, wait_s)
+        assert self.job.epoch(self._epoch, batches) == [self.version * 1000 + n for n in expected]
+
+    def tried(self, nodes: str, strike: Callable[[], None]) -> None:
+        """The next epoch in partitions of which each one asks its node, tried again until it succeeds, as Spark does it.
+
+        The strike comes between two batches of the first partition, whatever the other one does then.
+        """
+        batches, expected = self.drawn()
+        places = [a for batch in batches for a in batch]
+        strikes = [strike]
+
+        def task(partition: int) -> list[int]:
+            job, answers = self._jobs[partition], list[int]()
+            mine = [[a for a in batch if a % PARTITIONS == partition] for batch in batches]
+
+            def succeeded() -> bool:
+                try:
+                    events = _struck(mine, strikes) if partition == 0 else iter(mine)
+                    answers[:] = job.epoch(self._epoch, events, partition=partition, partitions=PARTITIONS)
+                except UdoError as e:
+                    if not e.retry:
+                        raise
+                    return False
+                return True
+
+            self._ask(job, nodes[partition], wait_s=60)
+            wait_until(succeeded, _TRIED_S, f"epoch {self._epoch} to succeed in partition {partition}")
+            return answers
+
+        with ThreadPoolExecutor(PARTITIONS) as pool:
+            for partition, answers in enumerate(pool.map(task, range(PARTITIONS))):
+                wanted = [n for a, n in zip(places, expected, strict=True) if a % PARTITIONS == partition]
+                assert [b % 1000 for b in answers] == wanted, f"epoch {self._epoch}, partition {partition}"
+                assert {b // 1000 for b in answers} <= {self.version, self.version - 1}
+        assert not strikes
+
+    @property
+    def keys(self) -> set[int]:
+        """Those that there have been events of."""
+        return set(self._counts)
+
+    def restart(self) -> None:
+        """The query is started again."""
+        for job in self._jobs:
+            job.restart()
+
+    def dies(self, node: str, ended: list[int], strike: Callable[[], None]) -> None:
+        """The next epoch: an attempt dies once these slots have ENDed it, then this happens, then the task is tried again."""
+        batches, expected = self.drawn()
+        self._ask(self.job, node, wait_s=60)
+        self.job.dies(self._epoch, batches, ended)
+        strike()
+        assert [b % 1000 for b in self.job.epoch(self._epoch, batches)] == expected, f"epoch {self._epoch}"
+
+    def _ask(self, job: Job, node: str, wait_s: float) -> None:
+        job.node, job.wait_s = self._cluster.address(node), wait_s
+
+    def drawn(self) -> tuple[list[list[int]], list[int]]:
+        """Events of the next epoch, and the counts that answer them."""
+        self._epoch += 1
+        batches = [[self.orders.randrange(300) for _ in range(100)] for _ in range(3)]
+        expected = []
+        for a in (a for batch in batches for a in batch):
+            self._counts[a] += 1
+            expected.append(self._counts[a])
+        return batches, expected
+
+
+def _struck(batches: list[list[int]], strikes: list[Callable[[], None]]) -> Iterator[list[int]]:
+    for at, batch in enumerate(batches):
+        yield batch
+        if at == 0 and strikes:
+            strikes.pop()()

@@ -1,0 +1,264 @@
+"""Calls that the executor's JVM makes itself: which ran is seen in the plan, and what it cannot do is refused or done in Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from tests.conftest import require
+from udo_interface import jar, jvm_path, settings, udo
+from udo_protocol.errors import Unavailable, UsageError
+from udo_protocol.node.api import connect_node
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.udo_interface.conftest import Platform
+
+pytestmark = pytest.mark.long
+
+TYPES = {
+    "i": "int64",
+    "d": "double",
+    "s": "string",
+    "b": "bool",
+    "t": "timestamp[us]",
+    "z": "timestamp[us, tz=UTC]",
+    "n": "decimal128(12, 3)",
+    "y": "binary",
+    "l": "list<int64>",
+    "r": "struct<a: int64, b: string>",
+    "m": "map<string, double>",
+    "e": "date32",
+}
+ROW = {
+    "i": "id",
+    "d": "cast(id as double) / 3",
+    "s": "if(id % 5 = 0, null, concat('ü', id))",
+    "b": "id % 2 = 0",
+    "t": "timestamp_micros(1700000000000000 + id)",
+    "z": "timestamp_micros(id)",
+    "n": "cast(id / 8 as decimal(12, 3))",
+    "y": "cast(cast(id as string) as binary)",
+    "l": "sequence(id, id + 2)",
+    "r": "if(id % 7 = 0, null, named_struct('a', id, 'b', cast(id as string)))",
+    "m": "map('x', cast(id as double))",
+    "e": "date_add(date'2024-01-01', cast(id % 99 as int))",
+}
+
+
+@pytest.fixture(autouse=True)
+def there_is_a_jar(spark: SparkSession) -> None:
+    try:
+        jar.jar(spark.version)
+    except Unavailable as e:
+        require("java", str(e))
+
+
+def plan(df: DataFrame) -> str:
+    return str(df._jdf.queryExecution().toString())
+
+
+@pytest.mark.short
+def test_explain_shows_which_path_a_call_takes(spark: SparkSession, platform: Platform) -> None:
+    name, df = platform.operator(), spark.range(0, 5)
+    assert f"Udo {name} in the JVM [id#" in plan(udo(name, path="jvm")(df)).partition("Physical Plan")[2]
+    assert f"Udo {name} in the JVM" in plan(udo(name)(df, path="auto"))
+    for python in (udo(name)(df), udo(name, path="python")(df), udo(name, path="auto", keep=())(df.withColumn("x", F.lit(1)), keep="x")):
+        assert f"MapInArrow {name}(" in plan(python) and "JVM" not in plan(python)
+
+
+def test_the_setting_chooses_where_the_call_does_not(spark: SparkSession, platform: Platform) -> None:
+    name, df = platform.operator(), spark.range(0, 5)
+    spark.conf.set(settings.PATH, "jvm")
+    try:
+        assert "in the JVM" in plan(udo(name)(df))
+        assert "MapInArrow" in plan(udo(name, path="python")(df))
+        spark.conf.set(settings.PATH, "fast")
+        with pytest.raises(UsageError, match=r"spark.udo.path: expected auto, python, jvm, got 'fast'"):
+            udo(name)(df)
+    finally:
+        spark.conf.unset(settings.PATH)
+    with pytest.raises(UsageError, match="path= expects auto, python, jvm or None, got 'scala'"):
+        udo(name, path="scala")  # type: ignore[arg-type]
+
+
+def test_what_the_jvm_path_cannot_do_is_refused_with_the_reason(spark: SparkSession, platform: Platform) -> None:
+    times = {"at": "timestamp[ns, tz=UTC]"}
+    odd = platform.operator("def run(b): return b\n", entry="op:run", input={"id": "int64", **times}, output={"id": "int64"})
+    answers = platform.operator(input={"id": "int64"}, output={"id": "uint32"})
+    keyed = platform.operator(key="id")
+    plain, df = platform.operator(), spark.range(0, 5).withColumn("at", F.current_timestamp())
+    for call, why in (
+        (lambda: udo(plain, path="jvm")(df, keep="at"), "keep= carries columns"),
+        (lambda: udo(keyed, path="jvm")(df, key="id"), "the operator keeps state"),
+        (lambda: udo(odd, path="jvm")(df), r"column 'at' would have to become timestamp\[ns, tz=UTC\]"),
+        (lambda: udo(answers, path="jvm")(df), "answers with uint32 in column 'id'"),
+    ):
+        with pytest.raises(UsageError, match=f"cannot be called on the JVM path: .*{why}"):
+            call()
+    spark.conf.set("spark.udo.node", "https://elsewhere:7070")
+    try:
+        with pytest.raises(UsageError, match="another host"):
+            udo(plain, path="jvm")(df)
+    finally:
+        spark.conf.set("spark.udo.node", platform.node)
+
+
+@pytest.mark.parametrize("rows", [pytest.param(7, id="few"), pytest.param(3_001, id="many")])
+def test_values_of_all_types_come_back_as_on_the_python_path(spark: SparkSession, platform: Platform, rows: int) -> None:
+    name = platform.operator(input=TYPES, output=TYPES)
+    df = spark.range(0, rows, 1, 2).selectExpr(*(f"{expression} as {name}" for name, expression in ROW.items()))
+    on_jvm, on_python = (udo(name)(df, path=path) for path in (settings.JVM, settings.PYTHON))
+    assert on_jvm.schema == on_python.schema
+    found = [r.asDict(recursive=True) for r in on_jvm.orderBy("i").collect()]
+    assert found == [r.asDict(recursive=True) for r in on_python.orderBy("i").collect()]
+    assert len(found) == rows
+
+
+def test_an_answer_of_narrower_columns_in_another_order_is_widened_as_on_the_python_path(spark: SparkSession, platform: Platform) -> None:
+    """A version that came after the query was planned."""
+    wide = {"id": "int64", "part": "double", "what": "string"}
+    answer = """
+        import pyarrow as pa
+        from udo_runtime import operator
+        @operator
+        def run(batch):
+            n = batch.num_rows
+            return {{"what": ["a"] * n, "part": pa.array([{part}] * n, pa.{part_type}()), "id": batch.column("id").cast("{id_type}")}}
+        """
+    name = platform.operator(answer.format(part="0.5", part_type="float64", id_type="int64"), output=wide)
+    narrow = {"what": "string", "part": "float", "id": "int32"}
+    platform.push(answer.format(part="0.25", part_type="float32", id_type="int32"), name=name, version="2", output=narrow)
+    calls = {path: udo(name)(spark.range(0, 30, 1, 1), path=path) for path in (settings.JVM, settings.PYTHON)}
+    assert platform.update(name, "2") == "done"
+    found = {path: [tuple(r) for r in df.collect()] for path, df in calls.items()}
+    assert found[settings.JVM] == found[settings.PYTHON] == [(i, 0.25, "a") for i in range(30)]
+
+
+def test_a_batch_above_the_bound_of_a_frame_travels_in_parts_and_one_event_above_it_is_refused(
+    spark: SparkSession, platform: Platform
+) -> None:
+    name = "small_frames"
+    platform.push(
+        "from udo_runtime import operator\n@operator\ndef run(b): return b\n", name=name, input={"s": "string"}, output={"s": "string"}
+    )
+    platform.deploy(name, limits={"frame_bytes": 20_000})
+    texts = spark.range(0, 3_000, 1, 1).selectExpr("concat(id, repeat('x', 90)) as s")
+    assert udo(name, path="jvm")(texts).collect() == texts.collect()
+    with pytest.raises(PySparkException, match=r"one event takes \d+ bytes; the bound is 20000"):
+        udo(name, path="jvm")(spark.range(1).selectExpr("repeat('x', 30000) as s")).collect()
+
+
+def test_a_call_is_part_of_larger_queries_as_any_dataframe_is(spark: SparkSession, platform: Platform) -> None:
+    """Joined with itself, united, cached, counted without a look at its columns, and followed by another call."""
+    name = platform.operator()
+    df = udo(name, path="jvm")(spark.range(0, 1000, 1, 3))
+    assert df.alias("a").join(df.alias("b"), F.col("a.id") == F.col("b.id") + 1).count() == 999
+    assert df.union(df).groupBy("id").count().where("count = 2").count() == 1000
+    assert df.count() == 1000
+    twice = udo(name, path="jvm")(df.where("id % 2 = 0").withColumn("unused", F.lit(1))).cache()
+    try:
+        assert (twice.count(), twice.agg(F.sum("id")).collect()[0][0]) == (500, sum(range(0, 1000, 2)))
+    finally:
+        twice.unpersist()
+
+
+def executed(spark: SparkSession) -> Iterator[dict[str, str]]:
+    """The values of the metrics of each call on the JVM path in the last query, as Spark's UI shows them, by name."""
+    store = spark._jsparkSession.sharedState().statusStore()
+    last = max(range(store.executionsCount()), key=lambda i: store.executionsList().apply(i).executionId())
+    execution = store.executionsList().apply(last).executionId()
+    values, nodes = store.executionMetrics(execution), store.planGraph(execution).allNodes()
+    for n in (nodes.apply(i) for i in range(nodes.size())):
+        if "in the JVM" in n.name():
+            metrics = [n.metrics().apply(i) for i in range(n.metrics().size())]
+            yield {m.name(): values.apply(m.accumulatorId()) for m in metrics}
+
+
+def test_the_metrics_of_a_call_count_rows_and_frames(spark: SparkSession, platform: Platform) -> None:
+    even = "import pyarrow.compute as pc\nfrom udo_runtime import operator\n@operator\n"
+    name = platform.operator(even + "def run(b): return b.filter(pc.equal(pc.bit_wise_and(b.column('id'), 1), 0))\n")
+    udo(name, path="jvm")(spark.range(0, 25_000, 1, 1)).collect()
+    [shown] = executed(spark)
+    told = {what: shown[what].replace(",", "") for what in ("number of rows sent", "number of output rows", "number of frames sent")}
+    assert told == {"number of rows sent": "25000", "number of output rows": "12500", "number of frames sent": "3"}
+    assert "time waiting for answers" in shown and "data sent to the operator" in shown
+
+
+def test_the_plan_and_what_spark_logs_of_it_hold_no_password(
+    spark: SparkSession, platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = platform.operator()
+    df = udo(name, path="jvm")(spark.range(0, 10, 1, 1))
+    df.collect()
+    queue = connect_node(platform.node).open_lane(name, "looking").slots[0]
+    assert len(queue.password) >= 16
+    told = [plan(df), df._jdf.queryExecution().executedPlan().toJSON(), df._jdf.queryExecution().logical().treeString()]
+    store = spark._jsparkSession.sharedState().statusStore().executionsList()
+    told += [store.apply(i).physicalPlanDescription() for i in range(store.size())]
+    assert name in told[0]
+    for text in told:
+        assert queue.password not in text and "password" not in re.sub(r"looking.*", "", text).lower()
+
+
+def test_a_lane_on_the_jvm_path_ends_with_its_task_and_leaves_no_buffer(spark: SparkSession, platform: Platform) -> None:
+    name = platform.operator()
+    jvm: Any = spark.sparkContext._jvm
+    root = getattr(jvm.org.apache.spark.sql.util, "ArrowUtils$")
+    allocator = getattr(root, "MODULE$").rootAllocator()
+    before = allocator.getAllocatedMemory()
+    for df in (spark.range(0, 60_000, 1, 2), spark.range(0, 900_000, 1, 2)):
+        udo(name, path="jvm")(df).limit(3).collect()
+        udo(name, path="jvm")(df).count()
+    assert allocator.getAllocatedMemory() == before
+
+
+@pytest.mark.short
+def test_types_are_compared_without_zones_and_offsets_widths() -> None:
+    import pyarrow as pa
+
+    for same, as_that in (
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.large_string(), pa.string()),
+        (pa.list_(pa.timestamp("us")), pa.list_(pa.field("element", pa.timestamp("us", "UTC")))),
+        (pa.struct([("a", pa.large_binary())]), pa.struct([("a", pa.binary())])),
+        (pa.map_(pa.string(), pa.timestamp("us")), pa.map_(pa.string(), pa.timestamp("us", "UTC"))),
+    ):
+        assert jvm_path.layout(same) == jvm_path.layout(as_that)
+    for one, other in ((pa.timestamp("ms"), pa.timestamp("us")), (pa.int32(), pa.int64()), (pa.uint32(), pa.int32())):
+        assert jvm_path.layout(one) != jvm_path.layout(other)
+
+
+@pytest.mark.short
+def test_a_jar_is_named_after_its_sources_and_the_minor_version_of_spark(tmp_path: Path) -> None:
+    (tmp_path / "A.scala").write_text("object A")
+    first = jar.name("4.3.0", tmp_path)
+    assert first == jar.name("4.3.7", tmp_path) != jar.name("4.2.0", tmp_path)
+    assert first.startswith("udo-spark-4.3-") and first.endswith(".jar")
+    (tmp_path / "A.scala").write_text("object B")
+    assert jar.name("4.3.0", tmp_path) != first
+
+
+def test_sources_that_do_not_compile_are_told_with_what_the_compiler_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "A.scala").write_text('object A { val x: Int = "no" }')
+    monkeypatch.setattr(jar, "SOURCES", tmp_path)
+    with pytest.raises(Unavailable, match=r"does not compile against this Spark.*type mismatch"):
+        jar.build(tmp_path / "a.jar")
+    assert [p.name for p in tmp_path.iterdir()] == ["A.scala"], "no draft is left"
+
+
+@pytest.mark.short
+def test_another_version_of_spark_gets_a_jar_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Path] = []
+    monkeypatch.setattr(jar, "build", lambda target, env=None: (built.append(target), target.parent.mkdir(parents=True), target.touch()))
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    found = jar.jar("9.9.1", env)
+    assert found.parent == tmp_path / "udo-spark" / "jvm" and found.name == jar.name("9.9.0")
+    assert jar.jar("9.9.2", env) == found and built == [found], "compiled once"

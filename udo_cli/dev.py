@@ -1,0 +1,161 @@
+"""`udo dev`: what happens on each save of an operator's folder. Its samples are run first; a version that fails them goes nowhere.
+
+A save becomes a version of its own, named by its content (`1-dev.1f0c3a9b`), and goes live as every update does: queries run on, and one
+that does not load leaves the former version answering. Versions of this run that nobody needs any more are deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from udo_cli import events as samples
+from udo_cli import remote
+from udo_cli.exits import exit_for
+from udo_cli.packing import bases, build, isolated, layers, provenance
+from udo_cli.packing.upload import upload
+from udo_cli.settings import CliSettings
+from udo_protocol.errors import Conflict, NotFound, UdoError
+from udo_protocol.formats import manifest as manifests
+from udo_protocol.formats.manifest import Manifest
+from udo_protocol.registry.api import Registry
+
+Say = Callable[[str], None]
+# Quicker than a hand moves from the editor to the other window, and nothing to a disk.
+LOOK_S = 0.25
+WAIT_S = 120.0
+BATCH_ROWS = 10_000
+# The version's own name may have 63 characters.
+_MOST_NAME = 48
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the deployment is given beside the code."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+    def contents(self) -> dict[str, bytes]:
+        """The files as they are now: who edits a model wants to see what it answers. NotFound for one that is gone."""
+        try:
+            return {inside: path.read_bytes() for inside, path in self.files.items()}
+        except FileNotFoundError as e:
+            raise NotFound(f"there is no file {e.filename}") from None
+
+
+Seen = tuple[tuple[str, int, int], ...]
+
+
+def look(directory: Path, given: Given) -> Seen:
+    """(path, time in ns, bytes) of each file that a version is made of. One that vanishes meanwhile is left out."""
+    found = []
+    for name, path in [*layers.files_of(directory, command=True), *((str(p), p) for p in given.files.values())]:
+        with suppress(FileNotFoundError):
+            stat = path.stat()
+            found.append((name, stat.st_mtime_ns, stat.st_size))
+    return tuple(found)
+
+
+def changed(directory: Path, given: Given, before: Seen, pause: Callable[[float], None] = time.sleep) -> Seen:
+    """Wait until the folder differs from `before` and stays as it is for a look: editors write a file in several steps."""
+    last = before
+    while True:
+        pause(LOOK_S)
+        now = look(directory, given)
+        if now == last != before:
+            return now
+        last = now
+
+
+class DevRound:
+    """Tests the folder, and lets the local platform answer with it."""
+
+    def __init__(self, directory: Path, events: Path | None, name: str | None, given: Given, *, live: bool, say: Say) -> None:
+        self._directory, self._events, self._name, self._given, self._live, self._say = directory, events, name, given, live, say
+        self._made: list[str] = []  # versions of this run that may still be in the registry
+
+    def run(self) -> dict[str, Any]:
+        """{ok, operator, events, answers, took_ms, deployment, version, outcome} of one save, or {ok, error: {code, message, exit}}."""
+        try:
+            return {"ok": True, **self._run()}
+        except UdoError as e:
+            return {"ok": False, "error": {"code": e.code, "message": str(e), "exit": int(exit_for(e))}}
+
+    def _run(self) -> dict[str, Any]:
+        target, settings = build.Target.of(None, None), CliSettings()
+        manifest = build.load_manifest(self._directory, None, target)
+        files, values = self._given.contents(), {**self._given.env, **self._given.secrets}
+        batches = samples.read(self._events or self._directory / "events.json", manifest.input_schema, BATCH_ROWS)
+        _, dependencies = build.unpacked_dependencies(manifest, target, self._directory, settings.local.dependencies, self._say)
+        trial = isolated.answer(manifest, self._directory.absolute(), dependencies, batches, values, files)
+        count = sum(b.num_rows for b in batches)
+        told = {"operator": manifest.reference, "events": count, "answers": trial.answers.to_pylist(), "took_ms": trial.took_ms}
+        if self._live:
+            with remote.registry(settings) as api:
+                told |= self._answer_with(api, manifest, target, settings, files)
+        return told
+
+    def _answer_with(
+        self, api: Registry, manifest: Manifest, target: build.Target, settings: CliSettings, files: dict[str, bytes]
+    ) -> dict[str, Any]:
+        name, version = self._name or manifest.name, self._push(api, manifest, target, settings)
+        try:
+            serving = api.deployment(name)
+        except NotFound:
+            api.deploy(name, manifest.name, version, env=self._given.env, secrets=self._given.secrets, files=files)
+            remote.await_answering(api, name, WAIT_S, self._say)
+            return {"deployment": name, "version": version, "outcome": "deployed"}
+        if serving["operator"] != manifest.name:
+            raise Conflict(
+                f"{name} is a deployment of {serving['operator']}, and the folder is {manifest.name}: name another one with --name"
+            )
+        config = {"env": dict(self._given.env), "secrets": dict(self._given.secrets), "files": files}
+        given = any(config.values())
+        if serving["version"] == version and not given:
+            return {"deployment": name, "version": version, "outcome": "unchanged"}
+        remote.follow(api.update(name, version, WAIT_S, config=config if given else None), self._say)
+        self._tidy(api, manifest.name, name)
+        return {"deployment": name, "version": version, "outcome": "updated"}
+
+    def _push(self, api: Registry, manifest: Manifest, target: build.Target, settings: CliSettings) -> str:
+        """The version's name; what the registry has already is not sent again."""
+        version = f"{manifest.version[:_MOST_NAME]}-dev.{_content(self._directory, command=bool(manifest.command))}"
+        named = manifests.parse(manifest.model_dump() | {"version": version}, str(self._directory / manifests.FILE_NAME))
+        below = bases.find(api, "python", target.python_tag, target.platform)
+        with tempfile.TemporaryDirectory(prefix="udo-dev-") as work:
+            made = build.build(self._directory, named, target, Path(work), settings.local.dependencies, lambda _: None, below)
+            origin = provenance.of(self._directory, made, settings.user, "udo dev")
+            try:
+                upload(api, named, made, lambda _: None, origin)
+            except Conflict:
+                # The same files by another release of a library that packs: what is there has the same content.
+                api.version(manifest.name, version)
+        if version not in self._made:
+            self._made.append(version)
+        return version
+
+    def _tidy(self, api: Registry, operator: str, name: str) -> None:
+        """Delete this run's versions but the last two: a rollback may go to the one before."""
+        kept = api.deployment(name)["version"]
+        for version in [v for v in self._made[:-2] if v != kept]:
+            with suppress(Conflict, NotFound):  # a deployment may go back to it
+                api.delete_version(operator, version)
+                self._made.remove(version)
+
+
+def _content(directory: Path, *, command: bool) -> str:
+    """Eight digits of what is packed: names, contents, and whether a file is a program."""
+    digest = hashlib.blake2b(digest_size=4)
+    for inside, path in layers.files_of(directory, command=command):
+        content = path.read_bytes()
+        digest.update(f"{len(inside)} {inside} {len(content)} {path.stat().st_mode & 0o111:o}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()

@@ -1,0 +1,100 @@
+package org.apache.spark.sql.udo
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.arrow.memory.BufferAllocator
+import org.apache.arrow.vector.{VectorLoader, VectorSchemaRoot}
+import org.apache.arrow.vector.types.FloatingPointPrecision
+import org.apache.arrow.vector.types.pojo.{ArrowType, Field, Schema}
+
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{BoundReference, Cast, Expression, UnsafeProjection}
+import org.apache.spark.sql.types.{ArrayType, DataType, MapType, StructField, StructType, TimestampNTZType, TimestampType}
+import org.apache.spark.sql.util.ArrowUtils
+import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, ColumnarBatch}
+
+/** Reads the events of answers in one schema as rows of the columns that the query was planned with, selected and widened by name. */
+private[udo] final class Answers(schema: Schema, expected: Schema, planned: Seq[DataType], allocator: BufferAllocator) {
+  private val root = VectorSchemaRoot.create(schema, allocator)
+  private val loader = new VectorLoader(root)
+  private val fields = expected.getFields.asScala.toSeq.map(f => schema.findField(f.getName))
+  private val vectors = fields.map(f => new ArrowColumnVector(root.getVector(f.getName)): ColumnVector)
+  private val batch = new ColumnarBatch(vectors.toArray)
+  private val project = UnsafeProjection.create(fields.zip(planned).zipWithIndex.map[Expression] { case ((field, to), i) =>
+    val from = ArrowUtils.fromArrowField(field)
+    // Nothing but an instant and a wall clock differ where the bytes are the same: what the planned type is read as.
+    if (Answers.zoneless(from) == Answers.zoneless(to)) BoundReference(i, to, nullable = true)
+    else Cast(BoundReference(i, from, nullable = true), to, Some("UTC"))
+  })
+
+  /** The events of `answer`; they are valid until the next call. */
+  def rows(answer: Frame): Iterator[InternalRow] = {
+    Body.load(answer, root, loader)
+    batch.setNumRows(root.getRowCount)
+    batch.rowIterator().asScala.map { row =>
+      try project(row)
+      catch {
+        case e: RuntimeException => throw Body.improper(answer, s"a row of it is none: $e")
+      }
+    }
+  }
+
+  /** Give up the buffers of the last answer. */
+  def clear(): Unit = root.clear()
+
+  def close(): Unit = root.close()
+}
+
+private[udo] object Answers {
+  /** What keeps columns of `have` from serving as `want`; none if nothing does. As misfits of udo_protocol/formats/schema.py. */
+  def misfits(have: Schema, want: Schema): Seq[String] = {
+    val there = have.getFields.asScala.map(f => f.getName -> f).toMap
+    want.getFields.asScala.toSeq.flatMap { f =>
+      there.get(f.getName) match {
+        case None =>
+          val names = have.getFields.asScala.map(_.getName).mkString(", ")
+          Some(s"column '${f.getName}' (${f.getType}) is missing; there are: ${if (names.isEmpty) "no columns" else names}")
+        case Some(found) if !widens(found, f) => Some(s"column '${f.getName}': expected ${f.getType}, got ${found.getType}")
+        case _ => None
+      }
+    }
+  }
+
+  private def widens(have: Field, want: Field): Boolean = (have.getType, want.getType) match {
+    case (_: ArrowType.Null, _) => true
+    case (_: ArrowType.Struct, _: ArrowType.Struct) =>
+      val (mine, theirs) = (have.getChildren.asScala, want.getChildren.asScala)
+      mine.map(_.getName) == theirs.map(_.getName) && mine.zip(theirs).forall { case (a, b) => widens(a, b) }
+    case (_: ArrowType.List, _: ArrowType.List) => widens(have.getChildren.get(0), want.getChildren.get(0))
+    case (_: ArrowType.Map, _: ArrowType.Map) =>
+      val (mine, theirs) = (have.getChildren.get(0).getChildren.asScala, want.getChildren.get(0).getChildren.asScala)
+      mine.zip(theirs).forall { case (a, b) => widens(a, b) }
+    case (a, b) => a == b || widens(a, b)
+  }
+
+  private def widens(have: ArrowType, want: ArrowType): Boolean = (have, want) match {
+    case (a: ArrowType.Int, b: ArrowType.Int) => a.getIsSigned && b.getIsSigned && a.getBitWidth <= b.getBitWidth
+    case (a: ArrowType.Int, b: ArrowType.FloatingPoint) => a.getIsSigned && a.getBitWidth < bits(b)
+    case (a: ArrowType.FloatingPoint, b: ArrowType.FloatingPoint) => bits(a) <= bits(b)
+    case (a: ArrowType.Decimal, b: ArrowType.Decimal) =>
+      a.getScale <= b.getScale && a.getPrecision - a.getScale <= b.getPrecision - b.getScale
+    case (_: ArrowType.Utf8 | _: ArrowType.LargeUtf8, _: ArrowType.Utf8 | _: ArrowType.LargeUtf8) => true
+    case (_: ArrowType.Binary, _: ArrowType.LargeBinary) => true
+    case _ => false
+  }
+
+  /** Of a half-precision number, which Spark has not, none. */
+  private def bits(t: ArrowType.FloatingPoint): Int = t.getPrecision match {
+    case FloatingPointPrecision.SINGLE => 24
+    case FloatingPointPrecision.DOUBLE => 53
+    case _ => 0
+  }
+
+  private def zoneless(t: DataType): DataType = t match {
+    case TimestampNTZType => TimestampType
+    case ArrayType(e, _) => ArrayType(zoneless(e))
+    case MapType(k, v, _) => MapType(zoneless(k), zoneless(v))
+    case StructType(fields) => StructType(fields.map(f => StructField(f.name, zoneless(f.dataType))))
+    case other => other
+  }
+}

@@ -1,0 +1,49 @@
+package org.apache.spark.sql.udo
+
+import org.apache.spark.QueryContext
+import org.apache.spark.api.python.PythonException
+
+/** An error of udo_protocol/errors.py, as a Spark user sees it from the Python path: its class there, and its text; no stack of ours. */
+final class UdoException(val kind: String, text: String) extends RuntimeException(text, null, false, false) {
+  override def toString: String = s"udo_protocol.errors.$kind: $getMessage"
+
+  /**
+   * The error as it leaves the task: what a Python worker's is, so that its text and its class are those of the Python path. Spark's
+   * driver could not read a class of this jar from a failed task, and would know no reason.
+   */
+  def forSpark: PythonException = {
+    val told = Map("msg" -> toString, "traceback" -> "")
+    val error = new PythonException("PYTHON_EXCEPTION", told, null, Array.empty[QueryContext], "")
+    error.setStackTrace(Array.empty)
+    error
+  }
+
+  /** The same error with where it was in front of its text. */
+  def at(place: Place): UdoException = new UdoException(kind, s"$place: $getMessage")
+}
+
+object UdoException {
+  private val kinds = Map(
+    "usage" -> "UsageError", "manifest" -> "ManifestError", "schema" -> "SchemaError", "not_found" -> "NotFound",
+    "conflict" -> "Conflict", "unauthorized" -> "Unauthorized", "signature" -> "SignatureError", "refused" -> "Refused",
+    "peer" -> "PeerError", "unavailable" -> "Unavailable", "node_away" -> "NodeAway", "slots_away" -> "SlotsAway",
+    "timeout" -> "WaitTimeout", "server_lost" -> "ServerLost", "untrusted" -> "Untrusted", "lane_expired" -> "LaneExpired",
+    "protocol" -> "ProtocolError", "stray_answer" -> "StrayAnswer", "slot_broken" -> "SlotBroken", "state_lost" -> "StateLost",
+    "state_elsewhere" -> "StateElsewhere", "two_producers" -> "TwoProducers", "stale" -> "Stale", "fenced" -> "Fenced",
+    "operator" -> "OperatorError")
+
+  /** The error of a wire code; a code that this version does not know is an error that says nothing more. */
+  def byCode(code: String, text: String): UdoException = new UdoException(kinds.getOrElse(code, "UdoError"), text)
+
+  def serverLost(text: String): UdoException = byCode("server_lost", text)
+  def protocol(text: String): UdoException = byCode("protocol", text)
+
+  /** As udo_protocol/cut.py: the beginning and the end stay. */
+  def cut(text: String, most: Int): String =
+    if (text.length <= most) text
+    else {
+      val half = most / 2
+      val missing = String.format(java.util.Locale.ROOT, "%,d", Int.box(text.length - 2 * half))
+      s"${text.take(half)} … $missing characters cut … ${text.takeRight(half)}"
+    }
+}

@@ -1,0 +1,82 @@
+package org.apache.spark.sql.udo
+
+import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.{DataFrame, Row}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.analysis.MultiInstanceRelation
+import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet}
+import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnaryNode}
+import org.apache.spark.sql.catalyst.plans.physical.Partitioning
+import org.apache.spark.sql.catalyst.types.DataTypeUtils
+import org.apache.spark.sql.classic.{Dataset, SparkSession}
+import org.apache.spark.sql.execution.{SparkPlan, SparkStrategy, UnaryExecNode}
+import org.apache.spark.sql.execution.metric.SQLMetrics
+import org.apache.spark.sql.types.{DataType, StructType}
+
+/** What udo_interface/jvm_path.py calls. It has no state: one of it is as good as another. */
+final class UdoCalls {
+  /** `df`, whose columns are those of the operator's input in its order, through the operator; `schema` is Spark's, as JSON. */
+  def through(df: Dataset[Row], call: String, schema: String): DataFrame = {
+    val session = df.sparkSession
+    val output = DataTypeUtils.toAttributes(DataType.fromJson(schema).asInstanceOf[StructType])
+    if (!session.experimental.extraStrategies.contains(UdoStrategy))
+      session.experimental.extraStrategies = session.experimental.extraStrategies :+ UdoStrategy
+    Dataset.ofRows(session, Udo(Call.parse(call), output, df.logicalPlan))
+  }
+}
+
+/** A call of an operator in a query. Its output has nothing of its child's columns. */
+private[udo] final case class Udo(call: Call, override val output: Seq[Attribute], child: LogicalPlan)
+    extends UnaryNode
+    with MultiInstanceRelation {
+  @transient override lazy val references: AttributeSet = AttributeSet(child.output)
+  override def producedAttributes: AttributeSet = AttributeSet(output)
+  override def newInstance(): LogicalPlan = copy(output = output.map(_.newInstance()))
+  override def nodeName: String = s"Udo ${call.deployment}"
+  override protected def stringArgs: Iterator[Any] = Iterator(output)
+  override protected def withNewChildInternal(newChild: LogicalPlan): Udo = copy(child = newChild)
+}
+
+private[udo] object UdoStrategy extends SparkStrategy {
+  override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
+    case Udo(call, output, child) => UdoExec(call, output, planLater(child)) :: Nil
+    case _ => Nil
+  }
+}
+
+/** The call as it is carried out: by the executor's JVM itself. */
+private[udo] final case class UdoExec(call: Call, override val output: Seq[Attribute], child: SparkPlan) extends UnaryExecNode {
+  override def producedAttributes: AttributeSet = AttributeSet(output)
+  override def outputPartitioning: Partitioning = child.outputPartitioning
+  override def nodeName: String = s"Udo ${call.deployment} in the JVM"
+  override protected def stringArgs: Iterator[Any] = Iterator(output)
+  override protected def withNewChildInternal(newChild: SparkPlan): UdoExec = copy(child = newChild)
+
+  override lazy val metrics = Map(
+    "numInputRows" -> SQLMetrics.createMetric(sparkContext, "number of rows sent"),
+    "numOutputRows" -> SQLMetrics.createMetric(sparkContext, "number of output rows"),
+    "numFrames" -> SQLMetrics.createMetric(sparkContext, "number of frames sent"),
+    "bytesSent" -> SQLMetrics.createSizeMetric(sparkContext, "data sent to the operator"),
+    "waitTime" -> SQLMetrics.createNanoTimingMetric(sparkContext, "time waiting for answers"))
+
+  override protected def doExecute(): RDD[InternalRow] = {
+    require(child.output.map(_.name) == call.columns, s"expected the columns ${call.columns}, got ${child.output}")
+    val Seq(sent, answered, frames, bytes, waited) =
+      Seq("numInputRows", "numOutputRows", "numFrames", "bytesSent", "waitTime").map(longMetric)
+    val most = conf.arrowMaxRecordsPerBatch
+    val bounds = FrameBounds(if (most > 0) most else Int.MaxValue, UdoExec.maxBytes(conf))
+    val counters = Counters(sent, answered, frames, bytes, waited)
+    // Unlike mapPartitions it does not look into the closure, whose class Spark's own loader does not know.
+    child.execute().mapPartitionsInternal(new Exchanges(call, output.map(_.dataType), bounds, counters))
+  }
+}
+
+private[udo] object UdoExec {
+  private val MaxBytes = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+  /** About how many bytes a batch may have; Spark 4.0 does not know the setting. */
+  private def maxBytes(conf: org.apache.spark.sql.internal.SQLConf): Long = {
+    val bytes = org.apache.spark.network.util.JavaUtils.byteStringAsBytes(conf.getConfString(MaxBytes, "64m"))
+    if (bytes > 0) bytes else Long.MaxValue
+  }
+}

@@ -1,0 +1,129 @@
+"""The JVM path: the executor's own JVM writes frames and reads answers (jvm/*.scala), so that no Python worker is needed.
+
+It does stateless calls on DataFrames of a classic session. What it does not do, `obstacle` says; the Python path does all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.functions import col
+
+from udo_interface import settings
+from udo_interface.discovery import NODE_SETTING
+from udo_interface.jar import jar
+from udo_interface.spark_types import arrow_type, spark_type
+from udo_protocol.errors import Unavailable
+from udo_protocol.formats.schema import from_ipc, schema_id, type_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from udo_interface.deployed import Deployed
+    from udo_interface.task import Task
+
+_CALLS = "org.apache.spark.sql.udo.UdoCalls"
+_lock = Lock()
+_attached: dict[str, Any] = {}  # the running application -> its UdoCalls
+# Casts to these never lose a value where require_input has let a column pass.
+_WIDENED = (pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal128)
+
+
+def obstacle(
+    df: DataFrame, deployed: Deployed, keep: tuple[str, ...], fields: list[T.StructField], conf: Callable[[str, str], str | None]
+) -> str:
+    """Why this call cannot take the JVM path; '' if it can. `fields`: the operator's output in Spark."""
+    if deployed.key:
+        return "the operator keeps state"
+    if keep:
+        return "keep= carries columns past the operator"
+    if not hasattr(df, "_jdf"):
+        return "Spark Connect has no JVM on this side"
+    if df.isStreaming and conf(settings.REAL_TIME_CHECK, "true") == "false":
+        return "the query is meant for real-time mode, in which answers must not wait for input"
+    if "://" in (node := conf(NODE_SETTING, "") or "").removeprefix("unix://"):
+        return f"the node manager is on another host ({node})"
+    for wanted in deployed.input:
+        if _cast(df.schema[wanted.name].dataType, wanted.type) is None:
+            return f"column {wanted.name!r} would have to become {type_text(wanted.type)}, which Spark does not write"
+    for answered, field in zip(deployed.output, fields, strict=True):
+        if layout(answered.type) != layout(arrow_type(field.dataType)):
+            return f"the operator answers with {type_text(answered.type)} in column {field.name!r}, which Spark does not read"
+    try:
+        _calls(df.sparkSession)
+    except Unavailable as e:
+        return str(e)
+    return ""
+
+
+def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
+    """`df` through the operator, with that schema, if there is no obstacle."""
+    wanted = from_ipc(task.input)
+    picked = df.select([_column(df.schema[f.name], f.type) for f in wanted])
+    call = {
+        "deployment": task.deployment,
+        "app": task.app,
+        "uid": task.uid,
+        "pin_epoch": task.pin_epoch,
+        "window": task.window or 0,
+        "node": task.node,
+        "node_wait": task.node_wait,
+        "columns": wanted.names,
+        **{name: base64.b64encode(data).decode() for name, data in (("input", task.input), ("output", task.output))},
+        "input_id": base64.b64encode(schema_id(task.input)).decode(),
+        "output_id": base64.b64encode(schema_id(task.output)).decode(),
+    }
+    through = _calls(df.sparkSession).through(picked._jdf, json.dumps(call), schema.json())
+    return type(df)(through, df.sparkSession)
+
+
+def layout(t: pa.DataType) -> pa.DataType:
+    """The type whose values Spark writes and reads in the same way: without time zones, and without the width of offsets."""
+    if pa.types.is_timestamp(t):
+        return pa.timestamp(t.unit)
+    if pa.types.is_large_string(t):
+        return pa.string()
+    if pa.types.is_large_binary(t):
+        return pa.binary()
+    if pa.types.is_list(t):
+        return pa.list_(layout(t.value_type))
+    if pa.types.is_map(t):
+        return pa.map_(layout(t.key_type), layout(t.item_type))
+    if pa.types.is_struct(t):
+        return pa.struct([pa.field(f.name, layout(f.type)) for f in t.fields])
+    return t
+
+
+def _cast(have: T.DataType, want: pa.DataType) -> T.DataType | None:
+    """The Spark type of which values lie as `want` says, `have` itself if they do already; None if there is none."""
+    if layout(arrow_type(have)) == layout(want):
+        return have
+    if any(is_one(want) for is_one in _WIDENED) or isinstance(have, T.NullType):
+        to = spark_type(want)
+        return to if layout(arrow_type(to)) == layout(want) else None
+    return None
+
+
+def _column(have: T.StructField, want: pa.DataType) -> Any:
+    named, to = col("`" + have.name.replace("`", "``") + "`"), _cast(have.dataType, want)
+    return named if to is None or to == have.dataType else named.cast(to).alias(have.name)
+
+
+def _calls(session: SparkSession) -> Any:
+    """The entry in the session's JVM, which is given the jar once; executors fetch it with their next task. Unavailable without one."""
+    context = session.sparkContext
+    with _lock:
+        if (app := context.applicationId) not in _attached:
+            found = jar(session.version)
+            java = session._jsparkSession
+            java.sessionState().resourceLoader().addJar(found.as_uri())
+            calls = java.sharedState().jarClassLoader().loadClass(_CALLS).newInstance()
+            _attached.clear()
+            _attached[app] = calls
+        return _attached[app]

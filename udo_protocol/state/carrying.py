@@ -1,0 +1,75 @@
+"""What a slot has handed over in a move (moving.py), carried to the state server of another node. Every step may be repeated.
+
+It is copied key by key, each under a name of this copy, which ends by itself if it is not made whole. The last step brings all of it to
+the slot, once for each version of the map: a copy that comes late changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from udo_protocol.errors import ProtocolError, ServerLost
+from udo_protocol.queue.connection import Connection
+from udo_protocol.state import moving, savepoints, untrusted
+from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
+
+# Bytes of one message between nodes; a larger value goes on in the next.
+PART_BYTES = 1 << 20
+# A copy that is not made whole is removed after this time: no copy takes as long.
+_COPY_MS = 3_600_000
+_SYNC_MS = 10_000
+
+# A key by its name behind the prefix of its kind, and its value as DUMP has it.
+Carried = tuple[str, bytes]
+
+
+def handed_over(state: Connection, prefix: str, version: int) -> Iterator[Carried]:
+    """All keys of what the slot has handed over by that version."""
+    name = moving.handed_over(version)
+    top = savepoints.at(prefix, name)
+    (sessions,) = untrusted.read(state, ("HKEYS", f"{top}sessions"))
+    for session in (bytes(s).decode() for s in sessions):
+        (manifest,) = untrusted.read(state, ("HGETALL", f"{top}m:{session}"), most_bytes=untrusted.STATE_BYTES)
+        for entry in map(bytes, manifest[1::2]):
+            piece = entry.split(b" ", 1)[0].decode()
+            for kind in ("g:", "d:"):
+                yield from _dumped(state, f"{prefix}{kind}{piece}", f"{kind}{piece}")
+        yield from _dumped(state, f"{top}m:{session}", f"m:{session}")
+    for kind in (DEAD, PENDING, REPLAY, "sessions"):
+        yield from _dumped(state, f"{top}{kind}", kind)
+
+
+def _dumped(state: Connection, key: str, name: str) -> Iterator[Carried]:
+    (value,) = untrusted.read(state, ("DUMP", key), most_bytes=untrusted.STATE_BYTES)
+    if value is not None:
+        yield name, bytes(value)
+
+
+def is_taken(state: Connection, prefix: str, version: int) -> bool:
+    """Whether what was handed over by that version has been brought to the slot."""
+    return taken(state, prefix) >= version
+
+
+def taken(state: Connection, prefix: str) -> int:
+    """The last version by which something was; 0: none."""
+    return int(state.call("GET", f"{prefix}taken") or 0)
+
+
+def take(state: Connection, prefix: str, version: int, copy: str, carried: Iterable[Carried]) -> None:
+    """Bring all of it to the slot, durably; `copy`: a name that no other one has. ProtocolError if a part of it is missing.
+
+    Of what was brought before, nothing is read from `carried`.
+    """
+    whole = is_taken(state, prefix, version)
+    if not whole:
+        for name, value in carried:
+            state.call("RESTORE", f"{prefix}taking:{copy}:{name}", _COPY_MS, value, "REPLACE")
+    if not whole and state.call("FCALL", "udo_take", 1, prefix, copy, version) < 0:
+        raise ProtocolError(f"what was handed over to {prefix} by version {version} of the group map has come in part; expected all of it")
+    if state.call("WAITAOF", 1, 0, _SYNC_MS, timeout_s=_SYNC_MS / 1000 + state.default_timeout_s)[0] < 1:
+        raise ServerLost(f"the state server on {state.path} did not make what was handed over durable within {_SYNC_MS} ms")
+
+
+def forget(state: Connection, prefix: str, version: int) -> None:
+    """The other slot has it: remove what was handed over."""
+    state.call("FCALL", "udo_handed_on", 1, prefix, version)

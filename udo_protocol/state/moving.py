@@ -1,0 +1,168 @@
+"""The steps of a move of key groups between two slots, each one atomic on its server and without effect when it is repeated.
+
+0. `prepare`: the other slot's owner reads the groups ahead, while the source serves them; then the source makes a checkpoint, and the
+   other one reads what that has changed. What it does not have by then, it reads at 5.
+1. `cut` on the source's queue server: frames by an older map are refused from here on, and HANDOVER is the next frame in its log.
+2. The source's owner has answered all before it, and makes a checkpoint that covers it; in the same step the groups leave its state.
+3. `deliver` on the state server: what was handed over is the other slot's to adopt, and the new map is in force.
+4. `cut` on the other slot's queue server: it takes frames by the new map, behind ADOPT in its log.
+5. Its owner answers from here on. Its next checkpoint covers ADOPT; in the same step the groups become part of its state. Until then what
+   was delivered lies there for the next owner, which finds ADOPT in the log again. The node manager sends it twice, so that the owner does
+   not wait for the end of an epoch.
+
+Whoever executes a move keeps nothing of it but what is wanted: each step shows on a server whether it was done.
+
+Where the other slot is on another node, what was handed over is copied to that node's state server in place of 3 (carrying.py), and the
+registry puts the new map in force; the source's node manager executes all of it, and has the other node's do its part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from udo_protocol.errors import ServerLost
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE, Header, encode
+from udo_protocol.queue.route import Route
+from udo_protocol.state import group_map, savepoints, untrusted
+from udo_protocol.state.group_map import SlotGroups
+
+# Of the frames that are not a producer's; their numbers are versions of the map.
+LANE = "udo-move"
+_SYNC_MS = 10_000
+# That groups were read ahead is of no use any more when their move has not taken place for so long.
+_PREPARED_MS = 600_000
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What is to be moved, as it is noted before the first step: these key groups are to be in the slot of that number.
+
+    `cut`: noted before the cut of that version of the map is made for the first time; from then on the source may have handed over.
+    `node`: that has the slot, of a deployment over nodes.
+    """
+
+    groups: tuple[int, ...]
+    to: int
+    strategy: str
+    cut: int = 0
+    node: str = ""
+
+
+def handed_over(version: int) -> str:
+    """Name of what the source has handed over, by which it is read like a savepoint."""
+    return f"moved-{version}"
+
+
+def adopted(version: int) -> str:
+    """Name of what the other slot is to adopt."""
+    return f"adopted-{version}"
+
+
+# -- the owners' part --------------------------------------------------------------------------------------------------
+
+
+def prepared(state: Connection, prefix: str, version: int) -> None:
+    """The slot's owner has read the groups ahead."""
+    state.call("SET", _info(prefix, f"prepared-{version}"), 1, "PX", _PREPARED_MS)
+
+
+def handing_over(prefix: str, version: int, groups: Sequence[int]) -> list[Arg]:
+    """The command by which these groups leave the state; behind all others of the checkpoint."""
+    return ["FCALL", "udo_hand_over", 1, prefix, version, *groups]
+
+
+def taking_in(prefix: str, version: int) -> list[Arg]:
+    """The command by which what was delivered becomes part of the state; behind all others of the checkpoint."""
+    return ["FCALL", "udo_take_in", 1, prefix, version]
+
+
+# -- the node manager's part -------------------------------------------------------------------------------------------
+
+
+def note(state: Connection, first: str, intent: Intent | None) -> None:
+    """Durably what is to be moved, before the first step; None: nothing."""
+    wish: Sequence[Arg] = ("DEL", f"{first}moving") if intent is None else ("SET", f"{first}moving", json.dumps(asdict(intent)))
+    _durable(state, wish)
+
+
+def noted(state: Connection, first: str) -> Intent | None:
+    """What is to be moved."""
+    (text,) = untrusted.read(state, ("GET", f"{first}moving"))
+    if text is None:
+        return None
+    found = untrusted.document(text, f"{first}moving")
+    with untrusted.reading(f"{first}moving", "groups, to and strategy"):
+        groups, node = tuple(map(int, found["groups"])), str(found.get("node", ""))
+        return Intent(groups, int(found["to"]), str(found["strategy"]), int(found["cut"]), node)
+
+
+def put(state: Connection, first: str, new: SlotGroups, *, only_if_none: bool = False) -> None:
+    """Put a map in force by which no group has another slot; `only_if_none`: unless one is stored."""
+    _durable(state, [*group_map.storing(first, json.dumps(new.document())), *(["NX"] if only_if_none else [])])
+
+
+def prepare(queue: Connection, prefix: str, version: int, groups: Sequence[int], source: int) -> int:
+    """Let the slot's owner read these groups of the slot `source` ahead, or once more what has changed since. The number of the frame."""
+    return _tell(queue, prefix, Header(lane=LANE, number=version, kind=PREPARE, groups=groups, partition=source))
+
+
+def prepare_source(queue: Connection, prefix: str, version: int) -> int:
+    """Let the source's owner make a checkpoint, so that little is left for the one at the cut. The number of the frame that it covers."""
+    return _tell(queue, prefix, Header(lane=LANE, number=version, kind=PREPARE))
+
+
+def _tell(queue: Connection, prefix: str, header: Header) -> int:
+    frame = b"".join(map(bytes, encode(header)))
+    with untrusted.reading(f"{prefix}in", "a log"):
+        return int(queue.call("FCALL", "udo_tell", 1, prefix, frame, header.number, LANE))
+
+
+def not_prepared(state: Connection, prefix: str, version: int) -> None:
+    """Forget that the source has made its checkpoint for this move, so that it says so again."""
+    state.call("DEL", _info(prefix, f"prepared-{version}"))
+
+
+def is_prepared(state: Connection, prefix: str, version: int) -> bool:
+    """Whether the source has made its checkpoint for this move."""
+    return bool(state.call("EXISTS", _info(prefix, f"prepared-{version}")))
+
+
+def cut(queue: Connection, prefix: str, route: Route, groups: Sequence[int] | None, *, again: bool = False) -> tuple[int, int]:
+    """Let the slot take frames by this route only, from this moment on, which HANDOVER of `groups` (None: ADOPT) marks in its log.
+
+    Answers the number of that frame, and the last answered one. `again`: its log has lost the frame.
+    """
+    kind, numbers = (ADOPT, ()) if groups is None else (HANDOVER, groups)
+    frame = b"".join(map(bytes, encode(Header(lane=LANE, number=route.version, kind=kind, groups=numbers))))
+    with untrusted.reading(f"{prefix}in", "a log"):
+        at, emitted = queue.call("FCALL", "udo_cut", 1, prefix, route.version, route.encode(), frame, LANE, int(again))
+    return int(at), int(emitted)
+
+
+def is_handed_over(state: Connection, prefix: str, version: int) -> bool:
+    """Whether the source's groups have left its state, and wait to be delivered."""
+    return bool(state.call("EXISTS", _info(prefix, handed_over(version))))
+
+
+def is_adopted(state: Connection, prefix: str, version: int) -> bool:
+    """Whether nothing that was delivered to the slot is left to become part of its state."""
+    return not bool(state.call("EXISTS", _info(prefix, adopted(version))))
+
+
+def deliver(state: Connection, source: str, to: str, first: str, new: SlotGroups) -> None:
+    """Bring what `source` has handed over to the slot `to`, and put the map in force."""
+    with untrusted.reading(f"{source}savepoint:{handed_over(new.version)}", "what was handed over"):
+        _durable(state, ("FCALL", "udo_deliver", 1, source, to, new.version, group_map.key(first), json.dumps(new.document())))
+
+
+def _info(prefix: str, name: str) -> str:
+    return savepoints.at(prefix, name).removesuffix(":")
+
+
+def _durable(state: Connection, command: Sequence[Arg]) -> None:
+    state.call(*command)
+    if state.call("WAITAOF", 1, 0, _SYNC_MS, timeout_s=_SYNC_MS / 1000 + state.default_timeout_s)[0] < 1:
+        raise ServerLost(f"the state server on {state.path} did not make a step of a move durable within {_SYNC_MS} ms")

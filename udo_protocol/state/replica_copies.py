@@ -1,0 +1,183 @@
+"""What a replica (replication.py) of a slot holds: a copy of the slot's state, brought whole, and the writes that follow it.
+
+A copy is a savepoint of the slot, read while the owner goes on. It is written under a prefix of its own, so that an older copy of the same
+slot stays whole until this one is, and says of which log it is and up to where. Nothing that comes from another node is executed
+but the commands by which owners change state, on the keys of this copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from udo_protocol.errors import Conflict, ProtocolError, ServerLost
+from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.slot import as_int
+from udo_protocol.state import pieces, replication, savepoints, untrusted
+from udo_protocol.state.carrying import Carried
+from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
+from udo_protocol.state.replication import START, LoggedWrites
+
+# By which owners, and the node managers beside them, change the state of a slot.
+_WRITES = frozenset((b"SET", b"DEL", b"HSET", b"HSETNX", b"HDEL", b"RPUSH", b"PEXPIRE"))
+_FUNCTIONS = frozenset((b"udo_replaced", b"udo_run"))
+# What a standby of an update leaves behind, which no replica has.
+_IGNORED = frozenset((b"udo_leave",))
+_KINDS = ("m:", "g:", "d:", "runs:")
+_NAMES = frozenset(("sessions", DEAD, PENDING, REPLAY))
+_SCAN = 1000
+
+
+class Held(NamedTuple):
+    """Of which log a copy is, and up to which position."""
+
+    log: str
+    position: str
+
+
+# -- the owner's node ----------------------------------------------------------------------------------------------------
+
+
+def copying(state: Connection, prefix: str, node: str) -> Iterator[Carried]:
+    """The slot's state as of one moment, key by key; first `log position token`, without a name. Conflict if it has no replicas.
+
+    The log is kept for the copy by now (replication.pin). The token is the last one given out: no owner of a copy may have it again, since
+    owners name pieces by it.
+    """
+    known = replication.replicas(state, prefix)
+    if known is None:
+        raise Conflict(f"slot {prefix} has no replicas by now")
+    name = f"replica-{node}"
+    steps: list[Sequence[Arg]] = [
+        ("FCALL", "udo_savepoint", 1, prefix, name, savepoints.LEASE_MS, "", 1),
+        ("XREVRANGE", f"{prefix}replog", "+", "-", "COUNT", 1),
+        ("GET", f"{prefix}tokens"),
+    ]
+    try:
+        _, last, token = state.transaction(steps)
+        position = bytes(last[0][0]).decode() if last else START
+        yield "", f"{known.log} {position} {as_int(token)}".encode()
+        keep = savepoints.holding(state, prefix, name)
+        yield from _kept(state, prefix, name, keep)
+    finally:
+        with suppress(ServerLost, OSError):
+            savepoints.drop(state, prefix, name)
+
+
+def _kept(state: Connection, prefix: str, name: str, keep: Callable[[], None]) -> Iterator[Carried]:
+    top = savepoints.at(prefix, name)
+    for session in pieces.records(state, prefix, name):
+        (manifest,) = untrusted.read(state, ("HGETALL", f"{top}m:{session}"), most_bytes=untrusted.STATE_BYTES)
+        for entry in map(bytes, manifest[1::2]):
+            keep()
+            place, _ = pieces.parsed(entry, f"{top}m:{session}")
+            for kind in ("g:", "d:"):
+                yield from _dumped(state, f"{prefix}{kind}{place.piece}", f"{kind}{place.piece}")
+        yield from _dumped(state, f"{top}m:{session}", f"m:{session}")
+    for kind in ("sessions", DEAD, PENDING, REPLAY):
+        yield from _dumped(state, f"{top}{kind}", kind)
+    for key in scanned(state, f"{prefix}runs:*"):
+        yield from _dumped(state, key, key.removeprefix(prefix))
+    keep()
+
+
+def _dumped(state: Connection, key: str, name: str) -> Iterator[Carried]:
+    (value,) = untrusted.read(state, ("DUMP", key), most_bytes=untrusted.STATE_BYTES)
+    if value is not None:
+        yield name, bytes(value)
+
+
+def scanned(state: Connection, pattern: str) -> Iterator[str]:
+    """The keys of that pattern."""
+    cursor: bytes | str = "0"
+    while True:
+        cursor, found = state.call("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN)
+        yield from (bytes(key).decode() for key in found)
+        if cursor == b"0":
+            return
+
+
+# -- the replica's node --------------------------------------------------------------------------------------------------
+
+
+def received(state: Connection, prefix: str, carried: Iterable[Carried]) -> Held:
+    """Write a copy under a prefix that nothing has used yet. ProtocolError if it is not whole. Durable when it returns."""
+    at = None
+    for name, value in carried:
+        if not name:
+            log, position, token = value.decode().split(" ")
+            at = Held(log, position)
+            state.call("SET", f"{prefix}tokens", int(token))
+        elif _known(name):
+            state.call("RESTORE", f"{prefix}{name}", 0, value, "REPLACE")
+        else:
+            raise ProtocolError(f"a copy of a slot's state brings {name!r:.100}, which is none of its keys")
+    if at is None:
+        raise ProtocolError("a copy of a slot's state has come without its beginning")
+    for session in pieces.records(state, prefix):
+        _only_counted(state, prefix, session)
+    _note(state, prefix, at)
+    replication.synced(state)
+    return at
+
+
+def _only_counted(state: Connection, prefix: str, session: str) -> None:
+    """The owner may have appended changes that the manifest does not count: they come with the log."""
+    (manifest,) = untrusted.read(state, ("HGETALL", f"{prefix}m:{session}"), most_bytes=untrusted.STATE_BYTES)
+    for entry in map(bytes, manifest[1::2]):
+        place, _ = pieces.parsed(entry, f"{prefix}m:{session}")
+        base, changes = f"{prefix}g:{place.piece}", f"{prefix}d:{place.piece}"
+        cut: Sequence[Arg] = ("LTRIM", changes, 0, place.changes - 1) if place.changes else ("DEL", changes)
+        _, size, count = state.transaction([cut, ("STRLEN", base), ("LLEN", changes)])
+        if (size, count) != (place.base_bytes, place.changes):
+            raise ProtocolError(f"a copy of a slot's state has come in part: of piece {place.piece} {size} bytes and {count} changes")
+
+
+def held(state: Connection, prefix: str) -> Held:
+    """Of a copy that is whole; of none: ('', START)."""
+    log, position = state.call("HMGET", f"{prefix}replica", "log", "position")
+    if log is None:
+        return Held("", START)
+    return Held(bytes(log).decode(), bytes(position).decode())
+
+
+def _note(state: Connection, prefix: str, at: Held) -> None:
+    state.call("HSET", f"{prefix}replica", "log", at.log, "position", at.position)
+
+
+def execute(state: Connection, prefix: str, source: str, writes: Sequence[LoggedWrites]) -> str:
+    """Write what follows, as far as it is whole, in one transaction; up to which position. Durable when it returns.
+
+    Conflict if it is not to be had in this way: the slot's state was replaced by another one.
+    """
+    commands: list[Sequence[Arg]] = []
+    for entry in writes:
+        commands += [_mapped(command, source, prefix) for command in entry.commands if command[1] not in _IGNORED]
+        if entry.token:
+            commands.append(("SET", f"{prefix}tokens", entry.token))
+    last = writes[-1].position
+    commands.append(("HSET", f"{prefix}replica", "position", last))
+    state.transaction(commands)
+    replication.synced(state)
+    return last
+
+
+def _mapped(command: list[bytes], source: str, prefix: str) -> list[Arg]:
+    what = command[0].upper()
+    if what == b"FCALL":
+        if command[1] not in _FUNCTIONS or command[2:4] != [b"1", source.encode()]:
+            raise Conflict(f"{command[1].decode()} replaces the state of {source}: it has to be copied again")
+        return [*command[:3], prefix, *command[4:]]
+    name = command[1].decode().removeprefix(source)
+    if name.startswith("savepoint:"):  # of a rollback, for which no replica keeps anything
+        return ["EXISTS", prefix]
+    if what not in _WRITES or not command[1].startswith(source.encode()) or not _known(name):
+        raise ProtocolError(f"{what.decode('ascii', 'replace'):.20} of {name!r:.100} is no write of a slot's owner")
+    if what == b"DEL" and len(command) > 2:
+        raise ProtocolError("expected the removal of one key")
+    return [what, prefix + name, *command[2:]]
+
+
+def _known(name: str) -> bool:
+    return name in _NAMES or name.startswith(_KINDS)

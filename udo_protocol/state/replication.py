@@ -1,0 +1,267 @@
+"""Replicas of a keyed slot on other nodes: the log of what its owner writes, and who has to hold it before an END is answered.
+
+While the slot has replicas, each transaction of its owner that changes state is appended to its **replication log** (`replog`, a stream) in
+the same transaction, as the commands that were written. A replica executes them on its own state server under a prefix of its own, so that
+what it has is in the form that an owner starts from. It asks for what follows what it holds (node_manager/replicas), which is how it
+acknowledges that. Node-wide keys and all others of the queue server are not replicated: what they hold is lost with a node as with its
+queue server.
+
+`replicas` says by which version of the placement the slot is replicated, the log's name, and which nodes are `required`: a checkpoint
+counts as durable when all of these hold it. Only the node manager writes it, by what the registry says. `replicated`
+has, for each node, the entry up to which it holds the log, and pins in front of copies under way. Positions are the stream's ids.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
+
+import msgpack
+
+from udo_protocol.errors import ServerLost, Unavailable
+from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.connection import Arg, Connection, ReplyError
+from udo_protocol.state import untrusted
+
+START = "0-0"
+# Commands of one entry of the stream; a transaction that writes more has several, of which the last says that it is whole.
+_ENTRY_BYTES = 8 << 20
+# Of what a reader is sent at once.
+_ENTRIES = 16
+# Keys that are of no use on another node: they refer to the log of this node's queue server, or name readers of this state server.
+_OF_THIS_NODE = ("ckpt", "riding", "cut")
+_SYNC_MS = 10_000
+# Between two looks whether the replicas hold an entry: they need two round trips between hosts and a sync of a disk.
+_LOOK_INCREMENT_US, _LOOK_CEILING_US = 100, 2_000
+_PIN = "pin:"
+# A write is repeated if the replicas have changed meanwhile.
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """What the node manager has told the slot. `named`: who may read the log; `required`: who has to hold it, a part of them."""
+
+    version: int
+    log: str
+    named: tuple[str, ...]
+    required: tuple[str, ...]
+
+    def document(self) -> str:
+        """As it is stored."""
+        return json.dumps({"version": self.version, "log": self.log, "named": self.named, "required": self.required})
+
+
+class LoggedWrites(NamedTuple):
+    """An entry of the log. `token`: of the owner, 0 if the node manager wrote. `whole`: it is the last one of its transaction."""
+
+    position: str
+    commands: list[list[bytes]]
+    token: int
+    whole: bool
+
+
+@dataclass(frozen=True)
+class ReplicaName:
+    """A replica as it names itself: of which slot, on which node and disk."""
+
+    deployment: str
+    made: int
+    place: int
+    node: str
+    disk: str
+
+
+def order(position: str) -> tuple[int, int]:
+    """A position in the log as numbers that can be compared: milliseconds, and the entry's number within them."""
+    ms, _, seq = position.partition("-")
+    return int(ms), int(seq)
+
+
+# -- the owner's part --------------------------------------------------------------------------------------------------
+
+
+def logging(prefix: str, token: int, writes: Iterable[Sequence[Arg]]) -> list[list[Arg]]:
+    """The commands that append these writes to the log, for their transaction."""
+    parts: list[list[bytes]] = [[]]
+    size = 0
+    for write in writes:
+        if _key(write).removeprefix(prefix) in _OF_THIS_NODE:
+            continue
+        if size > _ENTRY_BYTES:
+            parts.append([])
+            size = 0
+        packed = msgpack.packb([_bytes(arg) for arg in write])
+        parts[-1].append(packed)
+        size += len(packed)
+    appending: list[list[Arg]] = []
+    for at, part in enumerate(parts, 1):
+        fields: list[Arg] = ["whole" if at == len(parts) else "part", token]
+        for command in part:
+            fields += ["w", command]
+        appending.append(["XADD", f"{prefix}replog", "*", *fields])
+    return appending
+
+
+def write(state: Connection, prefix: str, writes: Sequence[Sequence[Arg]]) -> list[Any]:
+    """Run these commands of a node manager in one transaction, which is logged if the slot has replicas; their replies."""
+    for _ in range(_TRIES):
+        state.send([("WATCH", f"{prefix}replicas"), ("EXISTS", f"{prefix}replicas")])
+        _, replicated = state.reply(), state.reply()
+        steps = [*writes, *(logging(prefix, 0, writes) if replicated else ())]
+        state.send([("MULTI",), *steps, ("EXEC",)])
+        replies = [state.reply() for _ in range(len(steps) + 2)]
+        for r in replies[-1] or ():
+            if isinstance(r, ReplyError):
+                raise r
+        if replies[-1] is not None:
+            return list(replies[-1][: len(writes)])
+    raise Unavailable(f"the replicas of {prefix} changed {_TRIES} times while it was written")
+
+
+def _key(write: Sequence[Arg]) -> str:
+    return str(write[3] if write[0] == "FCALL" else write[1])
+
+
+def _bytes(arg: Arg) -> bytes:
+    if isinstance(arg, str):
+        return arg.encode()
+    if isinstance(arg, int):
+        return b"%d" % arg
+    if isinstance(arg, (list, tuple)):
+        return b"".join(map(bytes, arg))
+    return bytes(memoryview(cast(Any, arg)))  # also a large reply, which is a buffer of Arrow's
+
+
+def lacking(state: Connection, prefix: str, position: str = "") -> tuple[str, list[str]]:
+    """(position, nodes): who of those that are required does not hold the log up to that position; of '' up to its end."""
+    found, held, last = untrusted.read(
+        state,
+        ("GET", f"{prefix}replicas"),
+        ("HGETALL", f"{prefix}replicated"),
+        ("XREVRANGE", f"{prefix}replog", "+", "-", "COUNT", 1),
+        most_bytes=untrusted.STATE_BYTES,
+    )
+    if found is None:
+        return position or START, []
+    if not position:
+        position = bytes(last[0][0]).decode() if last else START
+    by_node = {bytes(n).decode(): bytes(p).decode() for n, p in zip(held[::2], held[1::2], strict=True)}
+    wanted = order(position)
+    required = _parsed(found).required
+    return position, [node for node in required if node not in by_node or order(by_node[node]) < wanted]
+
+
+def lag_bytes(state: Connection, prefix: str) -> int | None:
+    """About how much of the log not all nodes that read it hold; None: the slot has no replicas."""
+    there, size = state.transaction([("EXISTS", f"{prefix}replicas"), ("MEMORY", "USAGE", f"{prefix}replog")])
+    return int(size or 0) if there else None
+
+
+def await_held(state: Connection, prefix: str, between: Callable[[], None]) -> None:
+    """Wait until all that are required hold what has been written so far. `between` is called between looks, and ends the wait by
+    raising."""
+    position, missing = lacking(state, prefix)
+    backoff = LinearBackoff(_LOOK_INCREMENT_US, _LOOK_CEILING_US)
+    while missing:
+        between()
+        backoff.pause()
+        _, missing = lacking(state, prefix, position)
+
+
+# -- the node manager of the owner ---------------------------------------------------------------------------------------
+
+
+def replicas(state: Connection, prefix: str) -> Replicas | None:
+    """What the slot has been told; None: it has no replicas."""
+    found = state.call("GET", f"{prefix}replicas")
+    return None if found is None else _parsed(found)
+
+
+def _parsed(found: bytes) -> Replicas:
+    known = json.loads(bytes(found))
+    return Replicas(int(known["version"]), str(known["log"]), tuple(known["named"]), tuple(known["required"]))
+
+
+def configure(state: Connection, prefix: str, version: int, counted: Collection[str], joining: Mapping[str, int]) -> None:
+    """By that version of the placement these nodes are counted on, and these are to become replicas, each since the version that named
+    it. Durable when it returns.
+
+    A node that was given up and named again since the slot was told last has to copy it: it may have removed what it had.
+    """
+    old = replicas(state, prefix)
+    if old is not None and old.version >= version:
+        return
+    named = tuple(sorted({*counted, *joining}))
+    if not named:
+        if old is not None:
+            _durable(state, [("DEL", f"{prefix}replicas", f"{prefix}replicated", f"{prefix}replog")])
+        return
+    again = {node for node, since in joining.items() if old is not None and node in old.named and since > old.version}
+    kept = [node for node in (old.required if old else ()) if node in joining and node not in again]
+    required = tuple(sorted({*counted, *kept}))
+    new = Replicas(version, old.log if old else secrets.token_hex(8), named, required)
+    writes: list[Sequence[Arg]] = [("SET", f"{prefix}replicas", new.document())]
+    gone = [field for node in (old.named if old else ()) if node not in named or node in again for field in (node, _PIN + node)]
+    if gone:
+        writes.append(("HDEL", f"{prefix}replicated", *gone))
+    _durable(state, writes)
+
+
+def require(state: Connection, prefix: str, node: str) -> None:
+    """From here on the node has to hold what is written before an END is answered. Durable when it returns."""
+    old = replicas(state, prefix)
+    if old is not None and node in old.named and node not in old.required:
+        new = replace(old, required=tuple(sorted((*old.required, node))))
+        _durable(state, [("SET", f"{prefix}replicas", new.document())])
+
+
+def acknowledge(state: Connection, prefix: str, node: str, position: str) -> bool:
+    """The node holds the log up to that position. What all have read is trimmed.
+
+    False if the log was not kept for it: it was no replica for a while, and has to copy the slot again.
+    """
+    if state.call("HMGET", f"{prefix}replicated", node, _PIN + node) == [None, None]:
+        return False
+    state.transaction([("HSET", f"{prefix}replicated", node, position), ("HDEL", f"{prefix}replicated", _PIN + node)])
+    held = state.call("HVALS", f"{prefix}replicated")
+    lowest = min((bytes(p).decode() for p in held), key=order)
+    ms, seq = order(lowest)
+    state.call("XTRIM", f"{prefix}replog", "MINID", f"{ms}-{seq + 1}")
+    return True
+
+
+def pin(state: Connection, prefix: str, node: str) -> None:
+    """Keep what is written from here on for a copy that is about to be made."""
+    last = state.call("XREVRANGE", f"{prefix}replog", "+", "-", "COUNT", 1)
+    state.call("HSET", f"{prefix}replicated", _PIN + node, bytes(last[0][0]) if last else START)
+
+
+def entries(state: Connection, prefix: str, after: str, wait_ms: int) -> list[LoggedWrites]:
+    """What follows that position; waits for it as long as that."""
+    found = state.call(
+        *("XREAD", "COUNT", _ENTRIES, "BLOCK", wait_ms, "STREAMS", f"{prefix}replog", after),
+        timeout_s=wait_ms / 1000 + state.default_timeout_s,
+    )
+    logged = []
+    with untrusted.reading(f"{prefix}replog", "writes of the slot's owner"):
+        for position, fields in found[0][1] if found else ():
+            names, values = fields[::2], fields[1::2]
+            token = int(values[0])
+            commands = [[bytes(arg) for arg in msgpack.unpackb(v)] for n, v in zip(names, values, strict=True) if n == b"w"]
+            logged.append(LoggedWrites(bytes(position).decode(), commands, token, bytes(names[0]) == b"whole"))
+    return logged
+
+
+def _durable(state: Connection, writes: Sequence[Sequence[Arg]]) -> None:
+    state.transaction(writes)
+    synced(state)
+
+
+def synced(state: Connection) -> None:
+    """Returns when all that this connection has written is on disk."""
+    if state.call("WAITAOF", 1, 0, _SYNC_MS, timeout_s=_SYNC_MS / 1000 + state.default_timeout_s)[0] < 1:
+        raise ServerLost(f"the state server on {state.path} did not make a change durable within {_SYNC_MS} ms")
