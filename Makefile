@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with Python >= 3.11, make and a package index:
 #   make demo    the main job on a real stream (arguments: make demo ARGS="--rows 200000")
 #                (in containers: make demo DRIVER=docker, see docs/docker.md)
-#   make test    all checks and tests
+#   make test    lint, types and the tests that every change has to pass
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,10 +11,10 @@ ARCHIVE := $(CURDIR)/build/spark.jsa
 # Each process would compile all that it imports: two seconds at each start of a registry.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint journeys nodes spark guides languages others interpreters lock proto bench site release clean
+.PHONY: help setup demo test deep lint interpreters lock proto bench site release clean
 
 help:
-	@echo "make demo [DRIVER=docker] | test | lint | lock | proto | bench NAME=throughput | site | release | clean"
+	@echo "make demo [DRIVER=docker] | test | deep [PART=nodes] | lint | lock | proto | bench NAME=throughput | site | release | clean"
 
 setup: $(VENV)/.ready $(VENV)/.jvm
 
@@ -39,10 +39,14 @@ $(VENV)/.jvm: $(VENV)/.ready $(wildcard udo_interface/jvm/*.scala)
 demo: setup
 	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
-# Three parts of the suite run at once, the long ones first: tests often wait. Other interpreters and the oldest Spark only
-# where all parts are required.
-test: setup
-	$(MAKE) -j3 -k lint nodes others languages journeys spark guides $(if $(filter all,$(UDO_REQUIRE)),interpreters)
+# The gate: what each change has to pass, in CI and on a newcomer's machine (one part: make test ARGS=spark; one file: python -m pytest FILE).
+test: lint | $(ARCHIVE)
+	$(BIN)/python -m tests.parts $(ARGS)
+
+# All tests, those marked `long` too: make deep, or make deep PART=nodes.
+deep: lint | $(ARCHIVE)
+	$(BIN)/python -m tests.parts --deep $(PART)
+	$(if $(PART),,$(MAKE) interpreters)
 
 lint: setup
 	$(BIN)/ruff check
@@ -50,23 +54,11 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The command line from end to end and attacks, the node manager, Spark, the documents, operators in each language, everything else.
-# (A single file: python -m pytest FILE)
-journeys nodes spark guides languages others: setup | $(ARCHIVE)
-	$(BIN)/python -m pytest $(ARGS) $(TESTS)
-
-# Its sessions are short: a JVM that compiles less, and maps Spark's classes instead of reading them, is done in a third of the time.
+# The sessions of the tests are short: a JVM that compiles less, and maps Spark's classes instead of reading them, is done in a third of the time.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-journeys nodes spark guides languages others: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
+test deep: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
 $(ARCHIVE): | setup
 	-$(if $(word 2,$(CURDIR)),,SPARK_SUBMIT_OPTS="$(JVM)" $(BIN)/python -m tests.spark_archive $@)
-
-journeys: TESTS := tests/attacks tests/cli
-nodes: TESTS := tests/node_manager
-spark: TESTS := tests/udo_interface
-guides: TESTS := tests/docs
-languages: TESTS := tests/operators
-others: TESTS := $(foreach d,attacks cli node_manager udo_interface docs operators,--ignore=tests/$(d)) tests
 
 # What differs between interpreters, on every other one present, and calls of each kind on the oldest Spark; the rest by resolution
 # (tests/packaging).

@@ -21,8 +21,9 @@ from udo_protocol.queue.connection import Connection
 
 # Ignored in what a script starts in the background, and then in all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A Docker daemon and the runtime base, and a PostgreSQL, started and made when a test asks for them; where random tests begin.
-pytest_plugins = ["tests.support.docker_daemon", "tests.support.postgresql", "tests.support.seeds"]
+# A Docker daemon and the runtime base, and a PostgreSQL, started and made when a test asks for them; where random tests begin; whose leaks
+# are whose.
+pytest_plugins = ["tests.support.docker_daemon", "tests.support.postgresql", "tests.support.seeds", "tests.support.leaks"]
 
 
 def require(name: str, why: str) -> NoReturn:
@@ -33,14 +34,11 @@ def require(name: str, why: str) -> NoReturn:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `long`, but for those of a long file marked `short`, run where UDO_REQUIRE asks for all parts.
-
-    Everything a newcomer runs is to be done in a quarter of an hour.
-    """
-    if os.environ.get("UDO_REQUIRE") != "all":
+    """Tests marked `long`, but for those of a long file marked `short`, run where UDO_DEEP is set (`make deep`)."""
+    if not os.environ.get("UDO_DEEP"):
         for item in items:
             if item.get_closest_marker("long") and not item.get_closest_marker("short"):
-                item.add_marker(pytest.mark.skip(reason="long: runs with UDO_REQUIRE=all"))
+                item.add_marker(pytest.mark.skip(reason="long: runs with make deep"))
 
 
 # Tests end by pytest-timeout after 600 s: the longest bound, of 60 s, is to come before that.

@@ -1,0 +1,65 @@
+"""What makes the gate red, and what only makes it say `unsteady`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import parts
+
+HERE = Path(__file__).parents[1]
+# Fails when it runs for the first time in a folder.
+ONCE = """
+import os, pathlib
+def test_that_fails_once():
+    seen = pathlib.Path({folder!r}) / "{name}"
+    first = not seen.exists()
+    seen.touch()
+    assert not first
+"""
+
+
+@pytest.fixture
+def one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose files are the only part."""
+    folder = tmp_path / "tests" / "some"
+    folder.mkdir(parents=True)
+    (folder / "test_that_passes.py").write_text("def test_it(): pass\n")
+    for name, value in {"ROOT": tmp_path, "BUILD": tmp_path / "build", "PARTS": {"some": ["some"]}}.items():
+        monkeypatch.setattr(parts, name, value)
+    return folder
+
+
+def test_what_fails_and_passes_alone_is_unsteady_and_green(one_part: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (one_part / "test_once.py").write_text(ONCE.format(folder=str(one_part), name="seen"))
+    assert parts.main([]) == 0
+    assert "unsteady: tests/some/test_once.py::test_that_fails_once" in capfd.readouterr().out
+    [line] = (parts.BUILD / "unsteady.jsonl").read_text().splitlines()
+    assert json.loads(line)["test"] == "tests/some/test_once.py::test_that_fails_once"
+
+
+def test_what_fails_alone_too_is_red(one_part: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (one_part / "test_never.py").write_text("def test_never(): assert False\n")
+    assert parts.main(["some"]) == 1
+    assert "FAILED tests/some/test_never.py::test_never" in capfd.readouterr().out
+
+
+def test_many_that_fail_at_once_are_no_accident(one_part: Path) -> None:
+    for number in range(parts.MOST_UNSTEADY + 1):
+        (one_part / f"test_once{number}.py").write_text(ONCE.format(folder=str(one_part), name=f"seen{number}"))
+    assert parts.main([]) == 1
+
+
+def test_a_part_that_cannot_begin_or_runs_nothing_is_red(one_part: Path) -> None:
+    (one_part / "test_broken.py").write_text("import nothing_of_this_name\n")
+    assert parts.main([]) == 1
+    (one_part / "test_broken.py").unlink()
+    (one_part / "test_that_passes.py").unlink()
+    assert parts.main([]) == 1
+
+
+def test_every_folder_with_tests_is_in_one_part() -> None:
+    folders = sorted({path.relative_to(HERE).parts[0] for path in HERE.glob("*/**/test_*.py")})
+    assert sorted(folder for part in parts.PARTS.values() for folder in part) == folders
