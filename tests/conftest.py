@@ -50,6 +50,11 @@ def patience() -> float:
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), _MOST_PATIENCE)
 
 
+def bound(seconds: float) -> float:
+    """A bound for what takes a number: it only ends what hangs, so it is as long as the busiest machine may need."""
+    return seconds * _MOST_PATIENCE
+
+
 def wait_until(predicate: Callable[[], bool], timeout_s: float, what: str) -> None:
     """Return as soon as `predicate` holds; fail naming `what` after `timeout_s`, on a busy machine later."""
     begun = time.monotonic()
@@ -116,7 +121,7 @@ def running_servers() -> Iterator[Servers]:
         finally:
             for p in processes:
                 p.terminate()
-                p.wait(10)
+                p.wait(bound(10))
 
 
 @pytest.fixture

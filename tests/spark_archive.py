@@ -13,6 +13,9 @@ from pathlib import Path
 from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import Unavailable
 
+# A session that ends at once, and writes an archive of 100 MB meanwhile.
+EXIT_S = 120
+
 
 def main(archive: Path) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +36,7 @@ def main(archive: Path) -> None:
         jvm = spark.sparkContext._gateway.proc
         spark.stop()
     jvm.stdin.close()  # it ends, and writes while it does
-    jvm.wait(120)
+    jvm.wait(EXIT_S)
     if new.exists():
         new.replace(archive)
 

@@ -17,7 +17,7 @@ from benchmarks import attacks
 from node_manager.drivers.base import Capabilities
 from node_manager.drivers.sandbox import PROGRAM
 from node_manager.servers.binaries import find_server
-from tests.conftest import require
+from tests.conftest import bound, require
 from tests.support.docker_daemon import Daemon
 from udo_cli.commands.node import CAPABILITIES
 from udo_protocol.errors import Unavailable
@@ -34,7 +34,9 @@ def attack(*options: str, **environment: str) -> dict[str, Any]:
     except Unavailable as e:
         require("queue server", str(e))
     command = [sys.executable, "-m", "benchmarks", "attacks", "--quick", "--json", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, env={**os.environ, **environment}, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=bound(500), env={**os.environ, **environment}, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from benchmarks import record
 from benchmarks.__main__ import main
-from tests.conftest import patience
+from tests.conftest import bound
 
 DRAWS = """
 import pytest
@@ -64,7 +64,7 @@ def test_tests_draw_the_same_unless_they_are_told_another_seed(tmp_path: Path) -
             "--rootdir",
             str(tmp_path),
         ]
-        done = subprocess.run([*command, *options, str(tmp_path)], capture_output=True, text=True, timeout=100 * patience(), check=True)
+        done = subprocess.run([*command, *options, str(tmp_path)], capture_output=True, text=True, timeout=bound(100), check=True)
         return re.findall(r"drew (-?\d+)", done.stdout), done.stdout
 
     fixed, fresh = drawn(), drawn("--seed", "fresh")

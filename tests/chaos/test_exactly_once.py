@@ -20,7 +20,7 @@ from benchmarks.chaos.moves import SCALE, STRATEGIES, told
 from benchmarks.chaos.runtimes import in_processes
 from benchmarks.chaos.stops import INSTANCE, MANAGER, QUEUE, STATE, STOPPED
 from node_manager.servers.binaries import find_server
-from tests.conftest import require
+from tests.conftest import bound, require
 from tests.support.netns import Missing, network
 from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
@@ -139,6 +139,6 @@ def test_streaming_queries_under_fire_come_out_as_one_plain_process_says() -> No
         require("java", str(e))
     seeds = ["--from", "0", "--seeds", "0", "--spark-seeds", "2", "--two-nodes-seeds", "0", "--stops", "0"]
     command = [sys.executable, "-m", "benchmarks", "exactly_once", *seeds, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=bound(500))
     assert done.returncode == 0, done.stderr[-20_000:]
     assert json.loads(done.stdout.splitlines()[-1])["on_spark"]["seeds"] == 2

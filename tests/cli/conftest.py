@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import patience
+from tests.conftest import bound
 from tests.support import forked
 from udo_protocol.node.api import NodeClient
 
@@ -78,7 +78,7 @@ class Shell:
     def __call__(self, *args: str | Path, code: int | None = 0, stdin: str = "", **env: str) -> Done:
         """Run to the end and check the exit code."""
         words = [str(word) for word in args]
-        done = forked.run("udo_cli", words, stdin=stdin, environment=self.environment(**env), timeout_s=TIMEOUT_S * patience())
+        done = forked.run("udo_cli", words, stdin=stdin, environment=self.environment(**env), timeout_s=bound(TIMEOUT_S))
         assert code is None or done.returncode == code, f"udo {args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         assert "Traceback (most recent call last)" not in done.stderr or "--debug" in args or "op.py" in done.stderr
         return Done(done.returncode, done.stdout, done.stderr)

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from benchmarks import pushed
 from benchmarks.hostile_layers import HOSTILE
 from tests.cli.conftest import Shell
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.support.asking import ask
 from udo_cli.exits import ExitCode
 from udo_cli.main import cli
@@ -51,7 +51,7 @@ class Second:
         """kill -9; its servers and instances go on."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10 * patience())
+        self.process.wait(bound(10))
         connect_node(self.home / "node.sock").close()
 
     def live(self) -> bool:
@@ -69,7 +69,7 @@ def second(platform: Shell) -> Iterator[Second]:
     finally:
         if node.process is not None and node.process.poll() is None:
             node.process.terminate()
-            node.process.wait(40 * patience())
+            node.process.wait(bound(40))
 
 
 def udo(platform: Shell, *args: str | Path, code: int = 0, **env: str) -> Result:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
+from tests.conftest import bound
 from tests.support.docker_daemon import DEBIAN, PATH, ROOT, Daemon, script, tool
 
 JOB = """
@@ -78,6 +79,6 @@ def test_a_job_on_the_standalone_cluster_calls_an_operator_in_a_container(
     udo("deploy", "t@1")
 
     job = JOB.format(port=compose.environment["SPARK_MASTER_PORT"])
-    said = compose("exec", "-T", "spark-worker", "spark.sh", "python3", "-", stdin=job, timeout_s=200)
+    said = compose("exec", "-T", "spark-worker", "spark.sh", "python3", "-", stdin=job, timeout_s=bound(200))
 
     assert "answers are exact: True" in said

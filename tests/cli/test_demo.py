@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import patience, require
+from tests.conftest import bound, require
 from tests.support.docker_daemon import Daemon
 from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
@@ -99,7 +99,7 @@ def test_ctrl_c_leaves_nothing_running_and_no_file(scratch: Path, stage: str) ->
             told.append(demo.stderr.readline())
             assert told[-1], f"the demo ended before {stage!r}: {''.join(told)}"
         os.killpg(demo.pid, signal.SIGINT)
-        _, err = demo.communicate(timeout=60 * patience())
+        _, err = demo.communicate(timeout=bound(60))
     finally:
         watchdog.cancel()
         demo.kill()
@@ -112,7 +112,7 @@ def test_ctrl_c_leaves_nothing_running_and_no_file(scratch: Path, stage: str) ->
 
 def test_a_demo_that_cannot_start_says_why_and_leaves_nothing(scratch: Path) -> None:
     demo = start(scratch, "--data", str(scratch / "none.parquet"))
-    _, err = demo.communicate(timeout=60 * patience())
+    _, err = demo.communicate(timeout=bound(60))
     assert demo.returncode == 3
     assert "there is no file" in err
     assert left(scratch) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.conftest import patience
+from tests.conftest import bound
 
 # Each child runs a function between fork and exec, as Spark's launch of Java does; without the remedy one in fifty aborts.
 FORKS = """
@@ -28,5 +28,5 @@ sys.exit(f"{sum(e != 0 for e in ends)} of {len(ends)} children aborted" if any(e
 
 
 def test_a_process_that_has_used_grpc_can_start_others() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120 * patience())
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=bound(120))
     assert done.returncode == 0, done.stderr[-2000:]

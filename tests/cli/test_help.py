@@ -9,7 +9,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from tests.conftest import patience
+from tests.conftest import bound
 from udo_cli.exits import MEANING, ExitCode, exit_for
 from udo_cli.main import COMMANDS, cli
 from udo_protocol import errors
@@ -21,7 +21,7 @@ def test_help_answers_within_300_ms() -> None:
     took = []
     for _ in range(5):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "udo_cli", "--help"], check=True, capture_output=True, timeout=10 * patience())
+        subprocess.run([sys.executable, "-m", "udo_cli", "--help"], check=True, capture_output=True, timeout=bound(10))
         took.append(time.perf_counter() - began)
     assert min(took) < HELP_BOUND_S
 
@@ -29,7 +29,7 @@ def test_help_answers_within_300_ms() -> None:
 def test_help_imports_nothing_heavy() -> None:
     heavy = "{'pyspark', 'pyarrow', 'grpc', 'rich', 'httpx', 'pydantic', 'numpy', 'flask', 'sqlalchemy'}"
     code = f"import sys, udo_cli.main; found = {heavy} & set(sys.modules); sys.exit(', '.join(found) or 0)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=10 * patience())
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=bound(10))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -62,7 +62,7 @@ def test_completion_prints_a_script_that_calls_back(shell: str) -> None:
 def test_completion_completes_commands() -> None:
     env = {"_UDO_COMPLETE": "bash_complete", "COMP_WORDS": "udo und", "COMP_CWORD": "1"}
     code = "from udo_cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=10 * patience())
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=bound(10))
     assert "undeploy" in done.stdout
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli import images
 from tests.cli.conftest import OPERATOR, Shell
-from tests.conftest import patience, require
+from tests.conftest import bound, require
 from tests.support.docker_daemon import Daemon
 from udo_protocol.registry.api import Registry
 
@@ -113,7 +113,7 @@ def test_skopeo_reads_an_operator_on_a_base(platform: Shell, operator: Operators
         [skopeo, "copy", "--src-tls-verify=false", source, f"oci:{tmp_path}/out:1"],
         capture_output=True,
         text=True,
-        timeout=60 * patience(),
+        timeout=bound(60),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -195,9 +195,9 @@ def test_a_whole_image_needs_no_entry_and_code_does(platform: Shell, operator: O
 def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, operator: Operators, base: str) -> None:
     folder = operator("told", "1")
     for command in (("init", "-q"), ("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "one")):
-        subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True, timeout=30 * patience())
+        subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True, timeout=bound(30))
     commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True, timeout=30 * patience()
+        ["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True, timeout=bound(30)
     ).stdout.strip()
     digest = platform("push", folder, "--json", UDO_USER="ada").json["digest"]
     platform("push", operator("told", "2", plus=2))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.conftest import patience, require
+from tests.conftest import bound, require
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
 
@@ -26,9 +26,7 @@ def test_a_fresh_skeleton_passes_its_own_test(udo: Shell, tmp_path: Path, style:
     written = udo("init", folder, "--style", style, "--json").json["written"]
     more = {"model.json"} if style == "model" else set()
     assert {Path(p).name for p in written} == {"operator.toml", "my_op.py", "events.json", "test_operator.py", *more}
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)], check=True, timeout=60 * patience(), cwd=folder
-    )
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)], check=True, timeout=bound(60), cwd=folder)
 
 
 def test_init_overwrites_nothing(udo: Shell, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.conftest import patience
+from tests.conftest import bound
 from udo_cli.exits import ExitCode
 from udo_protocol import ranges
 from udo_protocol.node.api import NodeClient
@@ -76,10 +76,10 @@ def test_a_plan_runs_in_rounds_and_goes_on_where_it_was_stopped(platform: Shell,
             assert process.stderr.readline().startswith("round 1 of 76: ")
             process.send_signal(signal.SIGINT)
             try:
-                told = process.communicate(timeout=60 * patience())[1]
+                told = process.communicate(timeout=bound(60))[1]
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGABRT)  # says where it hangs
-                told = process.communicate(timeout=60 * patience())[1]
+                told = process.communicate(timeout=bound(60))[1]
         finally:
             process.kill()  # or leaving the block would wait for it
     assert process.returncode == ExitCode.INTERRUPTED, told

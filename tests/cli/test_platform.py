@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 from tests.support.asking import ask
 from udo_cli.commands.node import CAPABILITIES
 
@@ -70,7 +70,7 @@ def test_a_deployment_gets_more_slots_and_fewer_and_every_view_says_how_many(pla
     assert "slots on each node" in platform("inspect", "wide").out
     rates = platform("top", "--once", "--json").json["slots"]
     assert len({s["slot"] for s in rates if s["deployment"] == "wide"}) == 3
-    with urllib.request.urlopen(status["node"]["metrics_address"], timeout=30) as reply:
+    with urllib.request.urlopen(status["node"]["metrics_address"], timeout=bound(30)) as reply:
         metrics = reply.read().decode()
     assert metrics.count('udo_restarts_total{deployment="wide",slot=') == 3
 
@@ -270,7 +270,7 @@ def test_logs_follow_until_ctrl_c(platform: Shell, operator: Operators) -> None:
         assert follower.stdout is not None
         assert "seen 1" in follower.stdout.readline()
         follower.send_signal(signal.SIGINT)
-        _, err = follower.communicate(timeout=20 * patience())
+        _, err = follower.communicate(timeout=bound(20))
         assert follower.returncode == 130
         assert "Traceback" not in err
     finally:
@@ -311,7 +311,7 @@ def test_daemons_run_in_the_foreground_until_ctrl_c(platform: Shell, words: tupl
     try:
         wait_until(ready.exists, 60, f"{words} ready")
         os.killpg(daemon.pid, signal.SIGINT)
-        assert daemon.wait(30 * patience()) == 0, (tmp_path / "log").read_text()
+        assert daemon.wait(bound(30)) == 0, (tmp_path / "log").read_text()
     finally:
         daemon.kill()
         daemon.wait()
@@ -425,7 +425,7 @@ def test_ctrl_c_during_up_leaves_nothing_running(udo: Shell) -> None:
     while "node manager" not in starting.stderr.readline():
         pass
     os.killpg(starting.pid, signal.SIGINT)
-    assert starting.wait(60 * patience()) == 130
+    assert starting.wait(bound(60)) == 130
     assert "interrupted" in starting.stderr.read()
     starting.stderr.close()
     assert own.running() == []

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.support.attempt import Attempt
 from tests.support.traffic import traffic
 from udo_protocol.node.api import connect_node
@@ -64,7 +64,7 @@ def test_a_diff_without_events_and_one_that_is_interrupted_have_their_own_exit_c
         wait_until(running, 30, "the diff to begin")
         assert f"{deployed}: diff with {deployed}@2" in platform("status").out
         diff.send_signal(signal.SIGINT)
-        _, err = diff.communicate(timeout=30 * patience())
+        _, err = diff.communicate(timeout=bound(30))
         assert diff.returncode == 130 and "the diff has ended" in err and "Traceback" not in err
         wait_until(lambda: not running(), 30, "the diff to end with its command")
     finally:
@@ -142,7 +142,7 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
         assert f"{name}: canary of 2: " in status and f"{name}: canary: 128 of 128 key groups tested by 2, which answers no query" in status
         assert platform("inspect", name, "--json").json["update"]["state"] == "canary"
         assert run() == [2, 2]
-        out, _ = update.communicate(timeout=60 * patience())
+        out, _ = update.communicate(timeout=bound(60))
     finally:
         update.kill()
         update.communicate()
@@ -154,7 +154,7 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
         passed = beside.submit(platform, *words)
         wait_until(lambda: any("key groups tested by 3" in s for s in shown()) or passed.done(), 60, "the canary to begin")
         assert run() == [4, 4]
-        assert passed.result(60 * patience()).json["outcome"] == "done"
+        assert passed.result(bound(60)).json["outcome"] == "done"
     assert run() == [5, 5]
     platform("undeploy", name, "--drop-state")
 

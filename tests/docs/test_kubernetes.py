@@ -17,7 +17,7 @@ import yaml
 
 from node_manager.__main__ import parse_args
 from registry.__main__ import main as registry
-from tests.conftest import patience, require
+from tests.conftest import bound, require
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "kubernetes" / "udo"
@@ -115,10 +115,10 @@ def test_systemd_takes_the_units_and_udo_their_commands(unit: str, tmp_path: Pat
     command = re.search(r"^ExecStart=/opt/udo/bin/udo (\w+) (.*)$", text, re.MULTILINE)
     assert command
     helped = subprocess.run(
-        [sys.executable, "-m", "udo_cli", command[1], "--help"], capture_output=True, text=True, timeout=60 * patience(), check=True
+        [sys.executable, "-m", "udo_cli", command[1], "--help"], capture_output=True, text=True, timeout=bound(60), check=True
     ).stdout
     assert set(re.findall(r"--[a-z-]+", command[2])) <= set(re.findall(r"--[a-z-]+", helped))
     (tmp_path / unit).write_text(text.replace("/opt/udo/bin/udo", "/bin/true"))
     program = shutil.which("systemd-analyze") or require("systemd-analyze", "Debian's package systemd has it")
-    done = subprocess.run([program, "verify", str(tmp_path / unit)], capture_output=True, text=True, timeout=60 * patience(), check=False)
+    done = subprocess.run([program, "verify", str(tmp_path / unit)], capture_output=True, text=True, timeout=bound(60), check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr

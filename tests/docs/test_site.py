@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import patience
+from tests.conftest import bound
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--site-dir", str(tmp_path)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120 * patience(), check=False, env=environment)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=bound(120), check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert {p.stem for p in (ROOT / "docs").glob("*.md")} | {"index", "404"} == {p.stem for p in tmp_path.glob("*.html")}
     assert 'class="mermaid"' in (tmp_path / "architecture.html").read_text("utf-8")

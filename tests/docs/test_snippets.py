@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import patience, require
+from tests.conftest import bound, require
 from tests.support.docker_daemon import DEBIAN, PATH, Daemon
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def platform(tmp_path: Path) -> Iterator[dict[str, str]]:
     binaries = str(Path(sys.executable).parent)
     env = {**keep, "UDO_HOME": str(tmp_path / "home"), "PATH": f"{binaries}{os.pathsep}{keep['PATH']}"}
     yield env
-    subprocess.run([f"{binaries}/udo", "down"], env=env, timeout=60 * patience(), check=False, capture_output=True)
+    subprocess.run([f"{binaries}/udo", "down"], env=env, timeout=bound(60), check=False, capture_output=True)
 
 
 def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) -> None:
@@ -108,9 +108,7 @@ def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) ->
         text = text.replace("set -euo pipefail", f"set -euo pipefail\nudo up\n{SERVER}", 1)
     work.mkdir(exist_ok=True)
     (work / "examples").symlink_to(ROOT / "examples")
-    done = subprocess.run(
-        ["bash", "-c", text], cwd=work, env=platform, capture_output=True, text=True, timeout=RUN_S * patience(), check=False
-    )
+    done = subprocess.run(["bash", "-c", text], cwd=work, env=platform, capture_output=True, text=True, timeout=bound(RUN_S), check=False)
     assert done.returncode == 0, f"{document}:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
 
 

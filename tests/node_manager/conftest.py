@@ -23,7 +23,7 @@ from node_manager.manager import Manager
 from node_manager.rpc.service import RpcServer
 from node_manager.servers.binaries import find_server
 from node_manager.settings import NodeSettings
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 from tests.support import forked
 from tests.support.forked import Forked
 from udo_protocol.certificates import Tls
@@ -105,7 +105,7 @@ class Lane:
         """The next answer."""
         begun = time.monotonic()
         while not self._pending:
-            left_ms = int((begun + timeout_s * patience() - time.monotonic()) * 1000)
+            left_ms = int((begun + bound(timeout_s) - time.monotonic()) * 1000)
             assert left_ms > 0, f"no answer within {timeout_s} s; status: {self.end.status()}"
             self._pending = self.end.collect(min(left_ms, 1000))
         return self._pending.pop(0)
@@ -146,14 +146,14 @@ class Daemon:
         """kill -9."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10 * patience())
+        self.process.wait(bound(10))
         self.api.close()
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Ask it to stop all; its exit status."""
         assert self.process is not None
         self.process.send_signal(signum)
-        status = self.process.wait(40 * patience())
+        status = self.process.wait(bound(40))
         self.api.close()
         return status
 
@@ -213,7 +213,7 @@ def home_daemon(home: Path) -> Iterator[Daemon]:
         with contextlib.suppress(UdoError, subprocess.TimeoutExpired):
             if d.process is not None and d.process.poll() is None:
                 d.stop()
-        _, left = psutil.wait_procs(d.processes(), timeout=5 * patience())  # one that has ended is there until it is reaped
+        _, left = psutil.wait_procs(d.processes(), timeout=bound(5))  # one that has ended is there until it is reaped
         for p in left:
             with contextlib.suppress(psutil.Error):
                 p.kill()
@@ -250,7 +250,7 @@ def api(manager: Manager) -> Iterator[NodeClient]:
     server.start()
     with contextlib.closing(connect_node(manager.settings.socket)) as node:
         yield node
-    assert server.stop().wait(10)
+    assert server.stop().wait(bound(10))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from elasticity.scaling.journal_rows import rows_of
 from node_manager.control.asking import Asking
 from node_manager.manager import Manager
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, add
 from tests.support import cluster
 from tests.support.callers import Callers, answers
@@ -207,7 +207,7 @@ def test_asking_and_measuring_go_on_after_they_raised(manager: Manager, monkeypa
 
     neighbours = Neighbours(manager.across, every_s=0.01)
     neighbours.start()
-    assert measured.wait(10) and supervised.errors()["neighbours"] == before.get("neighbours", 0) + 1
+    assert measured.wait(bound(10)) and supervised.errors()["neighbours"] == before.get("neighbours", 0) + 1
     neighbours.stop()
 
 

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from node_manager.servers import access
 from node_manager.servers.binaries import Role
 from node_manager.trials.mirrors import _findings
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import LaneExpired, OperatorError, SlotBroken, UdoError
 from udo_protocol.queue import keys
@@ -134,7 +134,7 @@ def servers(daemon: Daemon) -> Iterator[dict[Role, Connection]]:
 
 def metrics(daemon: Daemon) -> list[float]:
     """Every value of the endpoint."""
-    with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=10) as reply:
+    with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=bound(10)) as reply:
         return [s.value for f in text_string_to_metric_families(reply.read().decode()) for s in f.samples]
 
 

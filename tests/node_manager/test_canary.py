@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import start
 from tests.support.canaries import TWO, Watched
@@ -149,7 +149,7 @@ def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(two: Cluster)
     lanes = [two.lane(), two.lane()]
     url = two.registry.url
     two.registry.process.terminate()
-    two.registry.process.wait(10 * patience())
+    two.registry.process.wait(bound(10))
     assert [version(lane) for lane in lanes] == [1, 2]
 
     again = start(two.data, "--listen", url.removeprefix("http://"))
@@ -215,7 +215,7 @@ def test_canaries_come_and_go_and_owners_die_under_load_and_no_event_is_lost_dou
     finally:
         stop.set()
         for thread in threads:
-            thread.join(120 * patience())
+            thread.join(bound(120))
     assert not failures, failures
     assert ends[0] == "done" and ends[2] == "rolled_back" and set(ends) <= {"done", "rolled_back"}
     # The oracle: an answer is its event plus 1 or plus 100, whoever gave it; events are 1000 apart.

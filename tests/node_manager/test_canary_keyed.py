@@ -17,7 +17,7 @@ import pytest
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.servers import access
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, patience, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.registry.conftest import start
 from tests.support.attempt import GROUPS, Attempt
@@ -427,7 +427,7 @@ def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(keyed: Keyed)
     canary = keyed.canary("errors>0", "different>0", for_s=12 * patience(), min_events=2)
     url = keyed.c.registry.url
     keyed.c.registry.process.terminate()
-    keyed.c.registry.process.wait(10 * patience())
+    keyed.c.registry.process.wait(bound(10))
     assert keyed.run(1, 2) == [2, 2]
     keyed.c.registry.process = start(keyed.c.data, "--listen", url.removeprefix("http://")).process
     assert canary.end()["phase"] == "done", canary.events

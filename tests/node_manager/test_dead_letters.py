@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from node_manager.servers import access
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import imported
@@ -92,7 +92,7 @@ def test_status_statistics_and_metrics_count_them(deployed: Daemon, lane: Open) 
     ask(lane(), [1, 13, 13])
     assert (deployed.slot().dead_letters, deployed.slot().policy) == (2, "dead-letter")
     wait_until(lambda: deployed.api.stats("d").slots[0].dead_letters == 2, 10, "counters")
-    with urllib.request.urlopen(deployed.api.status().metrics_address, timeout=10) as reply:
+    with urllib.request.urlopen(deployed.api.status().metrics_address, timeout=bound(10)) as reply:
         assert 'udo_dead_letters_total{deployment="d",slot="0"} 2.0' in reply.read().decode()
 
 

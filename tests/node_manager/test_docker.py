@@ -11,7 +11,7 @@ from docker.models.containers import Container
 
 from node_manager.drivers.docker import INSTANCE_LABEL
 from node_manager.servers.watchdog import HOME_LABEL
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, patience, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.attempt import Attempt
 from tests.support.canaries import TWO, Watched
@@ -308,5 +308,5 @@ def test_a_runtime_image_that_is_not_there_is_said_at_the_start_with_the_remedy(
     daemon.start("--driver", "docker", "--warm", "1", "--runtime-image", "nobody/has:this", wait=False)
     assert daemon.process is not None
 
-    assert daemon.process.wait(30 * patience()) == 1
+    assert daemon.process.wait(bound(30)) == 1
     assert "nobody/has:this" in daemon.log() and "docker/runtime.sh" in daemon.log()

@@ -21,7 +21,7 @@ from node_manager.drivers.fake import FakeDriver
 from node_manager.drivers.process import ProcessDriver
 from node_manager.instances import runtime_base
 from node_manager.settings import NodeSettings
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 from tests.support.docker_daemon import Daemon
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
@@ -122,14 +122,14 @@ def test_a_started_instance_runs_until_it_is_stopped_and_reports_once(bench: Ben
     bench.driver.stop(handle, 5)
 
     assert not bench.driver.inspect(handle).running
-    assert exits.get(timeout=5 * patience()).code == -15
+    assert exits.get(timeout=bound(5)).code == -15
     assert exits.empty()
 
 
 def test_a_crash_is_reported_at_once_with_its_status(bench: Bench) -> None:
     _, exits = bench.start("exit", "7")
 
-    how = exits.get(timeout=5 * patience())
+    how = exits.get(timeout=bound(5))
 
     assert (how.code, str(how)) == (7, "exit status 7")
 
@@ -141,13 +141,13 @@ def test_an_instance_deaf_to_a_stop_is_killed_after_the_grace(bench: Bench) -> N
 
     bench.driver.stop(handle, 0.1)
 
-    assert exits.get(timeout=5 * patience()).code == -9
+    assert exits.get(timeout=bound(5)).code == -9
 
 
 def test_an_instance_beyond_its_memory_is_killed_and_the_reason_said(bench: Bench) -> None:
     _, exits = bench.start("grow", "80", allowance=Allowance(memory_bytes=48 << 20))
 
-    assert "memory limit of 48 MiB exceeded" in exits.get(timeout=10 * patience()).reason
+    assert "memory limit of 48 MiB exceeded" in exits.get(timeout=bound(10)).reason
 
 
 def test_the_allowance_of_a_running_instance_can_change(bench: Bench) -> None:
@@ -156,7 +156,7 @@ def test_the_allowance_of_a_running_instance_can_change(bench: Bench) -> None:
 
     bench.driver.limit(handle, Allowance(memory_bytes=48 << 20))
 
-    assert "memory limit" in exits.get(timeout=10 * patience()).reason
+    assert "memory limit" in exits.get(timeout=bound(10)).reason
 
 
 def test_a_hung_instance_is_killed_with_the_reason_it_is_given(bench: Bench) -> None:
@@ -164,7 +164,7 @@ def test_a_hung_instance_is_killed_with_the_reason_it_is_given(bench: Bench) -> 
 
     bench.driver.kill(handle, "it hangs")
 
-    assert str(exits.get(timeout=5 * patience())) == "it hangs"
+    assert str(exits.get(timeout=bound(5))) == "it hangs"
 
 
 def test_what_an_instance_writes_can_be_read_and_followed(bench: Bench) -> None:
@@ -197,7 +197,7 @@ def test_looking_at_a_container_asks_the_daemon_for_nothing_that_takes_a_second(
 
     monkeypatch.undo()
     bench.driver.stop(handle, 0)
-    assert exits.get(timeout=20 * patience())
+    assert exits.get(timeout=bound(20))
 
 
 def test_a_container_whose_sampling_raises_is_sampled_again(
@@ -230,7 +230,7 @@ def test_a_new_manager_recovers_a_running_instance_from_its_handle(bench: Bench)
     assert successor.inspect(copy).running
     successor.stop(copy, 5)
 
-    assert exits.get(timeout=5 * patience())
+    assert exits.get(timeout=bound(5))
     assert not bench.successor().recover(copy, Allowance(), exits.put)
 
 
@@ -242,7 +242,7 @@ def test_what_a_former_manager_has_left_is_removed_by_the_next_one_except_for_wh
     successor.sweep({known.instance})
 
     if bench.driver.name != "process":  # one without a handle cannot be told from other processes: it stops itself
-        assert exits.get(timeout=5 * patience())
+        assert exits.get(timeout=bound(5))
     assert successor.recover(known, Allowance(), queue.Queue[Exit]().put)
 
 
@@ -251,7 +251,7 @@ def test_processes_and_threads_beyond_the_allowance_cannot_be_started(bench: Ben
     assert bench.driver.capabilities().process_limit
     handle, exits = bench.start("spawn", "60", allowance=Allowance(pids=30))
 
-    how = exits.get(timeout=10 * patience())
+    how = exits.get(timeout=bound(10))
     if how.reason:  # no kernel bound holds for root: they are counted instead
         assert "limit of 30 processes exceeded" in how.reason
     else:
@@ -263,7 +263,7 @@ def test_processes_and_threads_beyond_the_allowance_cannot_be_started(bench: Ben
 def test_files_beyond_the_allowance_cannot_be_opened(bench: Bench) -> None:
     assert bench.driver.capabilities().open_files_limit
     _, exits = bench.start("files", "100", allowance=Allowance(open_files=64))
-    assert exits.get(timeout=10 * patience()).code == 1
+    assert exits.get(timeout=bound(10)).code == 1
 
 
 def test_a_program_that_does_not_exist_is_an_error_that_names_it(bench: Bench) -> None:
@@ -274,7 +274,7 @@ def test_a_program_that_does_not_exist_is_an_error_that_names_it(bench: Bench) -
     except OperatorError as e:
         said = str(e)
     else:  # a sandbox or a container has started before it looks for the program
-        assert exits.get(timeout=5 * patience()).code in (1, 127)
+        assert exits.get(timeout=bound(5)).code in (1, 127)
         said = "\n".join(logfile.tail(Path(handle.directory) / "log", 0))
 
     assert "/nowhere/python" in said
@@ -306,7 +306,7 @@ def test_a_process_leads_a_session_of_its_own_and_takes_its_children_with_it(tmp
 
     driver.kill(handle, "over")
 
-    exits.get(timeout=5 * patience())
+    exits.get(timeout=bound(5))
     wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE, 5, "child to end")
 
 
@@ -325,4 +325,4 @@ def test_a_log_beyond_its_bound_is_moved_aside_and_the_tail_spans_both(tmp_path:
 def test_an_instance_that_ends_is_reported_although_its_children_go_on(bench: Bench) -> None:
     _, exits = bench.start("leave")
 
-    assert exits.get(timeout=10 * patience()).code == 3
+    assert exits.get(timeout=bound(10)).code == 3

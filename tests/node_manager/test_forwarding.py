@@ -16,7 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from udo_cli.main import cli
@@ -104,7 +104,7 @@ def test_the_registry_asks_a_node_on_another_host_as_node_managers_do_for_its_co
     trusted.load_cert_chain(pem.certificate, pem.key)
     os.rename(there, away := there.with_name("away"))
     try:
-        with httpx.Client(base_url=f"{cluster.registry.url}/console/", verify=trusted, follow_redirects=True, timeout=60) as browser:
+        with httpx.Client(base_url=f"{cluster.registry.url}/console/", verify=trusted, follow_redirects=True, timeout=bound(60)) as browser:
             browser.post("sign-in", data={"token": cluster.registry.token, "name": "ada"})
             for page in ("slots", "dead-letters", "state", "logs", "decisions"):
                 answer = browser.get(f"deployments/picky/{page}").text

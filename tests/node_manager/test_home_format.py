@@ -21,7 +21,7 @@ from node_manager.servers import access, state_format
 from node_manager.servers.binaries import find_server, server_args
 from node_manager.servers.embedded import ROLES, Servers
 from node_manager.settings import NodeSettings
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
@@ -176,7 +176,7 @@ def test_what_still_runs_of_an_earlier_release_is_left_alone_until_it_is_stopped
     left = {p.pid for p in home_daemon.processes()}
     instances = {r["handle"]["data"]["pid"] for r in home_daemon.records()}
     again = Daemon(home_daemon.home).start(*ALONE, wait=False)
-    assert again.process is not None and again.process.wait(30 * patience()) == 1
+    assert again.process is not None and again.process.wait(bound(30)) == 1
     log = again.log()
     assert "servers of an earlier release still run" in log and "Stop them with udo down" in log
     assert left <= {p.pid for p in home_daemon.processes()} and not (home_daemon.home / "format.json").exists()

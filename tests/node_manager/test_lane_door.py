@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from node_manager.manager import Manager
 from node_manager.rpc.lane_door import PATH, REQUEST_BYTES, SOCKET_NAME, LaneDoor, _Server
 from node_manager.rpc.service import NodeService
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import add, put_image
 from udo_protocol import supervised
 from udo_protocol.node.api import NodeClient
@@ -25,7 +25,7 @@ from udo_protocol.proto import node_manager_pb2 as pb
 
 class _Http(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=30)
+        super().__init__("localhost", timeout=bound(30))
         self._path = path
 
     def connect(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.hostile_layers import CODE, HOSTILE, OPERATOR, file, header, link, packed
 from node_manager.images.unpack import UnpackLimits, require_space, unpack
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack
 from udo_protocol.errors import Refused, Unavailable
 
@@ -170,6 +170,6 @@ def test_unpacking_ends_with_the_node_manager_that_asked_for_it(tmp_path: Path) 
     parent.kill()
     parent.wait()
 
-    _, alive = psutil.wait_procs(children, timeout=30 * patience())
+    _, alive = psutil.wait_procs(children, timeout=bound(30))
     assert children and not alive
     assert len(list((tmp_path / "into").iterdir())) < 19_000

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.keyed_node import COUNT, KEYED
 
@@ -52,7 +52,7 @@ run = Slow()
 
 
 def _metrics(daemon: Daemon, deployment: str = "d") -> dict[str, float]:
-    with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=10) as reply:
+    with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=bound(10)) as reply:
         text = reply.read().decode()
     return {
         s.name + "".join(f",{v}" for k, v in sorted(s.labels.items()) if k in ("quantile", "part", "le")): s.value
@@ -106,7 +106,7 @@ def test_statistics_and_metrics_count_events_over_an_update(daemon: Daemon, lane
 
 
 def test_the_page_tells_of_the_node_its_servers_and_its_disk(daemon: Daemon) -> None:
-    with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=10) as reply:
+    with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=bound(10)) as reply:
         samples = [s for family in text_string_to_metric_families(reply.read().decode()) for s in family.samples]
     (info,) = [s.labels for s in samples if s.name == "udo_node_info"]
     assert info == {"node": "n1", "driver": "process"}
@@ -177,7 +177,7 @@ def test_logs_follow_an_operator_over_an_update_and_show_former_instances(daemon
     caller.ask(1)
     wait_until(lambda: any("saw [1] v1" in line.text for line in daemon.api.logs("d")), 10, "first line")
 
-    lines = daemon.api.logs("d", follow=True, tail_lines=1, timeout_s=30)
+    lines = daemon.api.logs("d", follow=True, tail_lines=1, timeout_s=bound(30))
     first = next(lines)
     assert ("saw [1] v1" in first.text, first.version, first.stream) == (True, "1", "log")
     assert first.at.startswith("20")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Done, Shell
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.support.recorded_query import COUNT, KEYED, MINUTE, T0, P, Query, by_lane, queue, stats
 from tests.support.recording import Recorder, replayed
@@ -136,7 +136,7 @@ def test_a_recording_that_begins_while_checkpoints_are_written_has_the_state_tha
         made = [Recorder(daemon.api, "d", tmp_path / f"r{i}", frames=40).done() for i in range(5)]
     finally:
         stop.set()
-        thread.join(30 * patience())
+        thread.join(bound(30))
     operator = local(COUNT.format(step=1), **KEYED)
     for i in range(5):
         assert made[i].frames == 40
@@ -238,7 +238,7 @@ def test_ctrl_c_leaves_a_valid_file_of_what_has_come(
     partial = tmp_path / ".r.partial"
     wait_until(lambda: partial.stat().st_size > 512 << 10, 20, "the frame to be written")
     cli.send_signal(signal.SIGINT)
-    out, _ = cli.communicate(timeout=30 * patience())
+    out, _ = cli.communicate(timeout=bound(30))
     assert cli.returncode == 0
     said = json.loads(out)
     assert (said["frames"], said["events"], said["reason"]) == (1, 64 << 10, recorder.INTERRUPTED)
@@ -377,7 +377,7 @@ class Terminal:
     def end(self) -> int:
         """Its exit status; the terminal is gone."""
         try:
-            return self.process.wait(30 * patience())
+            return self.process.wait(bound(30))
         finally:
             self.process.kill()
             self.process.wait()

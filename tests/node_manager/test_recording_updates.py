@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.recorded_query import COUNT as TIMED
@@ -87,7 +87,7 @@ def test_a_recording_that_begins_during_an_update_and_goes_on_over_it(
         recording = Recorder(running.daemon.api, "d", tmp_path / "r")
         running.send([2])
         assert running.daemon.slot().version == "1"
-        updating.result(30 * patience())
+        updating.result(bound(30))
     running.send([1, 2])
     running.end()
     made = running.complete(recording)

@@ -25,7 +25,7 @@ from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, find_server, server_args
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
 from udo_protocol.queue import slot
@@ -63,7 +63,7 @@ class Flow:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(30 * patience())
+        self._thread.join(bound(30))
         assert self.error is None, self.error
 
 
@@ -186,7 +186,7 @@ def test_a_stop_while_an_operator_is_loaded_ends_who_waits_and_what_is_asked_for
     # While the load is being given up, others ask for more.
     stopped = slot_.stop(drop=False)
     late = slot_.prepare(slot_.wanted)
-    stopped.result(30 * patience())
+    stopped.result(bound(30))
     with pytest.raises(Unavailable, match="stopped"):
         late.result(1)
     with pytest.raises(Unavailable, match="removed"):
@@ -224,7 +224,7 @@ import os
 print("up", flush=True)
 os.kill(os.getpid(), 9)
 """
-    out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60 * patience())
+    out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=bound(60))
     assert "up" in out.stdout, out.stderr
 
     daemon = Daemon(home)
@@ -273,13 +273,13 @@ def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartb
         before = looks()
         wait_until(lambda: looks() > before + 3, 10, "the watchdog to see it")
         beat("DEL")  # as it expires when the manager is gone
-        watching.join(10 * patience())
-        assert [p.wait(10 * patience()) for p in running.values()] == [0, 0]
+        watching.join(bound(10))
+        assert [p.wait(bound(10)) for p in running.values()] == [0, 0]
     finally:
         for process in running.values():
             process.kill()
             process.wait()
-        watching.join(30 * patience())
+        watching.join(bound(30))
 
 
 @pytest.mark.short
@@ -288,7 +288,7 @@ def test_a_second_manager_on_the_same_home_is_refused_by_name(daemon: Daemon) ->
     second.start(wait=False)
     assert second.process is not None and daemon.process is not None
 
-    assert second.process.wait(20 * patience()) == 1
+    assert second.process.wait(bound(20)) == 1
 
     assert f"a node manager (pid {daemon.process.pid}) already runs with home" in second.log()
     assert daemon.api.healthy()
@@ -354,7 +354,7 @@ def test_a_stop_while_a_server_is_started_again_leaves_none_behind(home: Path, a
         servers.stop()
     watching = [t for t in threading.enumerate() if t.name.startswith("watch-")]
     for thread in watching:
-        thread.join(10 * patience())
+        thread.join(bound(10))
     living = psutil.process_iter(["cmdline", "status"])
     assert [p for p in living if p.info["status"] != "zombie" and any(str(home) in w for w in p.info["cmdline"] or ())] == []
     assert list(home.rglob("*.sock")) == []

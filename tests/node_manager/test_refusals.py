@@ -20,7 +20,7 @@ from node_manager.images.images import Images
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.settings import NodeSettings
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import Image, image, sha
 from tests.support.cluster import SCHEMAS, Cluster
@@ -56,7 +56,7 @@ class Source:
 
     def fetch_blob(self, name: str, digest: str, path: Path) -> None:
         self.fetched.append(name)
-        assert self.open[name].wait(30)
+        assert self.open[name].wait(bound(30))
         path.write_bytes(self.layers[name])
 
 
@@ -68,11 +68,11 @@ def test_requests_for_one_image_share_one_pull_and_nobody_else_waits(tmp_path: P
         waiting = [threads.submit(images.get, "slow", "1") for _ in range(3)]
         wait_until(lambda: source.fetched == ["slow"], 10, "the pull to begin")
 
-        assert threads.submit(images.get, "quick", "1").result(10).has_code
+        assert threads.submit(images.get, "quick", "1").result(bound(10)).has_code
 
         assert not any(w.done() for w in waiting)
         source.open["slow"].set()
-        assert {w.result(20 * patience()).directory for w in waiting} == {tmp_path / digest_of("slow").replace(":", "-")}
+        assert {w.result(bound(20)).directory for w in waiting} == {tmp_path / digest_of("slow").replace(":", "-")}
     assert source.fetched == ["slow", "quick"]
 
 

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from node_manager.servers.access import connect
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, SLOTS, lost, placement, replicated, whole
@@ -84,7 +84,7 @@ def test_an_end_waits_for_its_replica_until_the_registry_gives_it_up_which_never
         wait_until(lambda: replication.lacking(state, prefix)[1] == [holder], 60, "the epoch's end to be on the owner's disk")
         cluster.start_registry()
         assert not waits.done(), "an END was answered that its replica does not hold"
-        assert waits.result(120 * patience()) == [1002, 1003]
+        assert waits.result(bound(120)) == [1002, 1003]
         now = placement(cluster, "one")
         assert holder not in now["replication"]["counted"][0] and now["nodes"] == before["nodes"]
     state.close()
@@ -102,14 +102,14 @@ def test_an_owner_that_was_cut_off_ends_nothing_and_its_state_is_removed(cluster
     def events() -> Iterator[list[int]]:
         yield [1]
         opened.set()
-        assert go_on.wait(60)
+        assert go_on.wait(bound(60))
         yield [1, 2]
 
     state = connect(cluster.daemons[owner].home, "state")
     (prefix,) = {f"udo:one:{s.slot}:" for s in cluster.daemons[owner].api.status().slots if s.deployment == "one"}
     with ThreadPoolExecutor(1) as pool:
         cut_off = pool.submit(old.epoch, 1, events())
-        assert opened.wait(60)
+        assert opened.wait(bound(60))
         with stopped(cluster, owner):
             wait_until(lambda: placement(cluster, "one")["nodes"] == [holder], 60, "the slot to be where its replica is")
             go_on.set()
@@ -129,7 +129,7 @@ def test_an_owner_that_was_cut_off_ends_nothing_and_its_state_is_removed(cluster
             assert answers == [1002, 1003, 1002]
             assert not cut_off.done(), "a former owner has answered an END that no replica holds"
         with pytest.raises(UdoError):
-            cut_off.result(120 * patience())
+            cut_off.result(bound(120))
     wait_until(lambda: not state.call("KEYS", f"{prefix}*"), 60, "what it had to be removed")
     state.close()
     whole(cluster)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from node_manager.servers import access
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.support.node_query import Query
 from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, SLOTS, lost, placement, replicated, whole
@@ -124,5 +124,5 @@ def changed_while_one_is_lost(cluster: Nodes, query: Query, count: int, gone: st
             lost(cluster, gone)
 
         query.tried(asked, strike)
-        under_way[0].result(120 * patience())
+        under_way[0].result(bound(120))
     whole(cluster)

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.support.node_query import Query
 from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, lost, placement, replicated, whole
@@ -27,7 +27,7 @@ def cluster() -> Iterator[Nodes]:
 def drain(cluster: Nodes, node: str) -> list[str]:
     """As `udo node drain` does it; what was said meanwhile."""
     said: list[str] = []
-    assert remote.await_drained(cluster.client, node, [], 120 * patience(), said.append) == []
+    assert remote.await_drained(cluster.client, node, [], bound(120), said.append) == []
     return said
 
 
@@ -82,4 +82,4 @@ def drained_while_one_is_lost(cluster: Nodes, query: Query, drained: str, gone: 
             lost(cluster, gone)
 
         query.tried(asked, strike)
-        under_way[0].result(120 * patience())
+        under_way[0].result(bound(120))

@@ -14,7 +14,7 @@ from udo_runtime.state.codec import unpack
 from udo_runtime.state.groups import Group
 
 from node_manager.manager import Manager
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import GROUPS, Attempt
 from tests.support.diffs import traces
@@ -179,11 +179,11 @@ def test_an_update_goes_on_when_the_owner_dies_while_its_standby_loads(daemon: D
     slow = COUNT + "    def open(self, ctx):\n        import time\n        time.sleep(3)\n"
     digest = put_image(daemon.home, slow, version="2", **KEYED)
     [serving] = [s for s in daemon.api.status().slots if s.deployment == "d"]
-    updating = ThreadPoolExecutor(1).submit(lambda: list(daemon.api.update("d", "2", digest, timeout_s=60)))
+    updating = ThreadPoolExecutor(1).submit(lambda: list(daemon.api.update("d", "2", digest, timeout_s=bound(60))))
     wait_until(daemon.loading, 10, "standby to load")
     os.kill(serving.pid, signal.SIGKILL)
     wait_until(lambda: any(s.deployment == "d" and s.pid not in (0, serving.pid) for s in daemon.api.status().slots), 30, "an owner")
-    last = updating.result(60 * patience())[-1]
+    last = updating.result(bound(60))[-1]
     assert (last.phase, last.detail) == ("done", digest)
     assert attempt("q1", 1).run([1]) == [3]
 
@@ -204,7 +204,7 @@ def test_an_update_asked_for_while_the_state_server_is_away_ends_and_says_how(da
     for _ in range(2):
         [server] = [s for s in daemon.api.status().servers if s.role == "state"]
         os.kill(server.pid, signal.SIGKILL)
-        last = list(daemon.api.update("d", "2", digest, timeout_s=60))[-1]
+        last = list(daemon.api.update("d", "2", digest, timeout_s=bound(60)))[-1]
         assert last.phase in ("done", "failed")
         assert last.phase == "done" or last.detail
         wait_until(lambda pid=server.pid: all(s.pid != pid for s in daemon.api.status().servers), 30, "another state server")  # type: ignore[misc]

@@ -30,7 +30,7 @@ from node_manager.slots.worker import SlotWorker
 from node_manager.trials.keyed_canaries import KeyedCanary
 from node_manager.trials.mirrors import MirrorFindings
 from node_manager.trials.together import together
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, add, put_image
 from tests.support.keyed_node import COUNT, KEYED
 from udo_protocol import supervised
@@ -95,7 +95,7 @@ def test_a_slot_goes_on_when_a_step_and_what_follows_it_raise(
     slot.post(lambda: None)
     slot.post(stepped.set)
 
-    assert stepped.wait(20)
+    assert stepped.wait(bound(20))
     assert counted("slot") == 2
     assert SlotWorker.kind == "worker" and slot.wait_serving(10) is not None
 

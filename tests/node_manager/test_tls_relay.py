@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from node_manager.servers.tls_relay import TlsRelay
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.support.certificates import replace, require_relay, signed
 from udo_protocol import supervised
@@ -154,7 +154,7 @@ def test_who_shows_no_certificate_of_the_authority_reaches_neither_node_manager_
     assert secrets and not any(path.stat().st_mode & 0o077 for path in secrets)
     credentials = grpc.ssl_channel_credentials(mine.ca.read_bytes())
     with grpc.secure_channel(node.url.removeprefix("https://"), credentials) as channel, pytest.raises(grpc.RpcError) as refused:
-        rpc.NodeManagerStub(channel).OpenLane(pb.OpenLaneRequest(deployment="d", lane="x"), timeout=10)  # type: ignore[no-untyped-call]
+        rpc.NodeManagerStub(channel).OpenLane(pb.OpenLaneRequest(deployment="d", lane="x"), timeout=bound(10))  # type: ignore[no-untyped-call]
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
@@ -264,7 +264,7 @@ def test_listening_without_certificates_or_on_what_is_no_address_is_refused(home
         (("--listen", "127.0.0.1:0", "--tls", str(tmp_path / "none")), "cannot be read"),
     ):
         home_daemon.start(*options, wait=False)
-        assert home_daemon.process is not None and home_daemon.process.wait(60 * patience()) == 1
+        assert home_daemon.process is not None and home_daemon.process.wait(bound(60)) == 1
         assert expected in home_daemon.log()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.registry.conftest import image
 from tests.support.cluster import SCHEMAS
@@ -39,18 +39,18 @@ def test_a_node_goes_on_with_the_other_process_and_updates_reach_it(tmp_path: Pa
         try:
             _signal(first, signal.SIGSTOP)
             other = pair.client(1)
-            assert list(other.update("d", "2", timeout_s=60))[-1]["phase"] == "done"
+            assert list(other.update("d", "2", timeout_s=bound(60)))[-1]["phase"] == "done"
             assert [n["live"] for n in other.nodes()] == [True]
             wait_until(lambda: answers[-1] == 100, 30, "version 2's answers")
             _signal(first, signal.SIGCONT)
             _signal(second, signal.SIGKILL)
             wait_until(lambda: not any(map(psutil.pid_exists, second[1:])), 30, "the end of the other process's worker")
-            pair.running["b"].process.wait(30 * patience())
-            assert list(pair.client(1, 0).rollback("d", timeout_s=60))[-1]["phase"] == "done"
+            pair.running["b"].process.wait(bound(30))
+            assert list(pair.client(1, 0).rollback("d", timeout_s=bound(60)))[-1]["phase"] == "done"
             wait_until(lambda: answers[-1] == 1, 30, "version 1's answers")
         finally:
             over.set()
-            asking.join(30 * patience())
+            asking.join(bound(30))
         changes = [now for before, now in zip(answers, answers[1:], strict=False) if before != now]
         assert answers[0] == 1 and changes == [100, 1]
         lane.conn.close()

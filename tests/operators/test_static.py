@@ -15,7 +15,7 @@ from node_manager.drivers.docker import INSTANCE_LABEL
 from node_manager.drivers.docker_images import EMPTY_LABEL, EMPTY_NAME
 from node_manager.instances import linking
 from node_manager.servers.watchdog import HOME_LABEL
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, patience, wait_until
 from tests.node_manager.conftest import Daemon, Lane, put_image
 from tests.operators.conftest import put_program
 from tests.operators.counted import COUNT as COUNT_BY_K
@@ -141,7 +141,7 @@ def test_a_program_that_needs_the_systems_runs_in_the_image_that_the_node_names(
 def test_an_image_for_commands_that_is_not_there_is_said_at_the_start(daemon: Daemon, runtime_image: str) -> None:
     daemon.start("--driver", "docker", "--runtime-image", runtime_image, "--command-image", "nobody/has:this", wait=False)
     assert daemon.process is not None
-    assert daemon.process.wait(30 * patience()) == 1
+    assert daemon.process.wait(bound(30)) == 1
     assert "nobody/has:this" in daemon.log() and "--command-image" in daemon.log()
 
 

@@ -20,6 +20,8 @@ TESTS = [
     "tests/registry/test_updates.py",
     "tests/cli/test_packing.py",
 ]
+# An interpreter that says nothing by then is none.
+START_S = 30
 UV = str(Path(sys.executable).parent / "uv")
 
 
@@ -36,7 +38,7 @@ def others() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in candidates():
         show = [path, "-c", "import sys; print(sys.version_info.major, sys.version_info.minor, sys.executable)"]
-        answer = subprocess.run(show, capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run(show, capture_output=True, text=True, timeout=START_S, check=False)
         if answer.returncode == 0:
             major, minor, executable = answer.stdout.split(maxsplit=2)
             if f"{major}.{minor}" in SUPPORTED and f"{major}.{minor}" != mine:

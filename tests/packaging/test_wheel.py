@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.conftest import bound
 from udo_cli import scaffold
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,9 @@ def environment() -> Iterator[Path]:
 def run(command: list[str], cwd: Path) -> str:
     """Standard output of a command that must succeed, with nothing of this checkout on its path."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYTHON", "VIRTUAL_ENV"))}
-    done = subprocess.run(command, cwd=cwd, env=kept | {"TMPDIR": str(cwd)}, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=kept | {"TMPDIR": str(cwd)}, capture_output=True, text=True, timeout=bound(240), check=False
+    )
     assert done.returncode == 0, f"{command}: {done.stdout[-3000:]} {done.stderr[-6000:]}"
     return done.stdout
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fuzz.frames import NOTE, framed, samples
-from tests.conftest import patience
+from tests.conftest import bound
 from udo_protocol.errors import ProtocolError, SchemaError
 from udo_protocol.formats import body, schema
 from udo_protocol.limits import HEADER_BYTES, SCHEMA_BYTES
@@ -181,7 +181,7 @@ def test_thousands_of_mutated_frames_crash_nothing_and_leak_nothing(tmp_path: Pa
     note = tmp_path / "note"
     note.write_bytes(NOTE.pack(-1))
     command = [sys.executable, "-m", "benchmarks.fuzz.frames", "20261122", "0", str(MUTATIONS), str(note)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120 * patience(), check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=bound(120), check=False)
 
     assert done.returncode == 0, f"{done.stderr[-2000:]}; number {NOTE.unpack(note.read_bytes())} was under way"
     found = json.loads(done.stdout)

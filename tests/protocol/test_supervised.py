@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from udo_protocol import supervised
 
 ROOT = Path(__file__).parent.parent.parent
@@ -91,7 +91,7 @@ def test_work_that_raises_is_begun_again_until_it_returns_and_each_error_is_coun
 
     with caplog.at_level(logging.ERROR):
         thread = supervised.keep("test-kept", work, over, "d:0")
-        thread.join(10 * patience())
+        thread.join(bound(10))
 
     assert not thread.is_alive() and thread.name == "test-kept-d:0"
     assert supervised.errors()["test-kept"] - before == 3
@@ -105,12 +105,12 @@ def test_work_that_raises_for_ever_ends_when_it_is_over(over: threading.Event) -
     thread = supervised.keep("test-ending", work, over)
     wait_until(lambda: supervised.errors().get("test-ending", 0) > 2, 10, "some errors")
     over.set()
-    thread.join(20 * patience())
+    thread.join(bound(20))
     assert not thread.is_alive()
 
 
 def test_work_that_is_done_once_is_counted_when_it_raises() -> None:
-    supervised.once("test-once", lambda: 1 / 0).join(10)
+    supervised.once("test-once", lambda: 1 / 0).join(bound(10))
     assert supervised.errors()["test-once"] == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import patience
+from tests.conftest import bound
 from udo_protocol import errors, lifecycle
 from udo_protocol.clock import FakeClock
 from udo_protocol.formats import manifest, schema
@@ -218,8 +218,8 @@ def test_a_server_that_still_reads_its_file_counts_as_away() -> None:
 
         thread = Thread(target=serve)
         thread.start()
-        conn = Connection(path, timeout_s=10)
+        conn = Connection(path, timeout_s=bound(10))
         assert conn.run_id == "abc"
         with pytest.raises(errors.ServerLost, match="still reading its file"):
             conn.call("GET", "k")
-        thread.join(10 * patience())
+        thread.join(bound(10))

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.support import forked
 from tests.support.forked import Forked
 from udo_protocol.certificates import Tls
@@ -64,7 +64,7 @@ class Running:
 
     def http(self) -> httpx.Client:
         """Plain HTTP with the token; closed with the registry."""
-        client = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=20)
+        client = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=bound(20))
         self.clients.append(client)
         return client
 
@@ -73,7 +73,7 @@ class Running:
         for client in self.clients:
             client.close()
         self.process.terminate()  # no harm to one that has ended
-        return self.process.wait(10 * patience())
+        return self.process.wait(bound(10))
 
 
 def start(data: Path, *options: str, tls: Tls | None = None) -> Running:
@@ -89,7 +89,7 @@ def start(data: Path, *options: str, tls: Tls | None = None) -> Running:
         assert process.poll() is None, running.log
     except BaseException:
         process.kill()
-        process.wait(10 * patience())
+        process.wait(bound(10))
         raise
     return running
 
@@ -228,5 +228,5 @@ class FakeNode:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self.client.leave(self.name)
-        self._thread.join(20 * patience())
+        self._thread.join(bound(20))
         assert not self._thread.is_alive()

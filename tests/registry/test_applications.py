@@ -20,7 +20,7 @@ from registry.domain.presence import Presence
 from registry.store.hub import Hub
 from registry.store.models import Application
 from registry.store.store import Store
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import Running, fresh, image
 from udo_cli.application_events import replayed_application
 from udo_cli.main import cli
@@ -116,7 +116,7 @@ def test_what_a_node_proposes_is_granted_by_the_sla_carried_out_once_and_written
     assert next(n for n in client.nodes() if n["node"] == node)["delays_ms"] == {"b": 0.7}
     found = replayed_application(app, client.application_journal(app))
     assert found["same"] and found["decisions"] >= 2
-    with httpx.Client(base_url=f"{registry.url}/console/", follow_redirects=True, timeout=30) as browser:
+    with httpx.Client(base_url=f"{registry.url}/console/", follow_redirects=True, timeout=bound(30)) as browser:
         before = browser.get(f"applications/{app}").text
         assert "181.0 ms, at most 200 ms" in before and "to see them" in before and "scale out" not in before
         browser.post("sign-in", data={"token": registry.token, "name": "ada"})

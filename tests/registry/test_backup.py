@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, image
 from tests.support.seeds import seeds
 from udo_cli.commands import registry as command
@@ -56,13 +56,13 @@ def test_each_backup_made_during_pushes_and_updates_is_one_moment_of_the_registr
         return start_registry(*(["--database", url] if url else []), data=tmp_path / place)
 
     live, other = started(source, "live"), started(target, "other")
-    client, restored, rng = live.client(timeout_s=30), other.client(timeout_s=30), random.Random(seed)
+    client, restored, rng = live.client(timeout_s=bound(30)), other.client(timeout_s=bound(30)), random.Random(seed)
     image("op", "0").push(client, tmp_path)
     client.deploy("op", "op", "0", secrets={"KEY": "hidden"})
     over, pushed = threading.Event(), threading.Semaphore(0)
 
     def work() -> None:
-        own = live.client(timeout_s=30)
+        own = live.client(timeout_s=bound(30))
         (tmp_path / "pushing").mkdir()
         for number in itertools.count(1):
             if over.is_set():
@@ -78,12 +78,12 @@ def test_each_backup_made_during_pushes_and_updates_is_one_moment_of_the_registr
             files = []
             for number in range(BACKUPS):
                 for _ in range(rng.randrange(1, 4)):
-                    assert pushed.acquire(timeout=30)
+                    assert pushed.acquire(timeout=bound(30))
                 files.append(tmp_path / f"{number}.tar")
                 client.backup(files[-1])
         finally:
             over.set()
-            worker.join(60 * patience())
+            worker.join(bound(60))
     assert {stat.S_IMODE(f.stat().st_mode) for f in files} == {0o600}
     known = [whole(client, tmp_path)]
     for file in reversed(files):
@@ -102,7 +102,7 @@ def test_each_backup_made_during_pushes_and_updates_is_one_moment_of_the_registr
 
 def test_a_restored_registry_is_another_one_and_nodes_hear_of_it_at_once(start_registry: Start, tmp_path: Path) -> None:
     running = start_registry()
-    client = running.client(timeout_s=30)
+    client = running.client(timeout_s=bound(30))
     for version in ("1", "2"):
         image("op", version, f"v = {version}").push(client, tmp_path)
     client.deploy("op", "op", "1")
@@ -128,7 +128,7 @@ def test_a_restored_registry_is_another_one_and_nodes_hear_of_it_at_once(start_r
 @pytest.mark.parametrize("seed", seeds(1))
 def test_a_file_that_is_damaged_or_cut_off_changes_nothing(seed: int, start_registry: Start, tmp_path: Path) -> None:
     running, rng = start_registry(), random.Random(seed)
-    client = running.client(timeout_s=30)
+    client = running.client(timeout_s=bound(30))
     image("op", "1").push(client, tmp_path)
     client.deploy("op", "op", "1")
     client.backup(tmp_path / "b.tar")

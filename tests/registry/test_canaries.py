@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
@@ -301,17 +301,17 @@ def test_a_canary_outlives_the_registry_and_its_watcher_reads_on(
     start_registry: Callable[..., Running], tmp_path: Path, counted: dict[str, float], end: str
 ) -> None:
     first = start_registry()
-    url, client = first.url, first.client(timeout_s=20)
+    url, client = first.url, first.client(timeout_s=bound(20))
     for version in ("1", "2"):
         image("op", version, f"v = {version}").push(client, tmp_path)
     client.deploy("op", "op", "1")
-    with CanaryNode(first.client(timeout_s=20), "a") as a:
+    with CanaryNode(first.client(timeout_s=bound(20)), "a") as a:
         a.counted = None
         events = client.update("op", "2", canary=canary(3.0, "errors>0"))
         assert next(events)["phase"] == "canary"
         wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
         first.process.terminate()
-        first.process.wait(10 * patience())
+        first.process.wait(bound(10))
         start_registry("--listen", url.removeprefix("http://"), data=first.data)
         client.heartbeat("a")
         a.counted = counted

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import patience
+from tests.conftest import bound
 from tests.registry.conftest import INPUT, OUTPUT, Running, fresh, image, sha
 from tests.support.docker_daemon import Daemon, tool
 
@@ -22,7 +22,7 @@ OPEN = "--tls-verify=false"
 
 def run(*command: str, **environment: str) -> str:
     """Standard output of a client that must succeed."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * patience(), env={**os.environ, **environment}, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=bound(60), env={**os.environ, **environment}, check=False)
     assert done.returncode == 0, f"{command}: {done.stdout} {done.stderr}"
     return done.stdout
 
@@ -105,7 +105,7 @@ def test_skopeo_may_not_push_without_the_token(registry: Running, operator: str,
     run(skopeo, "copy", "--src-tls-verify=false", f"docker://{operator}:1", f"oci:{tmp_path}/layout:1")
     for creds in ([], ["--dest-creds=any:wrong"]):
         command = [skopeo, "copy", "--dest-tls-verify=false", *creds, f"oci:{tmp_path}/layout:1", f"docker://{host(registry)}/no/way:1"]
-        refused = subprocess.run(command, capture_output=True, text=True, timeout=60 * patience(), check=False)
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=bound(60), check=False)
         assert refused.returncode != 0 and "unauthorized" in refused.stderr
     assert registry.http().get("/v2/no/way/tags/list").status_code == 404
 

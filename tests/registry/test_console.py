@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from registry.console.asking import Reach, clients
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, image
 from tests.support.certificates import signed
 from udo_protocol.errors import Unavailable
@@ -25,7 +25,7 @@ PAGES = ("/console/", "/console/operators", "/console/nodes", "/console/sign-in"
 @pytest.fixture
 def browser(registry: Running) -> Iterator[httpx.Client]:
     """Keeps cookies and follows redirects, as a browser does."""
-    with httpx.Client(base_url=registry.url, follow_redirects=True, timeout=30) as made:
+    with httpx.Client(base_url=registry.url, follow_redirects=True, timeout=bound(30)) as made:
         yield made
 
 
@@ -138,14 +138,14 @@ def test_what_others_named_is_text_on_a_page_and_no_markup(registry: Running, br
 
 def test_a_token_that_is_removed_signs_out_whoever_used_it(start_registry: Callable[..., Running]) -> None:
     registry = start_registry()
-    with httpx.Client(base_url=registry.url, follow_redirects=True, timeout=30) as browser:
+    with httpx.Client(base_url=registry.url, follow_redirects=True, timeout=bound(30)) as browser:
         sign_in(browser, registry.token)
         assert browser.get("/console/audit").status_code == 200
         registry.stop()
         (registry.data / "token").write_text("another\n")
         again = start_registry(data=registry.data)
         cookies = dict(browser.cookies)
-        with httpx.Client(base_url=again.url, cookies=cookies, timeout=30) as later:
+        with httpx.Client(base_url=again.url, cookies=cookies, timeout=bound(30)) as later:
             assert cookies and later.get("/console/audit").status_code == 401
 
 

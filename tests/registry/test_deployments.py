@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
@@ -167,7 +167,7 @@ def test_a_long_poll_wakes_at_once_when_something_is_deployed(deployed: tuple[Re
     wait_until(lambda: client.health()["waiting_requests"] == 1, 5, "the poll's begin")
     asked = time.monotonic()
     client.deploy(fresh("second"), name, "1")
-    thread.join(10 * patience())
+    thread.join(bound(10))
 
     at, answer = answers[0]
     assert answer["generation"] > generation
@@ -237,7 +237,7 @@ def test_many_callers_of_one_epoch_get_one_version(deployed: tuple[Registry, str
         for t in [*threads[:4], updater, *threads[4:]]:
             t.start()
         for t in [*threads, updater]:
-            t.join(20 * patience())
+            t.join(bound(20))
     assert len(seen) == 8 and len(set(seen)) == 1
 
 

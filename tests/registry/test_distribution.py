@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import Image, Running, fresh, image, sha
 from udo_protocol import errors
 
@@ -74,7 +74,7 @@ def test_an_upload_survives_a_killed_registry_and_goes_on_where_it_stood(start_r
     where = running.http().post("/v2/a/blobs/uploads/").headers["Location"]
     running.http().patch(where, content=blob[:100_000])
     os.kill(running.process.pid, signal.SIGKILL)
-    running.process.wait(10 * patience())
+    running.process.wait(bound(10))
 
     client = start_registry().http()
 
@@ -98,7 +98,7 @@ def test_a_registry_killed_in_the_middle_of_an_upload_keeps_a_true_beginning_and
         wait_until(lambda: [p.stat().st_size for p in incoming.iterdir()] == [sent, sent], 10, "what was sent")
         for process in (running.process, worker):  # kill -9, while both requests wait for the rest
             process.kill()
-        running.process.wait(10 * patience())
+        running.process.wait(bound(10))
 
     client = start_registry().http()
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from registry.app import create_app
 from registry.config import RegistrySettings
-from tests.conftest import require
+from tests.conftest import bound, require
 from tests.registry.conftest import INPUT, OUTPUT, Running, fresh, sha
 from tests.support.seeds import seeds
 
@@ -76,7 +76,7 @@ def test_no_generated_request_makes_the_registry_fail_inside(registry: Running, 
     common += [f"--seed={seeds(1)[0] + 1}", "--no-shrink", "--continue-on-failure", "--no-color", "--warnings=off"]
     common += ["--checks=not_a_server_error,response_schema_conformance,content_type_conformance"]
     command = [program, "--config-file", str(settings_file), *common, "--phases=coverage,fuzzing", "--max-examples=3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=bound(200), cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert registry.client().health()["status"] == "ok"
     assert "internal error of the registry" not in registry.log and "Traceback" not in registry.log

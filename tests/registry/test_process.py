@@ -20,7 +20,7 @@ from sqlalchemy import create_engine
 
 from registry.store.models import Base
 from registry.store.store import migrate, open_engine
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, image
 from udo_protocol import errors
 from udo_protocol.listening import bindable
@@ -52,12 +52,12 @@ def test_sigterm_ends_long_polls_streams_and_the_process_at_once(start_registry:
 
     began = time.monotonic()
     running.process.terminate()
-    assert running.process.wait(10 * patience()) == 0
+    assert running.process.wait(bound(10)) == 0
     took = time.monotonic() - began
 
     assert took < 20, "the polls would have ended after 30 s"
     for t in polls:
-        t.join(10 * patience())
+        t.join(bound(10))
     with pytest.raises(errors.Unavailable, match="udo up"):
         list(stream)
     assert not (running.data / "address").exists()
@@ -73,7 +73,7 @@ def test_a_restart_keeps_everything(start_registry: Start, tmp_path: Path, end: 
     before = (client.deployments(), client.operators(), client.audit(), client.wanted("n", wait_s=0))
     token, pid = running.token, running.process.pid
     os.kill(pid, end)
-    running.process.wait(10 * patience())
+    running.process.wait(bound(10))
 
     again = start_registry().client(token)
 
@@ -88,17 +88,17 @@ def test_an_update_cut_off_by_a_restart_is_finished_by_its_nodes(start_registry:
     address = running.url.removeprefix("http://")
     client = _filled(running, tmp_path)
     hold = threading.Event()
-    with FakeNode(client, "n", lambda _: hold.wait(30)):
+    with FakeNode(client, "n", lambda _: hold.wait(bound(30))):
         stream = client.update("op", "2")
         next(stream)
         seen: list[str] = []
         watcher = threading.Thread(target=lambda: seen.extend(e["phase"] for e in stream))
         watcher.start()
         running.process.terminate()
-        running.process.wait(10 * patience())
+        running.process.wait(bound(10))
         start_registry("--listen", address)
         hold.set()
-        watcher.join(20 * patience())
+        watcher.join(bound(20))
         assert seen[-1] == "done"  # the watcher took its stream up again
         assert client.deployment("op")["version"] == "2"
         client.close()
@@ -110,7 +110,7 @@ def test_two_registries_never_share_a_data_directory(start_registry: Start) -> N
         [sys.executable, "-m", "registry", "--data", str(running.data)],
         capture_output=True,
         text=True,
-        timeout=60 * patience(),
+        timeout=bound(60),
         check=False,
     )
     assert second.returncode == 2 and "another registry already serves" in second.stderr
@@ -128,13 +128,13 @@ def test_a_unix_socket_serves_the_same_api(start_registry: Start, tmp_path: Path
 def test_an_address_in_use_is_an_error_that_names_it(start_registry: Start, tmp_path: Path) -> None:
     port = start_registry().url.rpartition(":")[2]
     command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "other"), "--listen", f"127.0.0.1:{port}"]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60 * patience(), check=False)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=bound(60), check=False)
     assert second.returncode != 0 and port in second.stderr
 
 
 def test_a_database_url_that_cannot_work_is_named_with_what_was_expected(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "data"), "--database", "nosuch://u:pass-word@host/db"]
-    failed = subprocess.run(command, capture_output=True, text=True, timeout=60 * patience(), check=False)
+    failed = subprocess.run(command, capture_output=True, text=True, timeout=bound(60), check=False)
     assert failed.returncode != 0 and "expected one such as sqlite:" in failed.stderr and "pass-word" not in failed.stderr
 
 
@@ -143,7 +143,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(start_registry: Start, 
     client = _filled(running, tmp_path)
     (worker,) = psutil.Process(running.process.pid).children()
     worker.kill()
-    worker.wait(10)
+    worker.wait(bound(10))
     patient = running.client()
     wait_until(lambda: _answers(patient), 20, "another worker's start")
     assert [d["name"] for d in client.deployments()] == ["op"]
@@ -194,8 +194,7 @@ def test_the_client_needs_neither_the_server_nor_its_libraries() -> None:
     unwanted = ("flask", "sqlalchemy", "httpx", "pyarrow", "registry")
     code = f"import sys, udo_protocol.registry.api; print([m for m in {unwanted} if m in sys.modules])"
     assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60 * patience(), check=True).stdout.strip()
-        == "[]"
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=bound(60), check=True).stdout.strip() == "[]"
     )
 
 
@@ -210,7 +209,7 @@ def test_a_registry_that_was_away_waits_for_the_nodes_that_were_live_before_it(s
         old = f"INSERT INTO nodes (name, {columns}, last_seen) SELECT 'old', {columns}, last_seen - 86400 FROM nodes"
         database.execute(old)
     running.process.kill()
-    running.process.wait(10 * patience())
+    running.process.wait(bound(10))
 
     client = start_registry().client(running.token)
     assert client.health()["live_nodes"] == 0
@@ -228,7 +227,7 @@ def test_a_registry_comes_back_on_the_port_it_had_and_says_so_where_it_cannot(st
     url, port = running.url, int(running.url.rpartition(":")[2])
     for taken in (False, True):
         running.process.kill()
-        running.process.wait(10 * patience())
+        running.process.wait(bound(10))
         with contextlib.ExitStack() as others:
             if taken:
                 wait_until(lambda: bindable(port), 10, "the end of the killed registry's worker")

@@ -27,7 +27,7 @@ from registry.app import create_app
 from registry.config import RegistrySettings
 from registry.domain import application_managers
 from registry.http.web import Services
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import Image, Running, image, sha
 from udo_protocol import supervised
 
@@ -47,7 +47,7 @@ def serving(config: RegistrySettings) -> Iterator[Flask]:
         parts.hub.close()
         for thread in threading.enumerate():
             if thread.name == "update-deadlines":
-                thread.join(10 * patience())
+                thread.join(bound(10))
         parts.store.close()
 
 
@@ -122,7 +122,7 @@ def test_a_push_that_comes_between_a_collections_commit_and_its_removal_of_files
 
     monkeypatch.setattr(parts.blobs, "remove", push_first)
     assert client.post("/api/v1/gc", json={"unused_s": 0}).json["blobs"] == len(one.blobs)  # type: ignore[index]
-    pusher.join(20 * patience())
+    pusher.join(bound(20))
     assert client.get("/v2/op/manifests/1").status_code == 200
     assert [client.get(f"/v2/op/blobs/{sha(blob)}").data for blob in one.blobs] == list(one.blobs)
 
@@ -196,16 +196,16 @@ def test_collecting_without_pause_harms_no_push(start_registry: Start, tmp_path:
     def collector() -> None:
         client = running.http()
         while not ending.is_set():
-            client.post("/api/v1/gc", json={"unused_s": 5}, timeout=20)
+            client.post("/api/v1/gc", json={"unused_s": 5}, timeout=bound(20))
 
     threads = [threading.Thread(target=pusher, args=(n,)) for n in range(3)]
     sweeper = threading.Thread(target=collector)
     for t in (*threads, sweeper):
         t.start()
     for t in threads:
-        t.join(60 * patience())
+        t.join(bound(60))
     ending.set()
-    sweeper.join(20 * patience())
+    sweeper.join(bound(20))
     assert not failures
     client = running.http()
     client.post("/api/v1/gc", json={"unused_s": 0})
@@ -261,8 +261,8 @@ def test_a_registry_killed_at_any_moment_has_all_it_acknowledged_and_only_whole_
             process.kill()
         ending.set()
         for t in threads:
-            t.join(30 * patience())
-        running.process.wait(10 * patience())
+            t.join(bound(30))
+        running.process.wait(bound(10))
         running = start_registry()
         client = running.http()
         assert acknowledged <= _all_whole(client)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import patience
+from tests.conftest import bound
 from tests.registry.conftest import Image, Running, image, sha
 from udo_protocol import errors
 from udo_protocol.registry import signing
@@ -97,7 +97,7 @@ def test_a_folder_without_usable_keys_is_refused_at_start(tmp_path: Path, conten
     if content is not None:
         (tmp_path / "keys" / "a.pub").write_bytes(content)
     command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "data"), "--trusted-keys", str(tmp_path / "keys")]
-    failed = subprocess.run(command, capture_output=True, text=True, timeout=60 * patience(), check=False)
+    failed = subprocess.run(command, capture_output=True, text=True, timeout=bound(60), check=False)
     assert failed.returncode == 2 and "udo registry key new" in failed.stderr
 
 

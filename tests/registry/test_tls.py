@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.conftest import bound
 from tests.registry.conftest import FakeNode, image, start
 from tests.support.certificates import replace, signed
 from tests.support.forked import run
@@ -75,7 +76,7 @@ def test_new_certificates_take_effect_with_the_next_connection(tmp_path: Path) -
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "10.0.0.2:0", "registry.example.org:0"])
 def test_without_tls_the_registry_listens_on_no_address_that_other_hosts_reach(tmp_path: Path, listen: str) -> None:
-    done = run("registry", ["--data", str(tmp_path / "data"), "--listen", listen], environment=os.environ, timeout_s=60)
+    done = run("registry", ["--data", str(tmp_path / "data"), "--listen", listen], environment=os.environ, timeout_s=bound(60))
     assert done.returncode == 2
     assert f"cannot listen on {listen} without TLS" in done.stderr and "--tls FOLDER" in done.stderr
 
@@ -83,6 +84,6 @@ def test_without_tls_the_registry_listens_on_no_address_that_other_hosts_reach(t
 def test_files_that_are_no_certificates_are_told_at_the_start(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     folder.mkdir()
-    done = run("registry", ["--data", str(tmp_path / "data"), "--tls", str(folder)], environment=os.environ, timeout_s=60)
+    done = run("registry", ["--data", str(tmp_path / "data"), "--tls", str(folder)], environment=os.environ, timeout_s=bound(60))
     assert done.returncode == 2
     assert f"{folder}/ca.crt cannot be read" in done.stderr and "udo certs" in done.stderr

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from registry.store import postgresql as pg
 from registry.store.hub import Hub
 from registry.store.store import Store, open_engine
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, fresh, image, sha, start
 from tests.support import forked
 from tests.support.registry_pair import Pair
@@ -51,7 +51,7 @@ class BeatingNode(FakeNode):
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._beating.join(20 * patience())  # one that comes late would bring it back
+        self._beating.join(bound(20))  # one that comes late would bring it back
         super().__exit__()
 
 
@@ -130,7 +130,7 @@ def test_one_process_decides_about_applications_and_the_other_goes_on_with_its_j
 
 def test_a_person_signed_in_at_one_process_is_so_at_the_other(pair: Pair, tmp_path: Path) -> None:
     name = operator(pair.client(0), tmp_path, "1", "2")
-    with httpx.Client(timeout=20) as browser, BeatingNode(pair.client(1), fresh("n")):
+    with httpx.Client(timeout=bound(20)) as browser, BeatingNode(pair.client(1), fresh("n")):
         signed = browser.post(f"{pair.urls[0]}/console/sign-in", data={"token": pair.token, "name": "ada"})
         assert signed.status_code in (200, 302, 303)
         page = browser.get(f"{pair.urls[1]}/console/deployments/{name}")
@@ -145,7 +145,7 @@ def test_many_writers_at_both_processes_are_one_after_the_other(pair: Pair, tmp_
         both = threading.Barrier(2)
 
         def begin(client: Registry) -> str:
-            both.wait(10)
+            both.wait(bound(10))
             try:
                 return str(list(client.update(name, "2"))[-1]["phase"])
             except errors.Conflict:
@@ -177,21 +177,21 @@ def test_whichever_process_is_killed_whenever_the_other_one_finishes_what_it_had
             began, phases = threading.Event(), list[str]()
 
             def follow(version: str = version, began: threading.Event = began, phases: list[str] = phases) -> None:
-                stream = pair.client(*rng.choice([(0, 1), (1, 0)])).update(name, version, timeout_s=60)
+                stream = pair.client(*rng.choice([(0, 1), (1, 0)])).update(name, version, timeout_s=bound(60))
                 for event in stream:
                     phases.append(event["phase"])
                     began.set()
 
             watcher = threading.Thread(target=follow)
             watcher.start()
-            assert began.wait(30)
+            assert began.wait(bound(30))
             time.sleep(rng.uniform(0, 0.15))
             process = pair.running[doomed].process
             os.kill(process.pid, signal.SIGKILL)
-            watcher.join(60 * patience())
+            watcher.join(bound(60))
             assert phases[-1] == "done" and Counter(phases)["promoting"] == 1, phases
             expected.append(version)
-            process.wait(10 * patience())
+            process.wait(bound(10))
             pair.start(doomed)
             assert client.deployment(name)["version"] == version
     finally:
@@ -213,7 +213,7 @@ def test_an_update_past_its_deadline_is_ended_once_whichever_process_looks(pair:
     a, b = pair.client(0), pair.client(1)
     name = operator(a, tmp_path, "1", "2")
     hold = threading.Event()
-    with BeatingNode(a, fresh("slow"), lambda _: hold.wait(30)):
+    with BeatingNode(a, fresh("slow"), lambda _: hold.wait(bound(30))):
         events = list(b.update(name, "2", timeout_s=0.5))
         hold.set()
     assert events[-1]["phase"] == "failed" and [e["phase"] for e in events].count("failed") == 1
@@ -251,7 +251,7 @@ def test_connections_that_break_are_made_again_and_who_waits_still_hears(pair: P
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(a.wanted, "w", generation, 20)
         wait_for(lambda: b.scale(name, 7))
-        assert next(d for d in waiting.result(30 * patience())["deployments"] if d["name"] == name)["slots"] == 7
+        assert next(d for d in waiting.result(bound(30))["deployments"] if d["name"] == name)["slots"] == 7
 
 
 def wait_for(step: Callable[[], dict]) -> dict:  # type: ignore[type-arg]
@@ -301,7 +301,7 @@ def test_an_upload_begun_at_one_process_is_finished_at_the_other_and_never_by_bo
 
         def slowly() -> Iterator[bytes]:
             yield content[60_000:80_000]
-            gate.wait(30)
+            gate.wait(bound(30))
             yield content[80_000:]
 
         def busy() -> bool:
@@ -318,7 +318,7 @@ def test_an_upload_begun_at_one_process_is_finished_at_the_other_and_never_by_bo
             wait_until(busy, 10, "the second part's begin")
             refused = a.patch(where, content=b"y")
             gate.set()
-            assert finishing.result(30 * patience()).status_code == 201
+            assert finishing.result(bound(30)).status_code == 201
         assert refused.status_code == 400 and "another request" in refused.text
         assert a.get(f"/v2/two/blobs/{sha(content)}").content == content
         assert a.get(where).status_code == 404
@@ -341,7 +341,7 @@ def test_processes_that_would_not_be_one_registry_are_refused_with_the_remedy(pa
             arguments = ["--data", str(tmp_path / f"third{number}"), *options]
             started[case] = forked.start("registry", arguments, output=(log.fileno(), log.fileno()))
     for number, (case, process) in enumerate(started.items()):
-        assert process.wait(30 * patience()) != 0, case
+        assert process.wait(bound(30)) != 0, case
         assert "--shared" in (tmp_path / f"log{number}").read_text(), case
     lone.stop()
     assert pair.client(0).health()["status"] == pair.client(1).health()["status"] == "ok"

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
@@ -73,7 +73,7 @@ def test_a_node_that_fails_to_prepare_leaves_the_old_version_wanted_everywhere(d
 def test_a_node_that_never_gets_ready_fails_the_update_at_its_deadline(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     hold = threading.Event()
-    with FakeNode(client, "slow", lambda _: hold.wait(20)):
+    with FakeNode(client, "slow", lambda _: hold.wait(bound(20))):
         events = list(client.update(name, "2", timeout_s=0.2))
         assert events[-1]["phase"] == "failed" and "no report 'ready' from slow within 0.2 s" in events[-1]["detail"]
         assert events[-1]["error_code"] == "timeout"
@@ -134,7 +134,7 @@ def test_an_update_whose_every_node_goes_away_fails_and_changes_nothing(deployed
 def test_only_one_update_of_a_deployment_runs_and_it_keeps_its_versions(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     hold = threading.Event()
-    with FakeNode(client, "n", lambda _: hold.wait(20)):
+    with FakeNode(client, "n", lambda _: hold.wait(bound(20))):
         events = client.update(name, "2")
         for refused in (lambda: client.update(name, "2"), lambda: client.undeploy(name), lambda: client.delete_version(name, "2")):
             with pytest.raises(errors.Conflict):
@@ -217,7 +217,7 @@ def test_without_an_event_stream_the_update_answers_where_to_look(registry: Runn
 def test_an_update_goes_on_when_its_watcher_goes_away(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     hold = threading.Event()
-    with FakeNode(client, "n", lambda _: hold.wait(20)):
+    with FakeNode(client, "n", lambda _: hold.wait(bound(20))):
         watch = client.update(name, "2")
         next(watch)
         watch.close()  # type: ignore[attr-defined]
@@ -248,7 +248,7 @@ def test_a_watcher_that_was_given_up_is_collected_in_the_middle_of_a_request_and
         try:
             del forgotten
             asking.start()
-            asking.join(20 * patience())
+            asking.join(bound(20))
         finally:
             gc.enable()
         assert collected.is_set() and not asking.is_alive(), "a request hangs behind the stream that it collected"

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from registry.config import RegistrySettings
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.registry.conftest import Running, sha
 from udo_protocol.errors import Unavailable
 
@@ -92,5 +92,5 @@ def test_collecting_does_not_race_a_push_that_is_being_sent(start_registry: Star
         conn.sendall(blob[100_000:])
         answer = conn.recv(1000)
         ending.set()
-        collector.join(20 * patience())
+        collector.join(bound(20))
     assert answer.startswith(b"HTTP/1.1 201") and not any(collected)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.conftest import Servers, patience, wait_until
+from tests.conftest import Servers, bound, wait_until
 from tests.runtime.conftest import P, Process
 from tests.support.attempt import GROUPS, group_of
 from tests.support.counters import COUNT, an_attempt
@@ -143,7 +143,7 @@ def test_a_process_killed_between_a_durable_dead_letter_and_the_answer_leaves_on
     first = start(patch + VECTORISED, policy="dead-letter")
     end = lane(servers)
     send(end, 1, [1, 13])
-    assert first.process.wait(20 * patience()) == -signal.SIGKILL
+    assert first.process.wait(bound(20)) == -signal.SIGKILL
     assert [parse_name(n) for n in letters(servers)] == [LaneName("l", servers.queue().run_id, 1, 1, 1)]
     assert slot.slot_stats(servers.queue(), P).emitted == 0
     start(VECTORISED, policy="dead-letter")
@@ -159,7 +159,7 @@ def test_an_event_that_the_next_owner_answers_is_no_dead_letter_any_more(start: 
     send(end, 1, [13])
     assert values(collect(end, 1)[0]) == []
     send(end, 2, [13])
-    assert first.process.wait(20 * patience()) == -signal.SIGKILL
+    assert first.process.wait(bound(20)) == -signal.SIGKILL
     assert len(letters(servers)) == 2
     start("def flag(batch): return {'b': batch['a']}\n", policy="dead-letter")
     assert values(collect(end, 1)[0]) == [13]
@@ -177,7 +177,7 @@ def test_a_former_owner_writes_no_dead_letter(start: Start, servers: Servers, tm
     second = start("def flag(batch): return {'b': batch['a']}\n", policy="dead-letter")
     assert values(collect(end, 1)[0]) == [1, 13]
     gate.touch()
-    assert first.process.wait(20 * patience()) == 0
+    assert first.process.wait(bound(20)) == 0
     assert letters(servers) == {}
     assert second.process.poll() is None
 
@@ -308,7 +308,7 @@ def test_a_keyed_process_killed_at_any_step_leaves_each_dead_letter_once(
     attempt.send(["a", "boom", "b"])
     attempt.send(["boom", "a"])
     attempt.end()
-    assert first.process.wait(20 * patience()) == -signal.SIGKILL
+    assert first.process.wait(bound(20)) == -signal.SIGKILL
     counter(start)
     assert attempt.answers() == [("a", 1), ("b", 1), ("a", 2)]
     assert [(d.number, d.row) for d in sorted(letters(servers).values(), key=lambda d: d.number)] == [(1, 1), (2, 0)]
@@ -471,7 +471,7 @@ def test_a_process_killed_around_the_checkpoint_of_a_replay_sends_each_letter_on
     attempt = an_attempt(servers, 1, 2)
     attempt.send(["a"])
     attempt.end()
-    assert dies.process.wait(20 * patience()) == -signal.SIGKILL
+    assert dies.process.wait(bound(20)) == -signal.SIGKILL
     counter(start, MENDED)
     assert attempt.answers() == [("a", 1), ("boom", 1)]
     assert an_attempt(servers, 2, 3).run(["boom"]) == [("boom", 2)]

@@ -12,7 +12,7 @@ import pytest
 from udo_runtime.state import standby
 from udo_runtime.state.standby import StandbyState, changelog_entry
 
-from tests.conftest import Servers, patience, wait_until
+from tests.conftest import Servers, bound, wait_until
 from tests.runtime.conftest import P, Process
 from tests.support.attempt import group_of
 from tests.support.counters import COUNTS, EVENTS, TIMERS, an_attempt
@@ -121,7 +121,7 @@ def test_a_promotion_waits_for_an_epoch_to_turn_but_not_for_ever(servers: Server
     waiting = Thread(target=turns.await_turn, args=(servers.queue(), P))
     waiting.start()
     turns.turning(queue, P, 0)
-    waiting.join(10 * patience())
+    waiting.join(bound(10))
     assert not waiting.is_alive()
 
 

@@ -14,7 +14,7 @@ from udo_runtime.state.durable import load_session
 from udo_runtime.state.session import Session
 from udo_runtime.state.standby import StandbyState
 
-from tests.conftest import Servers, patience, wait_until
+from tests.conftest import Servers, bound, wait_until
 from tests.runtime.conftest import P, Process
 from tests.support.counters import an_attempt
 from tests.support.going_back import kept_keys, update
@@ -143,7 +143,7 @@ def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(star
     under_way.send(["a"])
     assert under_way.answers() == [("a", 3)]
     under_way.end()  # of which the newer one can make no checkpoint any more
-    assert newer.process.wait(20 * patience()) == 0
+    assert newer.process.wait(bound(20)) == 0
     cents(start, follow=False, promote=True)
     assert under_way.answers() == []
     assert an_attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
@@ -226,7 +226,7 @@ def test_a_version_that_was_ready_to_go_back_leaves_when_the_input_since_goes(st
     assert former.report is not None and former.report["ok"]
     for epoch in range(1, 12):
         an_attempt(servers, epoch, epoch).run(["a"] * 100)
-    assert former.process.wait(20 * patience()) == 0
+    assert former.process.wait(bound(20)) == 0
     assert an_attempt(servers, 12, 12).run(["a"]) == [("a", 1102)]
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.fuzz.frames import framed
-from tests.conftest import Servers, patience, require, wait_until
+from tests.conftest import Servers, bound, require, wait_until
 from tests.runtime.conftest import OUT, P, Process
 from tests.support.stateless import collect, lane, send
 from udo_protocol.formats.schema import schema_id, to_ipc
@@ -144,7 +144,7 @@ def test_an_operator_that_cannot_be_loaded_says_why(start: Start, source: str, e
     assert p.report is not None
     assert not p.report["ok"]
     assert message in p.report["error"]["message"]
-    assert p.process.wait(10 * patience()) == 1
+    assert p.process.wait(bound(10)) == 1
 
 
 def test_a_frame_of_another_schema_or_garbage_is_an_error_not_a_crash(start: Start, servers: Servers) -> None:
@@ -166,7 +166,7 @@ def test_a_standby_takes_over_at_its_promotion_and_the_former_owner_leaves(start
     assert answer(servers, [1]) == [{"b": 2}]
     slot.promote(servers.state(), servers.queue(), P, new.token)
     assert answer(servers, [1]) == [{"b": 3}]
-    assert old.process.wait(60 * patience()) == 0  # at the lowest priority, so after whatever else the machine has to do
+    assert old.process.wait(bound(60)) == 0  # at the lowest priority, so after whatever else the machine has to do
 
 
 def test_sigterm_closes_the_operator_and_leaves(start: Start, servers: Servers) -> None:
@@ -178,14 +178,14 @@ def test_sigterm_closes_the_operator_and_leaves(start: Start, servers: Servers) 
     )
     assert answer(servers, [1]) == [{"b": 1}]
     p.process.send_signal(signal.SIGTERM)
-    assert p.process.wait(10 * patience()) == 0
+    assert p.process.wait(bound(10)) == 0
     assert "closed" in p.log.read_text()
 
 
 def test_without_the_node_managers_heartbeat_it_stops_itself(start: Start, servers: Servers) -> None:
     p = start(DOUBLE, park_ms=20)
     servers.queue().call("DEL", keys.HEARTBEAT)
-    assert p.process.wait(20 * patience()) == 3
+    assert p.process.wait(bound(20)) == 3
     assert "no heartbeat" in p.log.read_text()
 
 
@@ -200,7 +200,7 @@ def test_logging_and_prints_reach_the_log(start: Start, servers: Servers) -> Non
     p = start("import logging\ndef flag(batch):\n    print('printed'); logging.warning('logged'); return {'b': batch['a']}\n")
     answer(servers, [1])
     p.process.send_signal(signal.SIGTERM)
-    p.process.wait(10 * patience())
+    p.process.wait(bound(10))
     assert "printed" in p.log.read_text()
     assert "WARNING root logged" in p.log.read_text()
 
@@ -212,7 +212,7 @@ def test_an_instance_that_was_replaced_does_not_slow_down_the_session_it_was_sta
         require("autogroup", "the kernel does not share the processor by sessions")
     before = group.read_text()
     first, second = start(DOUBLE, session=own), start(TRIPLE)
-    assert first.process.wait(30 * patience()) == 0
+    assert first.process.wait(bound(30)) == 0
     assert second.process.poll() is None
     assert group.read_text() == before
 

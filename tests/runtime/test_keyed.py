@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tests.conftest import Servers, patience
+from tests.conftest import Servers, bound
 from tests.runtime.conftest import P
 from tests.support.attempt import group_of
 from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, Start, an_attempt, counter
@@ -69,7 +69,7 @@ def test_an_answer_that_was_durable_but_not_emitted_is_emitted_by_the_next_insta
     queue, state = servers.queue(), servers.state()
     queue.call("SET", f"{P}owner", 10_000)  # from now on its emits are refused, its checkpoints are not
     attempt.end()
-    assert first.process.wait(10 * patience()) == 0
+    assert first.process.wait(bound(10)) == 0
     assert len(checkpoints.load_checkpoint(state, P).riding) in (0, 1)
     queue.call("SET", f"{P}owner", 1)
     counter(start)

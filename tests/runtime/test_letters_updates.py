@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Servers, patience, wait_until
+from tests.conftest import Servers, bound, wait_until
 from tests.runtime.conftest import P, Process
 from tests.support.counters import an_attempt
 from tests.support.letters import counter, kills, letters
@@ -111,7 +111,7 @@ def test_with_a_checkpoint_for_each_frame_an_event_that_failed_by_chance_is_answ
     first = counter(start, patch + source, commit="frame")
     attempt = an_attempt(servers, 0, 0)
     attempt.send(["odd", "a"])
-    assert first.process.wait(20 * patience()) == -signal.SIGKILL
+    assert first.process.wait(bound(20)) == -signal.SIGKILL
     assert checkpoints.load_checkpoint(servers.state(), P).seq == (0 if before else 1)
     counter(start, source, commit="frame")
     attempt.send(["odd"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.conftest import patience
+from tests.conftest import bound
 from udo_protocol.errors import UdoError
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc, schema_id, to_ipc
 from udo_protocol.node.api import NodeClient
@@ -98,7 +98,7 @@ class Attempt:
         """All answers due."""
         found: list[Frame] = []
         while self._got < self._sent:
-            got = self.lane.collect(round(15_000 * patience()))
+            got = self.lane.collect(round(1000 * bound(15)))
             assert got, f"{self._sent - self._got} answers missing after 15 s"
             self._got += len(got)
             found += got

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element in WebDriver's JSON
 # As root, and in containers with a small /dev/shm.
@@ -117,7 +117,7 @@ def chromium() -> Iterator[Browser]:
             assert driver.stdout is not None
             port = next((m[1] for line in driver.stdout if (m := re.search(r"successfully on port (\d+)", line))), None)
             assert port, "chromedriver did not start"
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=90) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=bound(90)) as client:
                 browser = Browser(client)
                 try:
                     yield browser
@@ -125,4 +125,4 @@ def chromium() -> Iterator[Browser]:
                     browser._command("DELETE", "")
         finally:
             driver.terminate()
-            driver.wait(20 * patience())
+            driver.wait(bound(20))

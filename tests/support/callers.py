@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Lane
 
 
@@ -31,7 +31,7 @@ class Callers:
     def __exit__(self, *_: object) -> None:
         self._end.set()
         for thread in self._threads:
-            thread.join(120 * patience())
+            thread.join(bound(120))
 
     def _run(self, thread: int) -> None:
         try:

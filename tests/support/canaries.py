@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.support.cluster import Cluster
 
 # Version 2 of the tests below: b = a + 100, fails on event -1, sleeps on event -2, dies of event -3.
@@ -44,6 +44,6 @@ class Watched:
 
     def end(self) -> dict[str, Any]:
         """The last event."""
-        self._thread.join(60 * patience())
+        self._thread.join(bound(60))
         assert not self._thread.is_alive(), self.events
         return self.events[-1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane
 from tests.registry.conftest import Running, image, start
 from udo_protocol.registry.api import Registry
@@ -38,7 +38,7 @@ class Cluster:
         for p in self.node.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 p.kill()
-                p.wait(10 * patience())
+                p.wait(bound(10))
 
     def lane(self) -> Lane:
         """A lane of deployment d, closed at the end."""

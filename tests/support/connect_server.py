@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from udo_interface import java
 
 START_S = 120
@@ -39,7 +39,7 @@ def connect_server(directory: Path, conf: Mapping[str, str]) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60 * patience())
+        process.wait(bound(60))
 
 
 def _answers(port: int) -> bool:

@@ -6,7 +6,7 @@ import json
 import threading
 from typing import Any
 
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.queue.connection import Connection
@@ -59,7 +59,7 @@ class Running:
 
     def end(self) -> dict[str, Any]:
         """Wait for the last report."""
-        self._thread.join(100)
+        self._thread.join(bound(100))
         assert not self._thread.is_alive()
         assert self.error is None, self.error
         assert self.reports[-1].get("final"), self.reports[-1]

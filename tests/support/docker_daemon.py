@@ -19,7 +19,7 @@ from pathlib import Path
 import docker as sdk
 import pytest
 
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 
 # Debian's places first: a machine may have another docker before it on PATH.
 PATH = os.pathsep.join(("/usr/bin", "/usr/sbin", os.environ.get("PATH", "")))
@@ -54,9 +54,7 @@ class Daemon:
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self.environment}
-        return subprocess.run(
-            [self.command, *arguments], capture_output=True, text=True, timeout=60 * patience(), env=environment, check=False
-        )
+        return subprocess.run([self.command, *arguments], capture_output=True, text=True, timeout=bound(60), env=environment, check=False)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -98,14 +96,14 @@ def docker_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(20 * patience())
+            process.wait(bound(20))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10 * patience())
+            process.wait(bound(10))
         # Of a container on the host's network the daemon leaves the name space mounted.
         for mount in [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]:
             if Path(mount).is_relative_to(home):
-                subprocess.run(["umount", mount], timeout=20 * patience(), check=True)
+                subprocess.run(["umount", mount], timeout=bound(20), check=True)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -137,7 +135,7 @@ def script(daemon: Daemon, name: str, *arguments: str) -> str:
     """What a script in docker/ prints at its end: the image it has made."""
     environment = {**os.environ, **daemon.environment, "PATH": PATH, "PYTHON": sys.executable}
     done = subprocess.run(
-        [str(ROOT / "docker" / name), *arguments], capture_output=True, text=True, timeout=280, env=environment, check=False
+        [str(ROOT / "docker" / name), *arguments], capture_output=True, text=True, timeout=bound(280), env=environment, check=False
     )
     assert done.returncode == 0, f"docker/{name}: {done.stdout} {done.stderr}"
     return done.stdout.strip()

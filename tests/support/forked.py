@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from node_manager.instances.runtime_base import bootstrap
+from tests.conftest import bound
 
 ROOT = Path(__file__).parents[2]
 _SERVER = Path(__file__).with_name("forkserver.py")
@@ -110,7 +111,7 @@ def _server(program: str) -> socket.socket:
 
     def end() -> None:
         ours.close()
-        process.wait(10)
+        process.wait(bound(10))
 
     atexit.register(end)
     return ours

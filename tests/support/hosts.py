@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 from tests.support.certificates import require_relay
 from tests.support.netns import Host, Missing, Network, direct, network
 from udo_cli.authority import Authority
@@ -122,4 +122,4 @@ def _stop(processes: list[subprocess.Popen[Any]]) -> None:
     for p in reversed(processes):
         p.terminate()
     for p in processes:
-        p.wait(40 * patience())
+        p.wait(bound(40))

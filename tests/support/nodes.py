@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane
 from tests.registry.conftest import Running, image, start
 from tests.support.certificates import require_relay, signed
@@ -60,7 +60,7 @@ class Nodes:
         for p in daemon.processes():  # those that were being started
             with contextlib.suppress(psutil.NoSuchProcess):
                 p.kill()
-                p.wait(10 * patience())
+                p.wait(bound(10))
         if disk:
             shutil.rmtree(daemon.home)
 

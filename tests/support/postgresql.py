@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 
 # Debian keeps the server's programs off PATH.
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -36,14 +36,14 @@ def postgresql() -> Iterator[Callable[[str], str]]:
         os.chown(home, _NOBODY, _NOBODY)
         user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
     made = [programs / "initdb", "--pgdata", home / "data", "--username=postgres", "--auth=trust", "--no-locale", "--encoding=UTF8"]
-    subprocess.run([*made, "--no-sync"], cwd=home, check=True, capture_output=True, timeout=60 * patience(), **user)
+    subprocess.run([*made, "--no-sync"], cwd=home, check=True, capture_output=True, timeout=bound(60), **user)
     with (home / "log").open("wb") as log:
         command = [programs / "postgres", "-D", home / "data", "-k", home, "-c", "listen_addresses=", "-c", "fsync=off"]
         server = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, **user)
 
     def ask(statement: str) -> bool:
         command = [programs / "psql", "-h", home, "-U", "postgres", "-q", "-c", statement]
-        return subprocess.run(command, cwd=home, capture_output=True, timeout=20 * patience(), check=False).returncode == 0
+        return subprocess.run(command, cwd=home, capture_output=True, timeout=bound(20), check=False).returncode == 0
 
     def database(name: str) -> str:
         assert ask(f'CREATE DATABASE "{name}"')
@@ -55,5 +55,5 @@ def postgresql() -> Iterator[Callable[[str], str]]:
         yield database
     finally:
         server.terminate()  # waits for clients to leave
-        server.wait(20 * patience())
+        server.wait(bound(20))
         shutil.rmtree(home, ignore_errors=True)

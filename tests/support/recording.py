@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.cli.conftest import Shell
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from udo_cli import recorder
 from udo_protocol.node.api import NodeClient
 
@@ -26,7 +26,7 @@ class Recorder:
         self._made: recorder.Recorded | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        assert self._started.wait(20)
+        assert self._started.wait(bound(20))
 
     def _run(self) -> None:
         def parts() -> Iterator[Any]:
@@ -47,7 +47,7 @@ class Recorder:
 
     def done(self) -> recorder.Recorded:
         """Wait for its end."""
-        self._thread.join(90 * patience())
+        self._thread.join(bound(90))
         assert self._made is not None
         return self._made
 

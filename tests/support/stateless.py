@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tests.conftest import Servers, patience
+from tests.conftest import Servers, bound
 from tests.runtime.conftest import IN, P
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.queue import lane_end
@@ -26,7 +26,7 @@ def send(end: lane_end.LaneEnd, n: int, values: list[int], schema: pa.Schema = I
 def collect(end: lane_end.LaneEnd, count: int) -> list[Frame]:
     frames: list[Frame] = []
     while len(frames) < count:
-        got = end.collect(round(10_000 * patience()))
+        got = end.collect(round(1000 * bound(10)))
         assert got, f"only {len(frames)} of {count} answers within 10 s, on a busy machine later"
         frames += got
     return frames

@@ -17,7 +17,7 @@ import pytest
 
 from node_manager.servers import access
 from node_manager.servers.binaries import find_server
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 from tests.support import forked
 from tests.support.forked import Forked
 from udo_cli.packing.image import assemble
@@ -171,7 +171,7 @@ class Platform:
     def lose_node(self) -> None:
         """Stop the node manager and both servers, remove all their files, start anew with nothing."""
         self.manager.terminate()
-        self.manager.wait(30 * patience())
+        self.manager.wait(bound(30))
         connect_node(self.node).close()
         shutil.rmtree(self.home / "node")
         self.start_node()
@@ -184,10 +184,10 @@ class Platform:
             if p.poll() is None:
                 p.terminate()
                 try:
-                    p.wait(30 * patience())
+                    p.wait(bound(30))
                 except subprocess.TimeoutExpired:
                     p.kill()
-                    p.wait(10 * patience())
+                    p.wait(bound(10))
         if hasattr(self, "api"):
             self.api.close()
         connect_node(self.node).close()

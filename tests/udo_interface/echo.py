@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.conftest import bound
 from udo_protocol.errors import UdoError
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.queue import frame, slot, slot_reader
@@ -48,7 +49,7 @@ class EchoOperator:
         """End the thread."""
         self._stop.set()
         self._gate.set()
-        self._thread.join(5)
+        self._thread.join(bound(5))
         self._conn.close()
 
     def _run(self) -> None:

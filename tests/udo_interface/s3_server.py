@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pyarrow import fs
 
+from tests.conftest import bound
+
 START_TIMEOUT_S = 60
 _ROLES = ("master", "volume", "filer", "s3")
 # What AWS calls them; no metadata service is asked for more.
@@ -84,7 +86,7 @@ class S3Server:
     def stop(self) -> None:
         """At once: what it has is not kept."""
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(bound(10))
         for role in _ROLES:
             for port in self._ports:
                 Path(f"/tmp/seaweedfs-{role}-grpc-{port}.sock").unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from udo_interface import connect
 from udo_interface.channel import Channel
 from udo_interface.client import Client, EventsLost
@@ -169,7 +169,7 @@ def test_the_buffer_is_bounded_and_sending_waits_for_room(platform: Platform, ga
         client.flush(0.05)
     assert sender.is_alive()
     go.touch()
-    sender.join(20 * patience())
+    sender.join(bound(20))
     client.close()
     assert [e["id"] for e in got] == list(range(11))
 
@@ -273,7 +273,7 @@ def test_a_log_that_its_operator_broke_names_what_was_lost(platform: Platform, g
 
 def test_the_client_needs_no_spark() -> None:
     code = "import sys; from udo_interface import connect; connect; assert 'pyspark' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60 * patience())
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=bound(60))
 
 
 def test_work_of_a_caller_that_was_killed_is_not_done(platform: Platform, gate: tuple[str, Path]) -> None:

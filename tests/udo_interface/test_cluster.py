@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import patience
+from tests.conftest import bound
 
 if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
@@ -27,6 +27,6 @@ def test_executors_of_a_cluster_find_the_node_manager_by_their_environment(
     job = [sys.executable, "-m", "tests.udo_interface.cluster_job", name, platform.url, platform.node, path]
     root = Path(__file__).parents[2]
     env |= {"PYTHONPATH": str(root), "SPARK_WORKER_DIR": str(tmp_path)}
-    out = subprocess.run(job, env=env, cwd=root, capture_output=True, text=True, timeout=120 * patience(), check=False)
+    out = subprocess.run(job, env=env, cwd=root, capture_output=True, text=True, timeout=bound(120), check=False)
     assert out.returncode == 0, out.stderr[-3000:]
     assert json.loads(out.stdout.splitlines()[-1]) == {"ids": True, "executors": 2}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import patience
+from tests.conftest import bound
 from tests.support.connect_server import connect_server
 from tests.support.keyed_stream import COUNT, MANIFEST, key_of
 from tests.udo_interface.connect_calls import ROWS
@@ -51,7 +51,7 @@ def found(platform: Platform, java: None, tmp_path_factory: pytest.TempPathFacto
         command = [sys.executable, "-m", "tests.udo_interface.connect_calls", url, *names.values(), str(folder / "streams")]
         # The client has the registry's address from the session, and no Java.
         env = {k: v for k, v in os.environ.items() if not k.startswith("UDO_") and k != "JAVA_HOME"}
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=CALLS_S * patience(), check=False)
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=bound(CALLS_S), check=False)
     for name in names.values():
         platform.api.undeploy(name, drop_state=True)
     assert done.returncode == 0, done.stderr[-6000:]

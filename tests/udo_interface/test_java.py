@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import patience, require
+from tests.conftest import bound, require
 from udo_interface import java
 from udo_protocol.errors import Unavailable
 
@@ -58,7 +58,7 @@ def test_without_any_java_the_wheel_is_used_through_a_shim_that_drops_the_argume
         [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
         text=True,
-        timeout=60 * patience(),
+        timeout=bound(60),
         check=False,
     )
     assert out.returncode == 0, out.stderr
@@ -78,7 +78,7 @@ def test_a_session_has_sparks_ui_and_console_as_spark_has_them_unless_told_other
     said = []
     for options in ("", ", **QUIET"):
         run = [sys.executable, "-c", program.format(options, progress)]
-        out = subprocess.run(run, capture_output=True, text=True, timeout=120 * patience(), check=True).stdout
+        out = subprocess.run(run, capture_output=True, text=True, timeout=bound(120), check=True).stdout
         said.append(out.split())
     assert said[0][0].startswith("http://") and said[0][1] == "true"
     assert said[1] == ["None", "false"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from tests.support.keyed_stream import COUNT, MANIFEST, Rows, Stream, key_of
 from udo_interface.lane import Collector, Sender, exchange
 from udo_interface.opening import KeyedCall, Request, conversation
@@ -90,12 +90,12 @@ def query(platform: Platform, operator: str, home: Path, master: str) -> Iterato
     finally:
         if p.poll() is None:
             os.killpg(p.pid, signal.SIGKILL)
-        p.wait(10 * patience())
+        p.wait(bound(10))
 
 
 def finish(platform: Platform, operator: str, home: Path, master: str) -> None:
     with query(platform, operator, home, master) as p:
-        assert p.wait(QUERY_TIMEOUT_S * patience()) == 0, (home / "log").read_text()[-3000:]
+        assert p.wait(bound(QUERY_TIMEOUT_S)) == 0, (home / "log").read_text()[-3000:]
 
 
 def check(epochs: dict[int, Rows], files: int, rows: int = 40) -> None:
@@ -125,7 +125,7 @@ def test_a_driver_killed_in_the_middle_of_an_epoch_and_started_again_counts_once
     with query(platform, operator, tmp_path, "local[2,2]") as p:
         gate.wait_for_epoch()
         os.killpg(p.pid, signal.SIGKILL)
-        assert p.wait(10 * patience()) == -signal.SIGKILL
+        assert p.wait(bound(10)) == -signal.SIGKILL
     assert set(written(tmp_path)) == {0}
     gate.open()
     finish(platform, operator, tmp_path, "local[2,2]")

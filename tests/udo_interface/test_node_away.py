@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, wait_until
 from udo_interface import udo
 from udo_interface.discovery import NODE_WAIT_S, node_wait_s
 from udo_interface.java import prepare
@@ -38,7 +38,7 @@ def test_tasks_wait_for_a_node_manager_that_was_killed_and_comes_back(platform: 
     stream = udo(name)(spark.range(0, 100, 1, 2))
     stream.collect()
     platform.manager.kill()
-    platform.manager.wait(10 * patience())
+    platform.manager.wait(bound(10))
     got: list[Any] = []
     failed: list[Exception] = []
 
@@ -53,7 +53,7 @@ def test_tasks_wait_for_a_node_manager_that_was_killed_and_comes_back(platform: 
     tracker = spark.sparkContext.statusTracker()
     wait_until(lambda: bool(tracker.getActiveStageIds()) or bool(failed), 60, "the job to begin")
     platform.start_node()
-    caller.join(90 * patience())
+    caller.join(bound(90))
 
     assert not failed
     assert sorted(r.id for r in got) == list(range(100))
@@ -117,7 +117,7 @@ def cluster(java: None, platform: Platform, tmp_path: Path) -> Iterator[str]:
         for p in started:
             p.terminate()
         for p in started:
-            p.wait(30 * patience())
+            p.wait(bound(30))
 
 
 def test_spark_goes_round_a_host_without_a_node_manager_where_it_is_told_to(cluster: str, platform: Platform) -> None:
@@ -125,7 +125,7 @@ def test_spark_goes_round_a_host_without_a_node_manager_where_it_is_told_to(clus
     env = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT", "SPARK_"))}
     job = [sys.executable, "-m", "tests.udo_interface.away_job", cluster, name, platform.url]
     out = subprocess.run(
-        job, env=env | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, timeout=180 * patience(), check=False
+        job, env=env | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, timeout=bound(180), check=False
     )
     assert out.returncode == 0, out.stderr[-3000:]
     told = json.loads(out.stdout.splitlines()[-1])

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import require
+from tests.conftest import bound, require
 from tests.support.stores import History, write
 from tests.support.stores_s3 import store
 from tests.support.timed_stream import MANIFEST, TIMED, Timed, on, uninterrupted
@@ -222,11 +222,11 @@ def test_a_writer_killed_in_the_middle_leaves_no_file(s3: S3Server, directory: s
     with Relay(s3.port, budget=size * 2 // 3, cuts=False) as relay:
         writer = subprocess.Popen([sys.executable, "-c", WRITER, at(relay.port, directory), str(size)], cwd=Path(__file__).parents[2])
         try:
-            assert relay.spent.wait(60), "the writer was to write"
+            assert relay.spent.wait(bound(60)), "the writer was to write"
             assert writer.poll() is None
         finally:
             writer.kill()
-            writer.wait(10)
+            writer.wait(bound(10))
     assert s3.names(s.directory) == ["0/0of1-1-1-v0.full.arrow"]
     assert s.values(s.files(), [5], 1)[0] == {5: {b"a": b"1"}}
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from tests.conftest import patience, require, wait_until
+from tests.conftest import bound, require, wait_until
 from tests.registry.conftest import image, start
 from tests.support.certificates import signed
 from tests.support.netns import Missing, Network, direct, network
@@ -86,7 +86,7 @@ def cluster(net: Network, top: Path) -> Iterator[tuple[str, str]]:
         for p in reversed(processes):
             p.terminate()
         for p in processes:
-            p.wait(30 * patience())
+            p.wait(bound(30))
         for name in net.hosts:
             connect_node(top / name / "node.sock").close()
         registry.stop()
@@ -102,7 +102,7 @@ def test_a_keyed_stream_over_two_nodes_is_refused_without_a_store_and_right_with
             job = [sys.executable, "-m", "tests.udo_interface.two_node_query", "count", registry, master, net.address, str(top / "query")]
             env = direct({k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))})
             near = {"SPARK_LOCAL_IP": net.address, "UDO_TLS": str(top / "certs" / "registry")}
-            done = subprocess.run(job, cwd=ROOT, env={**env, **near}, capture_output=True, text=True, timeout=600, check=False)
+            done = subprocess.run(job, cwd=ROOT, env={**env, **near}, capture_output=True, text=True, timeout=bound(600), check=False)
             assert done.returncode == 0, done.stderr[-3000:] + (top / "log").read_text()[-3000:]
         told = json.loads(done.stdout.splitlines()[-1])
 

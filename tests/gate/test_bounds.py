@@ -1,0 +1,38 @@
+"""What only ends a hang is long enough for the busiest machine."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+# What is shorter is no bound but a wait that the test is about: it is to end so.
+_SHORT_S = 5
+_KEYWORDS = ("timeout", "timeout_s")
+_METHODS = ("wait", "join", "result")
+
+
+def bare(call: ast.Call) -> Iterator[ast.Constant]:
+    """Numbers that this call takes as bounds, as they stand there."""
+    given = [k.value for k in call.keywords if k.arg in _KEYWORDS]
+    if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS:
+        given += call.args[:1]
+    yield from (g for g in given if isinstance(g, ast.Constant) and isinstance(g.value, int | float) and g.value > _SHORT_S)
+
+
+def test_a_bound_is_written_as_bound_of_seconds() -> None:
+    found = [
+        f"{path.relative_to(TESTS)}:{number.lineno}: {number.value} is no bound on a busy machine; write bound({number.value})"
+        for path in sorted(TESTS.rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(call, ast.Call)
+        for number in bare(call)
+    ]
+    assert found == []
+
+
+def test_the_rule_sees_a_bare_number_and_leaves_short_and_scaled_ones() -> None:
+    source = "p.wait(10)\nrun(x, timeout=20)\np.wait(bound(10))\np.join(0.2)\nwait_until(f, 30, 'x')\n"
+    calls = [c for c in ast.walk(ast.parse(source)) if isinstance(c, ast.Call)]
+    assert sorted(n.value for c in calls for n in bare(c)) == [10, 20]
