@@ -11,10 +11,10 @@ ARCHIVE := $(CURDIR)/build/spark.jsa
 # Each process would compile all that it imports: two seconds at each start of a registry.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test deep lint interpreters lock proto bench site release clean
+.PHONY: help setup demo test deep quick lint lock proto bench site release clean
 
 help:
-	@echo "make demo [DRIVER=docker] | test | deep [PART=nodes] | lint | lock | proto | bench NAME=throughput | site | release | clean"
+	@echo "make demo [DRIVER=docker] | test | deep [PART=nodes] | quick | lint | lock | proto | bench NAME=throughput | site | release | clean"
 
 setup: $(VENV)/.ready $(VENV)/.jvm
 
@@ -43,10 +43,14 @@ demo: setup
 test: lint | $(ARCHIVE)
 	$(BIN)/python -m tests.parts $(ARGS)
 
-# All tests, those marked `long` too: make deep, or make deep PART=nodes.
+# All tests, those marked `long` too, in parts that need not run in one go: make deep, or make deep PART=nodes.
 deep: lint | $(ARCHIVE)
-	$(BIN)/python -m tests.parts --deep $(PART)
-	$(if $(PART),,$(MAKE) interpreters)
+	$(BIN)/python -m tests.parts --deep $(PART) $(ARGS)
+
+# What tells most within a minute, for the hand.
+quick: setup
+	$(BIN)/ruff check
+	$(BIN)/python -m pytest -q -x tests/gate tests/engine tests/protocol/test_units.py
 
 lint: setup
 	$(BIN)/ruff check
@@ -59,12 +63,6 @@ JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test deep: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
 $(ARCHIVE): | setup
 	-$(if $(word 2,$(CURDIR)),,SPARK_SUBMIT_OPTS="$(JVM)" $(BIN)/python -m tests.spark_archive $@)
-
-# What differs between interpreters, on every other one present, and calls of each kind on the oldest Spark; the rest by resolution
-# (tests/packaging).
-interpreters: setup
-	$(BIN)/python -m tests.packaging.interpreters
-	$(BIN)/python -m tests.packaging.spark40
 
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock

@@ -33,12 +33,21 @@ def require(name: str, why: str) -> NoReturn:
     pytest.skip(f"{name}: {why}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `long`, but for those of a long file marked `short`, run where UDO_DEEP is set (`make deep`)."""
-    if not os.environ.get("UDO_DEEP"):
-        for item in items:
-            if item.get_closest_marker("long") and not item.get_closest_marker("short"):
-                item.add_marker(pytest.mark.skip(reason="long: runs with make deep"))
+@pytest.hookimpl(tryfirst=True)  # before what -m says
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what needs a Docker daemon, and leaves out tests marked `long`, but for those of a long file marked `short`.
+
+    They run where UDO_DEEP is set (`make deep`), and where a test is asked for by its name.
+    """
+    for item in items:
+        params = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        if "docker_daemon" in getattr(item, "fixturenames", ()) or "docker" in params:
+            item.add_marker("docker")
+    if not os.environ.get("UDO_DEEP") and not any("::" in argument for argument in config.args):
+        left_out = {item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("short")}
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
 
 
 # Tests end by pytest-timeout after 600 s: the longest bound, of 60 s, is to come before that.

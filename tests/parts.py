@@ -1,7 +1,10 @@
-"""Runs the tests in parts, one after the other: `python -m tests.parts [--deep] [PART ...]`, which is `make test` and `make deep`.
+"""Runs the tests in parts: `make test` is the gate, `make deep` all there is. `python -m tests.parts [--deep] [PART ...]`.
 
-Parts do not run beside each other: with two cores, two suites of real processes each make the other's waits late. What fails is run once
-more, alone, after all others. If it passes then, it is unsteady: printed, noted in build/tests/unsteady.jsonl, to be mended.
+A part is a process of its own, and a few run at once (`--jobs`): most tests wait for processes, not for the processor. What fails runs once
+more, alone, after all parts. If it passes then, it is unsteady: told, remembered in a file of this user's, and its cause to be mended. More
+than a few of them, or one that was among those of the last runs already, make the run red.
+
+The deep parts need not be run in one go: a part that has passed on this very commit is not run again. The table at the end has all of them.
 """
 
 from __future__ import annotations
@@ -11,111 +14,228 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from platformdirs import user_state_path
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "tests"
-# The quick ones first: what they find needs no wait.
-PARTS = {
-    "units": ["gate", "engine", "model", "elasticity", "protocol", "packaging"],
-    "runtime": ["runtime", "benchmarks"],
-    "registry": ["registry"],
-    "nodes": ["node_manager"],
-    "spark": ["udo_interface"],
-    "cli": ["cli"],
-    "languages": ["operators"],
-    "docs": ["docs"],
-    "chaos": ["chaos", "mutations", "attacks"],
-}
-# More than these failures are no accidents.
+# Runs of the gate by this user, in whatever clone: what was unsteady in each.
+RUNS = user_state_path("udo-spark") / "gate.jsonl"
 MOST_UNSTEADY = 3
+REMEMBERED_RUNS = 5
 PASSED, SOME_FAILED = 0, 1
+_printing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process runs: pytest on these paths below tests/ (`marks`: its -m; `without`: its --ignore-glob), or a module."""
+
+    paths: tuple[str, ...] = ()
+    marks: str = "not docker"
+    without: tuple[str, ...] = ()
+    module: tuple[str, ...] = ()
+
+
+# The longest first: the short ones fill what is left.
+GATE = {
+    "nodes": Part(("node_manager",)),
+    "spark": Part(("udo_interface",)),
+    "cli": Part(("cli", "attacks")),
+    "docs": Part(("docs",)),
+    "docker": Part((".",), "docker"),
+    "languages": Part(("operators",)),
+    "registry": Part(("registry",)),
+    "units": Part(("gate", "engine", "model", "elasticity", "packaging", "benchmarks")),
+    "runtime": Part(("protocol", "runtime", "chaos", "mutations")),
+}
+_TRIALS = tuple(f"node_manager/test_{name}*.py" for name in ("canary", "diff", "recording"))
+_REPLICAS = tuple(f"node_manager/test_{name}*.py" for name in ("across", "application", "drain", "moves", "replicas", "scale_out", "two_"))
+DEEP = {
+    "chaos": Part(("chaos",), without=("chaos/test_broken_builds.py",)),
+    "broken": Part(("chaos/test_broken_builds.py",)),
+    "nodes": Part(("node_manager",), without=(*_TRIALS, *_REPLICAS)),
+    "trials": Part(_TRIALS),
+    "replicas": Part(_REPLICAS),
+    "spark": Part(("udo_interface",)),
+    "cli": Part(("cli",)),
+    "attacks": Part(("attacks",)),
+    "docs": Part(("docs",)),
+    "docker": Part((".",), "docker"),
+    "languages": Part(("operators",)),
+    "registry": Part(("registry",)),
+    "packaging": Part(("packaging", "gate", "benchmarks")),
+    "units": Part(("engine", "model", "elasticity")),
+    "runtime": Part(("protocol", "runtime")),
+    "mutations": Part(("mutations",)),
+    "faults": Part(module=("tests.mutations",)),
+    "interpreters": Part(module=("tests.packaging.interpreters",)),
+    "oldest_spark": Part(module=("tests.packaging.spark40",)),
+}
 
 
 @dataclass
 class Outcome:
-    """How a part ended; `failed` are those of the first run."""
+    """How a part ended; `failed` are those of the first run, `unsteady` those of them that passed alone."""
 
     part: str
-    seconds: float
-    tests: int
-    skipped: int
-    failed: list[str]
-    broken: str = ""
+    commit: str
+    seconds: float = 0.0
+    tests: int = 0
+    skipped: int = 0
+    failed: list[str] = field(default_factory=list)
     unsteady: list[str] = field(default_factory=list)
+    broken: str = ""
+
+    @property
+    def red(self) -> list[str]:
+        """What makes the whole run fail."""
+        return [t for t in self.failed if t not in self.unsteady] + ([f"{self.part}: {self.broken}"] if self.broken else [])
 
 
-def run(part: str, deep: bool) -> Outcome:
-    """The whole part, in a process of its own."""
-    xml = BUILD / f"{part}.xml"
-    xml.unlink(missing_ok=True)
-    begun = time.monotonic()
-    print(f"\n# {part}", flush=True)
-    status = _pytest(part, [f"tests/{folder}" for folder in PARTS[part]], deep, f"--junitxml={xml}", "--cache-clear")
-    took = time.monotonic() - begun
-    if status not in (PASSED, SOME_FAILED):
-        return Outcome(part, took, 0, 0, [], f"pytest ended with {status}")
-    suite = ET.parse(xml).getroot()[0].attrib
-    failed = sorted(json.loads((_cache(part) / "v" / "cache" / "lastfailed").read_text())) if status == SOME_FAILED else []
-    return Outcome(part, took, int(suite["tests"]), int(suite["skipped"]), failed)
+class Run:
+    """The gate, or deep parts, on what is checked out here."""
+
+    def __init__(self, parts: Mapping[str, Part], deep: bool, jobs: int) -> None:
+        self._parts, self._deep, self._jobs = parts, deep, jobs
+        self._commit = _commit()
+
+    def outcomes(self, names: Iterable[str]) -> list[Outcome]:
+        """Run these parts, then what failed once more, alone."""
+        pool = ThreadPoolExecutor(self._jobs)
+        try:
+            done = list(pool.map(self._part, names))
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C: those under way have got it too, and clean up
+        if sum(len(o.failed) for o in done) <= MOST_UNSTEADY:
+            for outcome in done:
+                outcome.unsteady = [test for test in outcome.failed if self._passes_alone(outcome.part, test)]
+        if self._deep:
+            for outcome in done:
+                if not outcome.red:
+                    _kept(outcome.part).write_text(json.dumps(asdict(outcome)))
+        return done
+
+    def passed_before(self, name: str) -> Outcome | None:
+        """How a deep part ended that has passed on this very commit."""
+        if not self._deep or not self._commit or not _kept(name).exists():
+            return None
+        before = Outcome(**json.loads(_kept(name).read_text()))
+        return before if before.commit == self._commit else None
+
+    def _part(self, name: str) -> Outcome:
+        part, begun = self._parts[name], time.monotonic()
+        outcome = Outcome(name, self._commit)
+        xml = BUILD / f"{name}.xml"
+        xml.unlink(missing_ok=True)
+        if part.module:
+            status = self._process(name, [sys.executable, "-m", *part.module])
+        else:
+            chosen = [*_paths(part.paths), "-m", part.marks, *(f"--ignore-glob={ROOT}/tests/{p}" for p in part.without)]
+            status = self._pytest(name, f"--junitxml={xml}", "--cache-clear", *chosen)
+        outcome.seconds = round(time.monotonic() - begun, 1)
+        if status not in (PASSED, SOME_FAILED) or (part.module and status):
+            outcome.broken = f"{' '.join(part.module) or 'pytest'} ended with {status}"
+        elif not part.module:
+            suite = ET.parse(xml).getroot()[0].attrib
+            outcome.tests, outcome.skipped = int(suite["tests"]), int(suite["skipped"])
+            if status == SOME_FAILED:
+                outcome.failed = sorted(json.loads((_cache(name) / "v" / "cache" / "lastfailed").read_text()))
+        return outcome
+
+    def _passes_alone(self, name: str, test: str) -> bool:
+        return self._pytest(f"{name}: once more, alone: {test}", test, cache=name) == PASSED
+
+    def _pytest(self, title: str, *arguments: str, cache: str = "") -> int:
+        return self._process(title, [sys.executable, "-m", "pytest", "-o", f"cache_dir={_cache(cache or title)}", *arguments])
+
+    def _process(self, title: str, command: Sequence[str]) -> int:
+        """Its status; what it prints, as one piece if others run beside it."""
+        environment = {**os.environ, **({"UDO_DEEP": "1"} if self._deep else {})}
+        print(f"\n# {title}", flush=True)
+        if self._jobs == 1:
+            return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        with (BUILD / "output" / f"{threading.get_ident()}").open("w+") as output:
+            status = subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=output, stderr=subprocess.STDOUT).returncode
+            output.seek(0)
+            with _printing:
+                print(f"\n# {title}: ended with {status}\n{output.read()}", flush=True)
+        return status
 
 
-def again(outcome: Outcome, deep: bool) -> None:
-    """Each failed test in a process of its own."""
-    for test in outcome.failed:
-        print(f"\n# once more, alone: {test}", flush=True)
-        if _pytest(outcome.part, [test], deep) == PASSED:
-            outcome.unsteady.append(test)
-            with (BUILD / "unsteady.jsonl").open("a") as kept:
-                kept.write(json.dumps({"test": test, "beside_others": "failed", "alone": "passed", "commit": _commit()}) + "\n")
-
-
-def _pytest(part: str, what: list[str], deep: bool, *more: str) -> int:
-    environment = {**os.environ, **({"UDO_DEEP": "1"} if deep else {})}
-    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={_cache(part)}", *more, *what]
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+def _paths(patterns: Iterable[str]) -> list[str]:
+    return [
+        str(path.relative_to(ROOT)) for p in patterns for path in (sorted((ROOT / "tests").glob(p)) if "*" in p else [ROOT / "tests" / p])
+    ]
 
 
 def _cache(part: str) -> Path:
     return BUILD / f"{part}.cache"
 
 
+def _kept(part: str) -> Path:
+    return BUILD / f"{part}.deep.json"
+
+
 def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    """What is checked out; '' if it has been changed since."""
+    git = ["git", "-C", str(ROOT)]
+    if subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout:
+        return ""
+    return subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def unsteady_again(outcomes: Iterable[Outcome]) -> list[str]:
+    """Unsteady tests that were unsteady in one of the last runs already; this run is remembered."""
+    now = [test for o in outcomes for test in o.unsteady]
+    RUNS.parent.mkdir(parents=True, exist_ok=True)
+    former = RUNS.read_text().splitlines()[-(REMEMBERED_RUNS - 1) :] if RUNS.exists() else []
+    with RUNS.open("a") as remembered:
+        remembered.write(json.dumps({"at": round(time.time()), "commit": _commit(), "unsteady": now}) + "\n")
+    return [test for test in now if any(test in json.loads(line)["unsteady"] for line in former)]
+
+
+def report(outcomes: Sequence[Outcome], remember: bool) -> int:
+    """A line for each part, what is unsteady, what failed; the status to end with."""
+    print(f"\n{'part':<14}{'commit':<10}{'seconds':>9}{'passed':>8}{'skipped':>9}{'failed':>8}{'unsteady':>10}")
+    for o in outcomes:
+        passed = o.tests - o.skipped - len(o.failed)
+        row = f"{o.seconds:>9.0f}{passed:>8}{o.skipped:>9}{len(o.failed) - len(o.unsteady):>8}{len(o.unsteady):>10}"
+        print(f"{o.part:<14}{o.commit[:8] or 'changed':<10}{row}  {o.broken}")
+    red = [test for o in outcomes for test in o.red]
+    for test in (test for o in outcomes for test in o.unsteady):
+        print(f"unsteady: {test} failed among others and passed alone")
+    if remember:
+        red += [f"{test} is unsteady, and was so in one of the last {REMEMBERED_RUNS} runs" for test in unsteady_again(outcomes)]
+    for test in red:
+        print(f"FAILED {test}")
+    print(f"{sum(o.tests - o.skipped - len(o.failed) + len(o.unsteady) for o in outcomes)} passed, {len(red)} failed", flush=True)
+    return int(bool(red))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if all passed, or all but a few that passed alone."""
-    parser = argparse.ArgumentParser(prog="python -m tests.parts", description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}; without one: all")
-    parser.add_argument("--deep", action="store_true", help="the tests marked `long`, too")
+    parser = argparse.ArgumentParser(prog="python -m tests.parts", description=__doc__.split("\n\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of the gate: {', '.join(GATE)}; deep: {', '.join(DEEP)}; else all")
+    parser.add_argument("--deep", action="store_true", help="all tests, those marked `long` too")
+    parser.add_argument("--jobs", type=int, metavar="N", help="parts that run at once (the gate: 2, deep: 1)")
     asked = parser.parse_args(arguments)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    outcomes = [run(part, asked.deep) for part in asked.parts or PARTS]
-    if sum(len(o.failed) for o in outcomes) <= MOST_UNSTEADY:
-        for outcome in outcomes:
-            again(outcome, asked.deep)
-    return report(outcomes)
-
-
-def report(outcomes: list[Outcome]) -> int:
-    """A line for each part, what is unsteady, what failed; the status to end with."""
-    print(f"\n{'part':<12}{'seconds':>9}{'tests':>8}{'skipped':>9}{'failed':>8}{'unsteady':>10}")
-    red: list[str] = []
-    for o in outcomes:
-        failed = [test for test in o.failed if test not in o.unsteady]
-        print(f"{o.part:<12}{o.seconds:>9.0f}{o.tests:>8}{o.skipped:>9}{len(failed):>8}{len(o.unsteady):>10}  {o.broken}")
-        red += failed + ([f"{o.part}: {o.broken}"] if o.broken else [])
-    for test in (test for o in outcomes for test in o.unsteady):
-        print(f"unsteady: {test} failed beside others and passed alone")
-    for test in red:
-        print(f"FAILED {test}")
-    print(f"{sum(o.tests - o.skipped - len(o.failed) + len(o.unsteady) for o in outcomes)} passed, {len(red)} failed", flush=True)
-    return 1 if red else 0
+    parts = DEEP if asked.deep else GATE
+    if unknown := set(asked.parts) - set(parts):
+        parser.error(f"expected {', '.join(parts)}, got {', '.join(sorted(unknown))}")
+    (BUILD / "output").mkdir(parents=True, exist_ok=True)
+    run = Run(parts, asked.deep, asked.jobs or (1 if asked.deep else 2))
+    names = asked.parts or list(parts)
+    before = {name: passed for name in names if (passed := run.passed_before(name))}
+    now = {o.part: o for o in run.outcomes(name for name in names if name not in before)}
+    return report([before.get(name) or now[name] for name in names], remember=not asked.deep)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def _write(path: Path, text: str) -> None:
 def run(top: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
     """pytest over these tests ("file::name" below tests/) of the copy; nothing but its code is imported, also by what they start."""
     path = os.pathsep.join([str(top), str(top / "runtimes" / "python")])
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": path, "UDO_DEEP": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={top / '.tests'}"]  # it looks at no other session's folders
     command = [sys.executable, "-m", "pytest", *options, *(f"tests/{t}" for t in tests)]

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.conftest import Servers
 from tests.protocol import slot_machine as machines
 
-EXAMPLES = int(os.environ.get("UDO_MODEL_EXAMPLES", "400" if os.environ.get("UDO_REQUIRE") == "all" else "100"))
+EXAMPLES = int(os.environ.get("UDO_MODEL_EXAMPLES", "400" if os.environ.get("UDO_DEEP") else "100"))
 
 
 @pytest.fixture(autouse=True)

@@ -116,9 +116,10 @@ def docker(docker_daemon: Daemon) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="session")
-def runtime_image(docker_daemon: Daemon, pytestconfig: pytest.Config) -> str:
+def runtime_image(docker_daemon: Daemon) -> str:
     """The Python runtime base, made of this checkout's runtime and Debian's Python."""
-    saved = pytestconfig.cache.mkdir("debian") / "base.tar"  # type: ignore[union-attr]
+    saved = ROOT / "build" / "debian" / "base.tar"
+    saved.parent.mkdir(parents=True, exist_ok=True)
     with saved.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another part of the suite, whose daemon is another one, may be making it
         if saved.exists():
