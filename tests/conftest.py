@@ -52,6 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # Tests end by pytest-timeout after 600 s: the longest bound, of 60 s, is to come before that.
 _MOST_PATIENCE = 8.0
+_LONGEST_S = 500.0
 
 
 def patience() -> float:
@@ -61,7 +62,7 @@ def patience() -> float:
 
 def bound(seconds: float) -> float:
     """A bound for what takes a number: it only ends what hangs, so it is as long as the busiest machine may need."""
-    return seconds * _MOST_PATIENCE
+    return max(seconds, min(seconds * _MOST_PATIENCE, _LONGEST_S))
 
 
 def wait_until(predicate: Callable[[], bool], timeout_s: float, what: str) -> None:

@@ -69,6 +69,7 @@ def compose(docker: Daemon, runtime_image: str) -> Iterator[Compose]:
     assert docker("ps", "--all", "--quiet", "--filter", "label=com.docker.compose.project=udotest") == ""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_job_on_the_standalone_cluster_calls_an_operator_in_a_container(
     compose: Compose, udo: Shell, operator: Callable[..., Path]

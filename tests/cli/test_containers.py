@@ -53,6 +53,7 @@ def ask(node: Shell, deployment: str, a: int) -> int:
     return answers[0]
 
 
+@pytest.mark.long
 def test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other(
     node: Shell, docker: Daemon, base: str, operator: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def image(docker: Daemon, base: str) -> Iterator[Callable[[Path, str], str]]:
     assert known() == before, "what the node pulled is given back"
 
 
+@pytest.mark.long
 def test_a_whole_image_is_tried_with_the_answers_errors_and_limits_of_production(
     udo: Shell, docker: Daemon, image: Callable[[Path, str], str], operator: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -181,6 +183,7 @@ def test_a_keyed_whole_image_gets_its_events_as_one_micro_batch_and_its_timers_f
     assert as_image == as_package and {a["kind"] for a in as_image} == {"alert", "quiet"}
 
 
+@pytest.mark.long
 def test_a_node_without_the_runtime_base_pulls_it_from_the_registry(
     node: Shell, docker: Daemon, base: str, operator: Callable[..., Path]
 ) -> None:
