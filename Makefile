@@ -11,10 +11,10 @@ ARCHIVE := $(CURDIR)/build/spark.jsa
 # Each process would compile all that it imports: two seconds at each start of a registry.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test deep quick lint lock proto bench site release clean
+.PHONY: help setup demo test deep quick orders lint lock proto bench site release clean
 
 help:
-	@echo "make demo [DRIVER=docker] | test | deep [PART=nodes] | quick | lint | lock | proto | bench NAME=throughput | site | release | clean"
+	@echo "make demo [DRIVER=docker] | test | deep [PART=nodes] | quick | orders | lint | lock | proto | bench NAME=throughput | site | release | clean"
 
 setup: $(VENV)/.ready $(VENV)/.jvm
 
@@ -49,8 +49,16 @@ deep: lint | $(ARCHIVE)
 
 # What tells most within a minute, for the hand.
 quick: setup
-	$(BIN)/ruff check
-	$(BIN)/python -m pytest -q -x tests/gate tests/engine tests/protocol/test_units.py
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync quick-lint quick-model quick-protocol quick-engine
+quick-lint:
+	$(BIN)/ruff check && $(BIN)/mypy
+quick-%:
+	$(BIN)/python -m pytest -q -x tests/$*
+
+# The gate in five random orders: what a test leaves behind must not matter to the next one. ORDERS=7: in that one.
+ORDERS ?= 1 2 3 4 5
+orders: lint | $(ARCHIVE)
+	for order in $(ORDERS); do $(BIN)/python -m tests.parts --order $$order || exit 1; done
 
 lint: setup
 	$(BIN)/ruff check
@@ -60,7 +68,7 @@ lint: setup
 
 # The sessions of the tests are short: a JVM that compiles less, and maps Spark's classes instead of reading them, is done in a third of the time.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-test deep: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
+test deep orders: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
 $(ARCHIVE): | setup
 	-$(if $(word 2,$(CURDIR)),,SPARK_SUBMIT_OPTS="$(JVM)" $(BIN)/python -m tests.spark_archive $@)
 

@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "tests"
 # Runs of the gate by this user, in whatever clone: what was unsteady in each.
 RUNS = user_state_path("udo-spark") / "gate.jsonl"
+# Most tests wait for processes; three parts at once keep two cores busy to 96 %.
+JOBS = 3
 MOST_UNSTEADY = 3
 REMEMBERED_RUNS = 5
 PASSED, SOME_FAILED = 0, 1
@@ -44,9 +46,14 @@ class Part:
     module: tuple[str, ...] = ()
 
 
+_TRIALS = tuple(f"node_manager/test_{name}*.py" for name in ("canary", "diff", "recording"))
+_REPLICAS = tuple(f"node_manager/test_{name}*.py" for name in ("across", "application", "drain", "moves", "replicas", "scale_out", "two_"))
+_SCALING = tuple(
+    f"node_manager/test_{name}*.py" for name in ("controllers", "idle", "keyed_slots", "metering", "modes", "observe", "slots")
+)
 # The longest first: the short ones fill what is left.
 GATE = {
-    "nodes": Part(("node_manager",)),
+    "nodes": Part(("node_manager",), without=(*_TRIALS, *_SCALING)),
     "spark": Part(("udo_interface",)),
     "cli": Part(("cli", "attacks")),
     "docs": Part(("docs",)),
@@ -55,15 +62,15 @@ GATE = {
     "registry": Part(("registry",)),
     "units": Part(("gate", "engine", "model", "elasticity", "packaging", "benchmarks")),
     "runtime": Part(("protocol", "runtime", "chaos", "mutations")),
+    "scaling": Part((*_TRIALS, *_SCALING)),
 }
-_TRIALS = tuple(f"node_manager/test_{name}*.py" for name in ("canary", "diff", "recording"))
-_REPLICAS = tuple(f"node_manager/test_{name}*.py" for name in ("across", "application", "drain", "moves", "replicas", "scale_out", "two_"))
 DEEP = {
     "chaos": Part(("chaos",), without=("chaos/test_broken_builds.py",)),
     "broken": Part(("chaos/test_broken_builds.py",)),
-    "nodes": Part(("node_manager",), without=(*_TRIALS, *_REPLICAS)),
+    "nodes": Part(("node_manager",), without=(*_TRIALS, *_REPLICAS, *_SCALING)),
     "trials": Part(_TRIALS),
     "replicas": Part(_REPLICAS),
+    "scaling": Part(_SCALING),
     "spark": Part(("udo_interface",)),
     "cli": Part(("cli",)),
     "attacks": Part(("attacks",)),
@@ -103,8 +110,8 @@ class Outcome:
 class Run:
     """The gate, or deep parts, on what is checked out here."""
 
-    def __init__(self, parts: Mapping[str, Part], deep: bool, jobs: int) -> None:
-        self._parts, self._deep, self._jobs = parts, deep, jobs
+    def __init__(self, parts: Mapping[str, Part], deep: bool, jobs: int, order: int | None = None) -> None:
+        self._parts, self._deep, self._jobs, self._order = parts, deep, jobs, order
         self._commit = _commit()
 
     def outcomes(self, names: Iterable[str]) -> list[Outcome]:
@@ -139,6 +146,8 @@ class Run:
             status = self._process(name, [sys.executable, "-m", *part.module])
         else:
             chosen = [*_paths(part.paths), "-m", part.marks, *(f"--ignore-glob={ROOT}/tests/{p}" for p in part.without)]
+            if self._order is not None:  # of the files, and of the tests of each
+                chosen += [f"--random-order-seed={self._order}"]
             status = self._pytest(name, f"--junitxml={xml}", "--cache-clear", *chosen)
         outcome.seconds = round(time.monotonic() - begun, 1)
         if status not in (PASSED, SOME_FAILED) or (part.module and status):
@@ -225,13 +234,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.parts", description=__doc__.split("\n\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of the gate: {', '.join(GATE)}; deep: {', '.join(DEEP)}; else all")
     parser.add_argument("--deep", action="store_true", help="all tests, those marked `long` too")
-    parser.add_argument("--jobs", type=int, metavar="N", help="parts that run at once (the gate: 2, deep: 1)")
+    parser.add_argument("--jobs", type=int, metavar="N", help=f"parts that run at once (the gate: {JOBS}, deep: 1)")
+    parser.add_argument("--order", type=int, metavar="SEED", help="run files, and the tests of each, in a random order")
     asked = parser.parse_args(arguments)
     parts = DEEP if asked.deep else GATE
     if unknown := set(asked.parts) - set(parts):
         parser.error(f"expected {', '.join(parts)}, got {', '.join(sorted(unknown))}")
     (BUILD / "output").mkdir(parents=True, exist_ok=True)
-    run = Run(parts, asked.deep, asked.jobs or (1 if asked.deep else 2))
+    run = Run(parts, asked.deep, asked.jobs or (1 if asked.deep else JOBS), asked.order)
     names = asked.parts or list(parts)
     before = {name: passed for name in names if (passed := run.passed_before(name))}
     now = {o.part: o for o in run.outcomes(name for name in names if name not in before)}

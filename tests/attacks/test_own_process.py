@@ -16,6 +16,7 @@ from node_manager.drivers.sandbox import PROGRAM
 from tests.conftest import require
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.support.docker_daemon import Daemon as Docker
+from tests.support.selection import long
 
 # What an operator should not be able to do: each attack answers what it achieved. `a` says where everything is.
 SPY = """
@@ -78,7 +79,7 @@ def run(batch):
 """
 
 
-@pytest.fixture(params=["process", "docker"])
+@pytest.fixture(params=["process", long("docker")])
 def daemon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     """A running node manager, with each driver."""
     options: list[str] = []

@@ -84,7 +84,6 @@ def _pid(platform: Shell, part: str) -> int:
     return int(json.loads((platform.home / part / "process.json").read_text())["pid"])
 
 
-@pytest.mark.short
 def test_an_update_after_the_registry_was_killed_and_started_again_is_served(platform: Shell, operator: Operators) -> None:
     for version in ("1", "2"):
         udo(platform, "push", operator("back", version, plus=int(version)))

@@ -160,6 +160,7 @@ def test_a_whole_image_is_tried_with_the_answers_errors_and_limits_of_production
     assert "belong to --replay" in udo("test", folder, "--image", reference, "--pdb", code=2).err
 
 
+@pytest.mark.long
 def test_a_whole_image_that_is_missing_or_does_not_start_is_told(
     udo: Shell, docker: Daemon, image: Callable[[Path, str], str], operator: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_whole_image_that_is_missing_or_does_not_start_is_told(
     assert docker.left() == []
 
 
+@pytest.mark.long
 def test_a_keyed_whole_image_gets_its_events_as_one_micro_batch_and_its_timers_fire(
     udo: Shell, docker: Daemon, image: Callable[[Path, str], str], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_every_event_is_answered_once_and_in_order_through_a_live_update(scratch
     assert left(scratch) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEMO_TIMEOUT_S + 60)
 def test_the_same_holds_in_containers(docker: Daemon, runtime_image: str, scratch: Path) -> None:
     if runtime_image != (wanted := f"udo-runtime-python:cp{sys.version_info.major}{sys.version_info.minor}"):

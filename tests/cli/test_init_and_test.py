@@ -16,11 +16,12 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.conftest import bound, require
+from tests.support.selection import long
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
 
 
-@pytest.mark.parametrize("style", ["batch", "event", "keyed", "model"])
+@pytest.mark.parametrize("style", [long("batch"), "event", "keyed", long("model")])
 def test_a_fresh_skeleton_passes_its_own_test(udo: Shell, tmp_path: Path, style: str) -> None:
     folder = tmp_path / "my-op"
     written = udo("init", folder, "--style", style, "--json").json["written"]

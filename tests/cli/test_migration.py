@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Shell
 from tests.support.visits import MANIFEST, ONE, TWO, run, sessions, show, write
 from udo_protocol.node.api import NodeClient
@@ -55,6 +57,7 @@ def test_a_new_state_version_is_tried_then_updated_to_and_state_goes_on(platform
     assert set(sessions(platform)) == {ONE}
 
 
+@pytest.mark.long
 def test_state_that_an_update_has_not_migrated_yet_is_shown_as_it_is_stored_with_its_version(
     platform: Shell, visits: NodeClient, tmp_path: Path
 ) -> None:
@@ -68,6 +71,7 @@ def test_state_that_an_update_has_not_migrated_yet_is_shown_as_it_is_stored_with
     assert (len(one["state"]["seen"]), "state_version" in one) == (3, False)
 
 
+@pytest.mark.long
 def test_state_that_does_not_migrate_is_told_before_the_push_and_by_the_update(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     bad = following(tmp_path / "bad", "3", bad=2)
     refused = platform("push", bad, "--check", "visits", code=6)

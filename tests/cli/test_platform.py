@@ -56,6 +56,7 @@ def test_an_operator_is_pushed_deployed_updated_and_rolled_back(platform: Shell,
     assert "main" not in [d["name"] for d in platform("ls", "deployments", "--json").json["deployments"]]
 
 
+@pytest.mark.long
 def test_a_deployment_gets_more_slots_and_fewer_and_every_view_says_how_many(platform: Shell, operator: Operators) -> None:
     platform("push", operator("wide"))
     assert platform("deploy", "wide", "--slots", "2", "--json").json["slots"] == 2
@@ -155,6 +156,7 @@ def test_configuration_reaches_the_operator_and_a_secret_is_shown_nowhere(platfo
     platform("undeploy", "conf")
 
 
+@pytest.mark.long
 def test_an_update_changes_a_variable_and_a_file_without_a_new_version(platform: Shell, operator: Operators, tmp_path: Path) -> None:
     (tmp_path / "plus.txt").write_text("40")
     source = (
@@ -181,6 +183,7 @@ def test_an_update_changes_a_variable_and_a_file_without_a_new_version(platform:
     platform("undeploy", "live")
 
 
+@pytest.mark.long
 def test_a_version_that_does_not_fit_is_refused_and_the_old_one_answers_on(platform: Shell, operator: Operators) -> None:
     platform("push", operator("fit", "1"))
     platform("push", operator("fit", "2", output="string"))
@@ -194,6 +197,7 @@ def test_a_version_that_does_not_fit_is_refused_and_the_old_one_answers_on(platf
     platform("undeploy", "fit")
 
 
+@pytest.mark.long
 def test_an_update_that_does_not_get_ready_in_time_is_told_from_one_that_fails(platform: Shell, operator: Operators) -> None:
     platform("push", operator("slow", "1"))
     hangs = "import os, time\nif os.environ.get('UDO_INSTANCE'): time.sleep(15)\n"
@@ -279,6 +283,7 @@ def test_logs_follow_until_ctrl_c(platform: Shell, operator: Operators) -> None:
     platform("undeploy", "chatty")
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_answer_makes_the_status_fail(platform: Shell) -> None:
     pid = next(s["pid"] for s in platform("status", "--json").json["node"]["servers"] if s["role"] == "state")
     os.kill(pid, signal.SIGSTOP)
@@ -290,6 +295,7 @@ def test_a_server_that_does_not_answer_makes_the_status_fail(platform: Shell) ->
     wait_until(lambda: platform("status", code=None).code == 0, 60, "the status to be well again")
 
 
+@pytest.mark.long
 def test_a_network_that_the_sandbox_refuses_is_told_as_the_reason(platform: Shell, operator: Operators) -> None:
     if not platform("status", "--json").json["registry"]["nodes"][0]["capabilities"]["isolates_network"]:
         require("a sandbox", "apt-get install -y --no-install-recommends bubblewrap")
@@ -431,6 +437,7 @@ def test_ctrl_c_during_up_leaves_nothing_running(udo: Shell) -> None:
     assert own.running() == []
 
 
+@pytest.mark.long
 def test_a_home_too_deep_for_sockets_is_told(udo: Shell) -> None:
     deep = Shell(udo.home / ("x" * 100))
     assert "too long for a Unix socket" in deep("up", code=None).err

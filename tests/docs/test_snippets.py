@@ -10,13 +10,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import bound, require
 from tests.support.docker_daemon import DEBIAN, PATH, Daemon
+from tests.support.selection import long
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
@@ -112,18 +114,19 @@ def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) ->
     assert done.returncode == 0, f"{document}:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
 
 
-# A newcomer's first ones; the others run where all parts are required.
-FIRST = ("README.md", "docs/first_steps.md", "docs/operators.md")
+def chosen(first: Sequence[str], documents: Sequence[str]) -> list[Any]:
+    """A newcomer's first ones, and the others, which run with all tests (`make deep`)."""
+    return [document if document in first else long(document) for document in documents]
 
 
 @pytest.mark.timeout(MOST_S)
-@pytest.mark.parametrize("document", [d if d in FIRST else pytest.param(d, marks=pytest.mark.long) for d in DOCUMENTS if blocks(d)])
+@pytest.mark.parametrize("document", chosen(("README.md", "docs/operators.md"), [d for d in DOCUMENTS if blocks(d)]))
 def test_the_snippets_run(document: str, platform: dict[str, str], tmp_path: Path) -> None:
     run(document, platform, tmp_path / "work", docker=False)
 
 
 @pytest.mark.timeout(MOST_S)
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d) != blocks(d, docker=True)])
+@pytest.mark.parametrize("document", chosen(("docs/docker.md",), [d for d in DOCUMENTS if blocks(d) != blocks(d, docker=True)]))
 def test_the_snippets_run_with_docker(document: str, docker: Daemon, runtime_image: str, platform: dict[str, str], tmp_path: Path) -> None:
     if runtime_image != "udo-runtime-python:cp311":
         require("Python 3.11", f"the documents name it, and Debian's made {runtime_image}")

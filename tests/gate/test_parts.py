@@ -62,6 +62,7 @@ def test_a_part_that_cannot_begin_or_runs_nothing_is_red(one_part: Path) -> None
     assert parts.main([]) == 1
 
 
+@pytest.mark.long
 def test_the_same_test_unsteady_twice_within_the_last_runs_is_red(one_part: Path, capfd: pytest.CaptureFixture[str]) -> None:
     once = one_part / "test_once.py"
     for number, status in enumerate([0, 1]):
@@ -74,6 +75,7 @@ def test_the_same_test_unsteady_twice_within_the_last_runs_is_red(one_part: Path
     assert parts.main([]) == 0
 
 
+@pytest.mark.long
 def test_a_deep_part_that_passed_on_this_commit_is_not_run_again(one_part: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def commit() -> None:
         git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(parts.ROOT)]

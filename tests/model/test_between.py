@@ -26,6 +26,7 @@ def test_a_group_that_moves_between_nodes_counts_once_whichever_of_them_is_resta
     assert found.finished
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", WHY)
 def test_without_a_rule_of_a_move_between_nodes_a_trace_shows_what_goes_wrong(rule: str) -> None:
     found = [search(Between(2, faults, Rules().without(rule)), MAX_STATES) for faults in FAULTS.values()]

@@ -26,6 +26,7 @@ def test_a_query_over_nodes_of_which_one_is_lost_between_the_ends_counts_once_or
     assert found.finished
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", WHY)
 def test_without_a_rule_of_lost_nodes_a_trace_shows_what_goes_wrong(rule: str) -> None:
     found = [search(LostNode(2, faults, Rules().without(rule)), MAX_STATES) for faults in FAULTS.values()]

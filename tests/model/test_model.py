@@ -38,6 +38,7 @@ def test_every_rule_is_caught_by_a_small_case() -> None:
     assert {rule for case in SMALL for rule in case.catches} == set(SAFETY)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["promotion", "restart", "repartition", "twin-loss", "servers"])
 def test_early_refusals_are_not_what_keeps_the_protocol_safe(name: str) -> None:
     rules = replace(Rules(), **dict.fromkeys(EXTRA, False))

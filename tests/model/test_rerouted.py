@@ -41,6 +41,7 @@ def test_a_partition_that_has_nothing_of_the_group_ends_in_the_new_slot_too() ->
     assert found.problem is None and found.complete and found.finished, found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", WHY)
 def test_without_a_rule_of_the_reroute_a_trace_shows_what_goes_wrong(rule: str) -> None:
     models = [Rerouted(EVENTS, faults, Rules().without(rule)) for faults in FAULTS.values()]

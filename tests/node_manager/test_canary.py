@@ -16,6 +16,7 @@ from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import start
 from tests.support.canaries import TWO, Watched
 from tests.support.cluster import Cluster
+from tests.support.selection import long
 from udo_interface import connect
 from udo_protocol.errors import Conflict
 from udo_protocol.queue.frame import ANSWER, ERROR
@@ -87,14 +88,13 @@ def test_a_canary_whose_runtime_publishes_no_counters_is_rolled_back_for_that(tw
     assert "answered 1 frames, but its runtime publishes no counters" in last["detail"] and "docs/protocol.md" in last["detail"]
 
 
-@pytest.mark.short
 @pytest.mark.parametrize(
     ("event", "condition", "why"),
     [
         (-1, "errors>0", "errors>0 holds"),
-        (-2, "p99_ms>40", "p99_ms>40 holds"),
-        (-3, "errors>0", "errors>0 holds"),
-        (None, "errors>0", "saw 0"),
+        long(-2, "p99_ms>40", "p99_ms>40 holds"),
+        long(-3, "errors>0", "errors>0 holds"),
+        long(None, "errors>0", "saw 0"),
     ],
 )
 def test_a_canary_is_rolled_back_and_lanes_under_way_are_answered_on(two: Cluster, event: int | None, condition: str, why: str) -> None:

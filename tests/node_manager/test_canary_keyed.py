@@ -116,7 +116,6 @@ def keyed(cluster: Cluster) -> Iterator[Keyed]:
     assert [s.slot for s in cluster.node.api.status().slots] == [0]
 
 
-@pytest.mark.short
 def test_a_canary_that_holds_serves_nobody_and_is_promoted_with_the_state_carried_over(keyed: Keyed) -> None:
     keyed.c.push("2", COUNT + "# 2\n", **KEYED)
     assert keyed.run(1, 2, 3) == [1, 1, 1]

@@ -51,7 +51,6 @@ def left(queue: Connection) -> set[str]:
     return names & {"mirrors", "served", "servedbytes", "compared", "differ", "pins"}
 
 
-@pytest.mark.short
 def test_a_diff_tells_what_differs_and_changes_no_answer(daemon: Daemon, lane: Open, queue: Connection) -> None:
     daemon.deploy(add(1))
     caller = lane()

@@ -183,9 +183,9 @@ def test_a_diff_compares_in_a_container_of_its_own_which_goes_with_it(
     caller = lane()
     caller.ask(1)
     wait_until(lambda: len(containers()) == 2, 60, "a warm one beside the serving one")
-    diff = Running(daemon, put_image(daemon.home, ODD, version="2"), for_s=4 * patience()).begun()
+    diff = Running(daemon, put_image(daemon.home, ODD, version="2"), for_s=6 * patience()).begun()
     assert [caller.ask(n) for n in (12, 13, 14)] == [13, 14, 15]
-    assert len(containers()) == 3, "and the comparing one"
+    wait_until(lambda: len(containers()) == 3, 20, "another warm one beside the comparing one")
     report = diff.seen(3).end()
     assert (report["frames"], report["different"], report["missed"], report["died"]) == (3, 1, 0, "")
     assert [(e["event"], e["served"], e["new"]) for e in diff.examples] == [({"a": 13}, {"b": 14}, {"b": 15})]
@@ -193,6 +193,7 @@ def test_a_diff_compares_in_a_container_of_its_own_which_goes_with_it(
     assert caller.ask(1) == 2
 
 
+@pytest.mark.long
 def test_a_keyed_diff_in_a_container_follows_the_owner(daemon: Daemon) -> None:
     daemon.deploy(COUNT, **KEYED)
     assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 3]) == [1, 1]
@@ -205,6 +206,7 @@ def test_a_keyed_diff_in_a_container_follows_the_owner(daemon: Daemon) -> None:
     assert [(e["event"], e["served"], e["new"]) for e in diff.examples] == [({"a": 3}, {"b": n}, {"b": n + 1}) for n in (2, 3)]
 
 
+@pytest.mark.long
 def test_a_canary_in_a_container_is_rolled_back_by_what_it_counts_and_its_lanes_are_answered_on(
     docker: Docker, runtime_image: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +286,7 @@ def test_what_an_operator_writes_is_in_its_log(daemon: Daemon, lane: Open) -> No
     wait_until(lambda: any(line.text == "hello from a container" and line.at for line in daemon.api.logs("d")), 10, "the line")
 
 
+@pytest.mark.long
 def test_without_its_manager_a_hung_container_is_removed_after_the_grace(
     docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,7 @@ def test_inspection_shows_resident_memory(bench: Bench) -> None:
     wait_until(lambda: bench.driver.inspect(handle).rss_bytes > 0, 5, "resident memory")
 
 
+@pytest.mark.docker
 def test_looking_at_a_container_asks_the_daemon_for_nothing_that_takes_a_second(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +201,7 @@ def test_looking_at_a_container_asks_the_daemon_for_nothing_that_takes_a_second(
     assert exits.get(timeout=bound(20))
 
 
+@pytest.mark.docker
 def test_a_container_whose_sampling_raises_is_sampled_again(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_pinned_version_nobody_calls_is_retired_and_comes_back_when_it_is_call
     assert home_daemon.slot().state == "owner"
 
 
+@pytest.mark.long
 def test_a_pinned_version_that_somebody_waits_for_is_not_idle_while_it_loads(home_daemon: Daemon) -> None:
     home_daemon.start("--pinned-idle-s", "0.5")
     home_daemon.deploy("import time\ntime.sleep(1.6)\n" + add(1))

@@ -53,6 +53,7 @@ def test_the_shipped_rules_are_printed_to_be_changed() -> None:
     assert fuzzy.read(shown.output) == fuzzy.shipped()
 
 
+@pytest.mark.long
 def test_a_real_deployment_is_explained_by_the_shipped_rules_and_by_ones_own(daemon: Daemon, tmp_path: Path) -> None:
     daemon.deploy(add(1))
     node = ["--node", str(daemon.home / "node.sock")]

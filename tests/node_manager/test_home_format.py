@@ -167,6 +167,7 @@ def test_a_format_of_a_later_release_is_refused_and_nothing_is_touched(home: Pat
         assert content(state) == before
 
 
+@pytest.mark.long
 def test_what_still_runs_of_an_earlier_release_is_left_alone_until_it_is_stopped(home_daemon: Daemon) -> None:
     home_daemon.start(*ALONE)
     home_daemon.deploy(COUNT, **KEYED)

@@ -133,6 +133,7 @@ def test_a_number_that_was_decided_stays_over_restarts_until_another_one_is_aske
     assert c.lane().ask(1) == 2
 
 
+@pytest.mark.long
 def test_without_a_mode_decisions_are_recorded_only_and_off_ends_them(quick: Cluster) -> None:
     c = quick
     c.deploy(add(1))
@@ -183,6 +184,7 @@ def test_an_edited_journal_is_noticed_by_its_replay(home_daemon: Daemon) -> None
     ]
 
 
+@pytest.mark.long
 def test_a_mode_is_changed_when_no_update_runs_and_the_audit_trail_names_it(cluster: Cluster) -> None:
     cluster.deploy(add(1))
     cluster.push("2", "import time\ntime.sleep(600)\n")

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 
 import psutil
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import bound, wait_until
@@ -215,6 +216,7 @@ def test_a_short_print_is_in_the_log_at_once_with_one_time_stamp_a_line(daemon: 
     assert all(line.at.startswith("20") for line in lines)
 
 
+@pytest.mark.long
 def test_an_idle_node_costs_almost_nothing(home_daemon: Daemon) -> None:
     daemon = home_daemon.start("--warm", "1")
     daemon.deploy(add(1))

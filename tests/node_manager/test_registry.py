@@ -88,6 +88,7 @@ def test_an_update_changes_variables_secrets_and_files_and_all_others_stay(clust
     assert "yyyy" not in str(client.audit("d")) and "file f" in str(client.audit("d"))
 
 
+@pytest.mark.long
 def test_a_rollback_to_a_narrower_version_is_allowed(cluster: Cluster) -> None:
     cluster.deploy(add(1))
     wide = 'from udo_runtime import operator\n@operator\ndef run(batch):\n    return {"b": batch.column("a"), "c": batch.column("a")}\n'
@@ -138,6 +139,7 @@ def missed_by_n1(cluster: Cluster, version: str) -> None:
         assert list(cluster.client.update("d", version))[-1]["phase"] == "done"
 
 
+@pytest.mark.long
 def test_a_version_that_a_node_missed_is_checked_before_it_owns_anything_there(cluster: Cluster) -> None:
     """Nothing of the deployment runs when the node comes back: the former version is started, the new one tried beside it."""
     node = cluster.node
@@ -215,6 +217,7 @@ def test_what_the_registry_manages_is_not_changed_behind_its_back(cluster: Clust
     assert cluster.lane().ask(1) == 2
 
 
+@pytest.mark.long
 def test_an_operator_that_loads_at_a_later_try_is_reported_as_answering(cluster: Cluster) -> None:
     flag = cluster.node.home / "run" / "model"  # of the node, an operator sees this directory
     source = f"import pathlib\nassert pathlib.Path({str(flag)!r}).exists(), 'no model yet'\n" + add(1)
@@ -239,6 +242,7 @@ def run(batch):
 """
 
 
+@pytest.mark.long
 def test_the_registry_says_of_an_operator_that_dies_of_its_first_event_that_it_fails_until_it_answers(cluster: Cluster) -> None:
     cluster.deploy(DIES_OF_EVENTS)
     lane = cluster.lane()

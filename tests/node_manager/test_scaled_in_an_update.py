@@ -43,6 +43,7 @@ def test_a_slot_that_is_added_while_a_version_is_prepared_serves_it_with_the_oth
     assert [n % 1000 for n in counted(job.epoch(1, sent))] == [n % 1000 for n in oracle.epoch(sent)], "no count is lost"
 
 
+@pytest.mark.long
 def test_without_state_too(manager: Manager, api: NodeClient) -> None:
     home = manager.settings.home
     api.deploy("d", "t", "1", put_image(home, add(1)), "{}", 30_000)

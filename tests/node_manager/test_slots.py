@@ -140,6 +140,7 @@ def test_a_slot_whose_instance_dies_holds_up_no_other_and_a_new_node_manager_fin
     assert len({cluster.lane().ask(0), cluster.lane().ask(0)}) == 2
 
 
+@pytest.mark.long
 def test_a_diff_the_log_and_dead_letters_are_of_all_slots(idle_soon: Cluster) -> None:
     c = idle_soon
     c.deploy(who(), slots=2, policy="dead-letter")
@@ -178,6 +179,7 @@ def test_a_diff_the_log_and_dead_letters_are_of_all_slots(idle_soon: Cluster) ->
     wait_until(lambda: of_first() == [1], 20, "its dead letter to be the first slot's")
 
 
+@pytest.mark.long
 def test_what_cannot_be_scaled_is_refused_with_the_reason(cluster: Cluster) -> None:
     cluster.deploy(who(), slots=2)
     with pytest.raises(UsageError, match="less than or equal to 64"):

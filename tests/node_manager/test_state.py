@@ -174,6 +174,7 @@ def test_unknown_sessions_and_stateless_deployments_are_named(daemon: Daemon, at
         list(daemon.api.export_state("s", "query-1"))
 
 
+@pytest.mark.long
 def test_an_update_goes_on_when_the_owner_dies_while_its_standby_loads(daemon: Daemon, attempt: Open) -> None:
     attempt("q1", 0).run([1, 1])
     slow = COUNT + "    def open(self, ctx):\n        import time\n        time.sleep(3)\n"

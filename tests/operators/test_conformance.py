@@ -49,6 +49,7 @@ def test_the_go_sdk_keeps_the_protocol(shell: Shell, programs: Path) -> None:
     assert len(said["us_per_frame"]) == 5 and all(us > 0 for us in said["us_per_frame"].values())
 
 
+@pytest.mark.long
 def test_the_python_process_keeps_the_protocol(shell: Shell) -> None:
     said = shell("conformance", "--json", "--only", " ", "--", sys.executable, PYTHON).json  # all cases, but no times
     assert (said["failed"], [c for c in said["cases"] if not c["passed"]]) == (0, [])
@@ -61,6 +62,7 @@ def test_each_lie_fails_its_cases_and_no_others(shell: Shell) -> None:
     assert sorted(failed) == sorted(case for cases in liar.LIES.values() for case in cases), failed
 
 
+@pytest.mark.long
 def test_an_image_is_started_as_on_a_node_and_keeps_the_protocol_pushed_or_as_an_oci_layout(platform: Shell, tmp_path: Path) -> None:
     folder = tmp_path / "conformance"
     folder.mkdir()
@@ -76,6 +78,7 @@ def test_an_image_is_started_as_on_a_node_and_keeps_the_protocol_pushed_or_as_an
     assert "does not speak the operator protocol" in platform("conformance", "conformance@2", code=2).err
 
 
+@pytest.mark.long
 def test_a_whole_image_of_the_docker_daemon_runs_in_a_container_and_keeps_the_protocol(
     shell: Shell, docker: Docker, programs: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def epochs(rng: random.Random, count: int) -> Iterator[list[Event]]:
         ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sdk", ["rust"], indirect=True)
 @pytest.mark.parametrize("version", ["1", "3"])
 def test_it_answers_as_one_plain_process_does(sdk: Sdk, version: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.operators.sdks import BUILD_S, cargo, cargo_target, cmake, maven, run, tools
+from tests.support.selection import long
 
 ROOT = Path(__file__).parents[2]
 STYLES = ("batch", "event")
@@ -53,7 +54,7 @@ def flagged(shell: Shell, folder: Path) -> list[bool]:
     return [answer["flagged"] for answer in shell("test", folder, "--json").json["answers"]]
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ["batch", long("event")])
 @pytest.mark.parametrize("build", [go, node, rust])
 def test_a_new_project_passes_its_own_test_and_answers(build: Callable[[Path], None], style: str, shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / f"my-{style}"
@@ -64,6 +65,7 @@ def test_a_new_project_passes_its_own_test_and_answers(build: Callable[[Path], N
     assert not [path for path in left_out if not re.match(r"node_modules/\.", path)]
 
 
+@pytest.mark.long
 def test_a_new_project_in_java_passes_its_own_test_and_answers_in_both_styles(shell: Shell, tmp_path: Path) -> None:
     tools("mvn", "javac")
     folder, other = (tmp_path / f"my-{style}" for style in STYLES)
@@ -80,6 +82,7 @@ def test_a_new_project_in_java_passes_its_own_test_and_answers_in_both_styles(sh
     assert flagged(shell, other) == [False, True, False]
 
 
+@pytest.mark.long
 def test_a_new_project_in_cpp_passes_its_own_test_and_answers_in_both_styles(shell: Shell, tmp_path: Path) -> None:
     folder, other = (tmp_path / f"my-{style}" for style in STYLES)
     for project, style in ((folder, "batch"), (other, "event")):

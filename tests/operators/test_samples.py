@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+import pytest
 from udo_runtime.child.process import Launch
 from udo_runtime.child.processor import ChildProcessor
 from udo_runtime.execution.keyed import KeyedConfig
@@ -200,6 +201,7 @@ def stateless_as_python_does(sdk: Sdk, work: Path) -> None:
         made.close()
 
 
+@pytest.mark.long
 def test_the_samples_answer_as_in_python_under_kills_and_updates_between_languages(sdk: Sdk, tmp_path: Path) -> None:
     all_samples(sdk, tmp_path)
 

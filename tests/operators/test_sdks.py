@@ -16,6 +16,7 @@ from tests.cli.conftest import Shell
 from tests.node_manager.conftest import Daemon, put_image
 from tests.operators.counted import COUNT, PYTHON_COUNT, counted, put
 from tests.operators.sdks import Sdk
+from tests.support.selection import long
 from udo_cli.conformance import schemas
 from udo_cli.conformance.player import Player, starting
 from udo_protocol.proto import operator_pb2 as pb
@@ -61,12 +62,15 @@ def tried(shell: Shell, made: Path, events: object, *more: str) -> list[dict[str
     return shell("test", made, "--json", *more).json["answers"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_a_filter_flags_what_is_above_its_limit(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     events = [{"id": n, "value": v} for n, v in enumerate([1.5, 250.0, None, -3.0, 100.0])]
     flagged = [a["flagged"] for a in tried(shell, folder(tmp_path / "fraud", sdk, "fraud", **FRAUD), events)]
     assert flagged == [False, True, False, False, False]
 
 
+# Each case is a process of its own: seconds for the one, half a minute for the other.
+@pytest.mark.parametrize("sdk", ["cpp", long("java"), long("node"), "rust"], indirect=True)
 def test_it_keeps_the_protocol(sdk: Sdk, shell: Shell) -> None:
     command = [word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")]
     said = shell("conformance", "--json", "--only", " ", "--", *command).json
@@ -74,6 +78,7 @@ def test_it_keeps_the_protocol(sdk: Sdk, shell: Shell) -> None:
     assert len(said["cases"]) > 40
 
 
+@pytest.mark.long
 def test_a_failure_names_the_code_it_arose_in(sdk: Sdk) -> None:
     command = [word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")]
     player = Player(starting(command), "events", {}, REPLY_S)
@@ -85,6 +90,7 @@ def test_a_failure_names_the_code_it_arose_in(sdk: Sdk) -> None:
     assert RAISING[sdk.name] in failure.trace
 
 
+@pytest.mark.long
 def test_the_roles_of_the_languages_benchmark_answer_as_they_should(sdk: Sdk) -> None:
     command = [word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")]
     events = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("amount", pa.float64()), ("at", pa.int64())])
@@ -108,6 +114,7 @@ def test_the_roles_of_the_languages_benchmark_answer_as_they_should(sdk: Sdk) ->
             player.close()
 
 
+@pytest.mark.long
 def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     columns = {"input": {"k": "string", "t": "timestamp[us]"}, "output": {"k": "string", "n": "int64", "ended": "timestamp[us]"}}
     made = folder(tmp_path / "visits", sdk, "sessionise", more='key = "k"\nevent_time = {column = "t"}', **columns)
@@ -117,6 +124,7 @@ def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # as their timers are due; b's is not yet
 
 
+@pytest.mark.long
 def test_an_operator_with_two_inputs_answers_events_that_name_theirs(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     made = tmp_path / "news_moves"
     shutil.copytree(EXAMPLES / made.name, made, ignore=shutil.ignore_patterns("*.py"))

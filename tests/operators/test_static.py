@@ -73,6 +73,7 @@ def test_a_static_program_has_a_container_that_holds_nothing_but_its_package(
     assert [(m["Destination"], m["RW"]) for m in container.attrs["Mounts"]] == [(own, False)]
 
 
+@pytest.mark.long
 def test_a_live_update_between_static_programs_answers_on_and_a_diff_yields_the_processor(
     started: Daemon, lane: Callable[..., Lane], programs: Path, containers: Containers
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_state_of_a_key_goes_from_python_into_a_static_program_and_outlives_
     assert count(4, [1, 3]) == [6, 2]
 
 
+@pytest.mark.long
 def test_the_same_holds_for_rust(started: Daemon, tmp_path_factory: pytest.TempPathFactory, containers: Containers) -> None:
     rust = static_rust(tmp_path_factory.mktemp("static-rust"), "count")
     started.deploy(PYTHON_COUNT, entry="op:Count", **COUNT_BY_K)

@@ -93,7 +93,7 @@ def follow(state: Connection, most: int = 1000) -> None:
             del read[:done]
 
 
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", seeds(2, deep=6))
 def test_a_copy_made_at_any_moment_and_what_follows_it_is_what_the_owner_has(servers: Servers, seed: int) -> None:
     orders, it = random.Random(seed), Replicated(servers)
     state = it.state

@@ -11,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.conftest import Servers
 from tests.protocol import slot_machine as machines
+from tests.support.selection import long
 
 EXAMPLES = int(os.environ.get("UDO_MODEL_EXAMPLES", "400" if os.environ.get("UDO_DEEP") else "100"))
 
@@ -42,7 +43,9 @@ def test_every_accepted_frame_is_answered_exactly_once_in_order_whatever_happens
     run(machines.SlotMachine, EXAMPLES)
 
 
-@pytest.mark.parametrize("broken", [machines.PipelinedRearm, machines.StandbyReadsAhead, machines.CheckpointAhead, machines.EmitOverwrites])
+@pytest.mark.parametrize(
+    "broken", [long(machines.PipelinedRearm), machines.StandbyReadsAhead, machines.CheckpointAhead, machines.EmitOverwrites]
+)
 @pytest.mark.timeout(600)
 def test_a_build_without_one_of_the_rules_is_caught(broken: type[machines.SlotMachine]) -> None:
     with pytest.raises(AssertionError, match="no prefix|are lost|refused|stuck"):

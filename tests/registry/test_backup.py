@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, image
 from tests.support.seeds import seeds
+from tests.support.selection import long
 from udo_cli.commands import registry as command
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
@@ -47,7 +48,7 @@ def _under_way(client: Registry, name: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-@pytest.mark.parametrize(("source", "target"), [("sqlite", "postgresql"), ("postgresql", "sqlite")])
+@pytest.mark.parametrize(("source", "target"), [("sqlite", "postgresql"), long("postgresql", "sqlite")])
 def test_each_backup_made_during_pushes_and_updates_is_one_moment_of_the_registry(
     source: str, target: str, seed: int, start_registry: Start, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

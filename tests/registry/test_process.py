@@ -69,7 +69,7 @@ def test_a_restart_keeps_everything(start_registry: Start, tmp_path: Path, end: 
     client = _filled(running, tmp_path)
     with FakeNode(client, "n"):
         assert [e["phase"] for e in client.update("op", "2")][-1] == "done"
-    bound = client.epoch("op", "run", 1)
+    assigned = client.epoch("op", "run", 1)
     before = (client.deployments(), client.operators(), client.audit(), client.wanted("n", wait_s=0))
     token, pid = running.token, running.process.pid
     os.kill(pid, end)
@@ -78,7 +78,7 @@ def test_a_restart_keeps_everything(start_registry: Start, tmp_path: Path, end: 
     again = start_registry().client(token)
 
     assert (again.deployments(), again.operators(), again.audit(), again.wanted("n", wait_s=0)) == before
-    assert again.epoch("op", "run", 1) == bound
+    assert again.epoch("op", "run", 1) == assigned
     layer = again.version("op", "1")["layers"][0]["digest"]
     again.fetch_blob("op", layer, tmp_path / "layer")
 

@@ -108,8 +108,9 @@ def docker_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def docker(docker_daemon: Daemon) -> Iterator[Daemon]:
+def docker(docker_daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Daemon]:
     """The session's daemon; the test must leave it as it found it."""
+    assert request.node.get_closest_marker("docker"), "a test that asks for the daemon while it runs says so: @pytest.mark.docker"
     before = docker_daemon.left()
     yield docker_daemon
     assert [x for x in docker_daemon.left() if x not in before] == []

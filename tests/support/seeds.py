@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.support.selection import long
 
 _first = 0
 
@@ -34,6 +37,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"the same once more: pytest --seed {_first}")
 
 
-def seeds(count: int) -> range:
-    """So many seeds, for `parametrize`."""
-    return range(_first, _first + count)
+def seeds(count: int, deep: int = 0) -> list[Any]:
+    """So many seeds, for `parametrize`; with all tests (`make deep`) at least `deep` of them."""
+    return [*range(_first, _first + count), *map(long, range(_first + count, _first + deep))]

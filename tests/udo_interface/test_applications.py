@@ -94,12 +94,14 @@ def test_an_application_answers_generated_input_as_its_oracle(deployed: str, spa
     check(deployed, spark, source.generated(ROWS[deployed], 1), tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("deployed", "path", "step"), real(), indirect=["deployed"])
 def test_an_application_answers_real_data_as_its_oracle(deployed: str, path: Path, step: int, spark: SparkSession, tmp_path: Path) -> None:
     table = import_module(f"examples.applications.{deployed}.source").read(path, None)
     check(deployed, spark, table.take(list(range(0, table.num_rows, step))[:REAL_ROWS]), tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deployed", ["first_stories"], indirect=True)
 def test_first_stories_are_those_of_the_oracle_though_the_keyed_operator_is_updated_in_the_middle_of_the_stream(
     deployed: str, spark: SparkSession, platform: Platform, tmp_path: Path

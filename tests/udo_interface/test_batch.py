@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from tests.conftest import wait_until
+from tests.support.selection import long
 from udo_interface import udo
 from udo_protocol.errors import NotFound, SchemaError, Unavailable, UsageError
 from udo_protocol.queue.slot import slot_stats
@@ -234,11 +235,11 @@ def test_an_operator_that_dies_on_its_input_fails_the_query_with_the_reason(spar
 @pytest.mark.parametrize(
     ("attack", "arguments", "why"),
     [
-        ("text_beyond", {"end": 1 << 30}, "answered with a malformed frame"),
+        long("text_beyond", {"end": 1 << 30}, "answered with a malformed frame"),
         ("many_rows", {"rows": 100_000_000}, "answered with a malformed frame"),
-        ("compressed_bomb", {"mebibytes": 128}, "answered with a malformed frame"),
+        long("compressed_bomb", {"mebibytes": 128}, "answered with a malformed frame"),
         ("giant_header", {"mebibytes": 64}, "a frame header of"),
-        ("giant_error", {"mebibytes": 64}, "characters cut"),
+        long("giant_error", {"mebibytes": 64}, "characters cut"),
     ],
 )
 def test_an_answer_made_to_harm_its_caller_fails_the_query_with_the_reason_and_no_worker_dies(

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.operators.sdks import go
+from tests.support.selection import long
 from udo_interface import udo
 from udo_protocol.errors import SchemaError, UsageError
 
@@ -151,7 +152,8 @@ class TwoStreams:
 
 
 @pytest.mark.parametrize(
-    ("folder", "second", "oracle", "next_version"), [("trade_quotes", "quotes", joined, in_go), ("news_moves", "news", moved, example)]
+    ("folder", "second", "oracle", "next_version"),
+    [long("trade_quotes", "quotes", joined, in_go), ("news_moves", "news", moved, example)],
 )
 def test_two_streams_one_of_which_is_behind_while_the_owner_dies_the_version_changes_and_the_query_is_restarted(
     spark: SparkSession, platform: Platform, tmp_path: Path, folder: str, second: str, oracle: Any, next_version: Any

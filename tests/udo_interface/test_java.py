@@ -72,6 +72,7 @@ def test_without_java_and_wheel_the_error_names_all_that_was_tried(tmp_path: Pat
         java.java_home({"JAVA_HOME": str(old), "PATH": path_with()})
 
 
+@pytest.mark.long
 def test_a_session_has_sparks_ui_and_console_as_spark_has_them_unless_told_otherwise() -> None:
     program = "from udo_interface.java import *; c = spark_session('ui'{}).sparkContext; print(c.uiWebUrl, c.getConf().get({!r}))"
     progress = "spark.ui.showConsoleProgress"

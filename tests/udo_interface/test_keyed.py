@@ -17,6 +17,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from tests.support.keyed_stream import COUNT, KEYS, MANIFEST, Stream, key_of
+from tests.support.selection import long
 from udo_cli.state_file import settled
 from udo_cli.state_text import entries
 from udo_interface import udo
@@ -161,7 +162,7 @@ def test_a_foreach_batch_that_takes_its_querys_job_group_away_is_told_so(stream:
 
 
 # Few, that fit into any buffer; so many that Spark has its row long before the last one is answered.
-@pytest.mark.parametrize(("rows", "frame_rows"), [(60, 4), (60_000, 1_000)])
+@pytest.mark.parametrize(("rows", "frame_rows"), [(60, 4), long(60_000, 1_000)])
 def test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_does_not_run_not_at_all(
     stream: Stream, spark: SparkSession, rows: int, frame_rows: int
 ) -> None:

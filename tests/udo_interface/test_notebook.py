@@ -88,6 +88,7 @@ def test_an_error_of_a_call_is_its_message(notebook: Notebook, platform: Platfor
     assert "call.py" in notebook(cell)
 
 
+@pytest.mark.long
 def test_an_operators_failure_is_shown_without_sparks_frames(notebook: Notebook, platform: Platform) -> None:
     name = platform.operator(FAILS, entry="op:Fails")
     cell = f"udo({name!r})(spark.range(10)).collect()"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from pyspark import TaskContext
 
 from tests.cli.conftest import Shell
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
 
 
+@pytest.mark.long
 def test_a_recorded_query_with_failing_tasks_replays_to_what_it_was_served(spark: SparkSession, platform: Platform, tmp_path: Path) -> None:
     name = platform.operator(COUNT, **MANIFEST)
     stream = Stream(spark, tmp_path / "query", name)
