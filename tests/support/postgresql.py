@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -29,7 +30,7 @@ def _programs() -> Path:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Callable[[str], str]]:
-    """postgresql(name) makes a database of this name and answers its URL."""
+    """postgresql(name) makes one more database, of a name that begins so, and answers its URL."""
     programs, home = _programs(), Path(tempfile.mkdtemp(prefix="udo-pg-"))
     user: dict[str, Any] = {}
     if os.getuid() == 0:  # it refuses to run as root
@@ -45,7 +46,10 @@ def postgresql() -> Iterator[Callable[[str], str]]:
         command = [programs / "psql", "-h", home, "-U", "postgres", "-q", "-c", statement]
         return subprocess.run(command, cwd=home, capture_output=True, timeout=bound(20), check=False).returncode == 0
 
+    numbers = itertools.count()
+
     def database(name: str) -> str:
+        name = f"{name}_{next(numbers)}"  # a fixture may be set up again, whenever its tests run in another order
         assert ask(f'CREATE DATABASE "{name}"')
         return f"postgresql+psycopg://postgres@/{name}?host={home}"
 
