@@ -64,7 +64,7 @@ def arrow_type(t: T.DataType) -> pa.DataType:
         return pa.map_(arrow_type(t.keyType), arrow_type(t.valueType))
     if isinstance(t, T.StructType):
         return pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in t])
-    raise SchemaError(f"Spark type {t.simpleString()} has no corresponding Arrow type; cast the column first")
+    raise SchemaError(f"Spark type {t.simpleString()}, which operators do not take; cast the column first")
 
 
 def spark_type(t: pa.DataType, like: T.DataType | None = None, zoneless: T.DataType | None = None) -> T.DataType:

@@ -41,7 +41,8 @@ class Events(ConformanceOperator):
             case "twice":
                 yield {"n": n + 1}
             case "log":
-                ctx.log.info("log %d", n)
+                for log in (ctx.log.debug, ctx.log.info, ctx.log.warning, ctx.log.error):
+                    log("log %d", n)
             case "print":
                 print("print", n, flush=True)
             case "raise":
@@ -55,11 +56,16 @@ class Events(ConformanceOperator):
                     time.sleep(60)
             case "exit":
                 os._exit(3)
+            case "abort":
+                os.abort()
             case "memory":
                 taken = []
                 while True:
                     taken.append(b"x" * (1 << 24))
         yield {"n": n + 1}
+
+    def close(self) -> None:
+        print("closed", flush=True)
 
 
 class Keyed(ConformanceOperator):
@@ -99,7 +105,14 @@ class KeyedBatches(ConformanceOperator):
             sums[number] += n
             answers.append(sums[number])
         states.put("n", sums)
+        for number, do, at in zip(keys.index.to_pylist(), *(events.column(name).to_pylist() for name in ("do", "at")), strict=True):
+            if do == "timer":
+                keys.timer(number, at)
+            elif do == "expire":
+                keys.expire(number, at)
         return {"k": events.column("k"), "n": answers, "at": pa.nulls(len(answers), events.schema.field("at").type)}
+
+    on_timer = Keyed.on_timer
 
 
 class Filter(ConformanceOperator):

@@ -36,7 +36,10 @@ func wrong(name string, column arrow.Array, want string) string {
 }
 
 // IsNull says whether the column is null.
-func (e Event) IsNull(name string) bool { return e.column(name).IsNull(e.row) }
+func (e Event) IsNull(name string) bool { return isNull(e.column(name), e.row) }
+
+// isNull says of a column of Arrow's type null, too, that it is: Arrow's own IsNull looks for a bitmap, which such a column lacks.
+func isNull(c arrow.Array, row int) bool { return c.IsNull(row) || c.DataType().ID() == arrow.NULL }
 
 // Int is an integer column of any width; 0 where it is null.
 func (e Event) Int(name string) int64 {
@@ -93,7 +96,7 @@ type Nested struct {
 func (e Event) Value(name string) any { return valueOf(e.column(name), e.row) }
 
 func valueOf(c arrow.Array, row int) any {
-	if c.IsNull(row) {
+	if isNull(c, row) {
 		return nil
 	}
 	switch c := c.(type) {

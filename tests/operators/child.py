@@ -23,7 +23,12 @@ from udo_protocol.proto import operator_pb2 as pb
 RAISES, EXITS, KILLED, HANGS, CRASHES_ONCE, LIES_ID, LIES_SCHEMA, LIES_BYTES, LIES_KEY = 101, 102, 103, 104, 105, 106, 107, 108, 109
 # In shared memory: behind its end, in the engine's half, over the end, and what is no table.
 BEHIND, IN_REQUESTS, OVER_THE_END, SHARED_BYTES = 110, 111, 112, 113
+# No message: too long a header, too long a body, a table twice, half of one and then nothing more, half of one and then the end.
+HEADER, BODY, TWICE, HALF, HALF_ENDS = 114, 115, 116, 117, 118
+# Keyed: a state that expires, and a timer that fires, beyond the year 9999; a timer without a time.
+LATE_STATE, LATE_TIMER, NO_TIME = 119, 120, 121
 STATES = pa.schema([("key", pa.int32()), ("state", pa.binary()), ("expires_us", pa.int64())])
+SET = pa.schema([("key", pa.int32()), ("at_us", pa.int64())])
 
 
 def wide(state: dict[str, int]) -> bytes:
@@ -58,8 +63,10 @@ def main() -> None:
         sock.sendall(struct.pack("<II", len(head), len(body)) + head + bytes(-len(head) % 8) + body)
 
     capabilities = os.environ.get("CAPABILITIES", "keyed,timers,migrate,rehearse").split(",")
-    versions = int(os.environ.get("SPEAKS", "1"))
-    send(pb.Message(hello=pb.Hello(oldest=versions, newest=versions, capabilities=capabilities, sdk="test 1")))
+    oldest, newest = map(int, os.environ.get("SPEAKS", "1 1").split())
+    if "NO_HELLO" in os.environ:
+        send(pb.Message(ready=pb.Ready()))
+    send(pb.Message(hello=pb.Hello(oldest=oldest, newest=newest, capabilities=capabilities, sdk="test 1")))
     print("started", flush=True)
     while True:
         head_len, body_len = struct.unpack("<II", read(8))
@@ -74,11 +81,12 @@ def main() -> None:
             at += part.bytes + -part.bytes % 8
         kind = message.WhichOneof("kind")
         if kind == "start":
+            answer_bytes = message.start.answer_bytes
             incoming, outgoing = (pa.ipc.read_schema(pa.py_buffer(s)) for s in (message.start.input, message.start.output))
             if why := os.environ.get("OPEN_FAILS"):
                 send(pb.Message(id=message.id, failure=pb.Failure(type="OpenError", message=why, trace="at open")))
                 continue
-            send(pb.Message(log=pb.Log(level=pb.Log.WARNING, message="opening")))
+            send(pb.Message(log=pb.Log(level=pb.Log.WARNING, message=f"opening in version {message.start.version}")))
             send(pb.Message(id=message.id, ready=pb.Ready()))
         elif kind == "stop":
             send(pb.Message(id=message.id, bye=pb.Bye()))
@@ -102,6 +110,21 @@ def main() -> None:
             if CRASHES_ONCE in values and not (mark := Path(os.environ["MARK"])).exists():
                 mark.touch()
                 os._exit(9)
+            if HEADER in values:
+                sock.sendall(struct.pack("<II", (1 << 20) + 1, 0))
+                continue
+            if BODY in values:
+                sock.sendall(struct.pack("<II", 0, answer_bytes + 1))
+                continue
+            if HALF in values or HALF_ENDS in values:
+                sock.sendall(struct.pack("<II", 16, 64) + b"\x08")
+                if HALF_ENDS in values:
+                    os._exit(4)
+                continue
+            if TWICE in values:
+                rows = pa.RecordBatch.from_pydict({"b": values}, schema=outgoing)
+                send(answer, (pb.Part.ROWS, rows), (pb.Part.ROWS, rows))
+                continue
             if LIES_ID in values:
                 answer.id += 1
             lies = {BEHIND: 2 * half, IN_REQUESTS: 0, OVER_THE_END: 2 * half - 8, SHARED_BYTES: half}
@@ -125,15 +148,19 @@ def main() -> None:
             keys = pa.ipc.read_record_batch(pa.py_buffer(tables[pb.Part.KEYS]), kinds).to_pylist()
             index = pa.ipc.read_record_batch(pa.py_buffer(tables[pb.Part.INDEX]), pa.schema([("key", pa.int32())])).column(0).to_pylist()
             counts = [msgpack.unpackb(k["state"])["n"] if k["state"] else 0 for k in keys]
-            rows = []
+            answers = []
             for key in index:
                 counts[key] += 1
-                rows.append(counts[key])
+                answers.append(counts[key])
             numbers = [len(keys)] if LIES_KEY in values else list(range(len(keys)))
             pack = wide if "WIDE" in os.environ else msgpack.packb
             states = [pack({"n": counts[n % len(keys)]}) for n in numbers]
-            changed = pa.RecordBatch.from_pydict({"key": numbers, "state": states, "expires_us": [None] * len(numbers)}, schema=STATES)
-            send(answer, (pb.Part.ROWS, pa.RecordBatch.from_pydict({"b": rows}, schema=outgoing)), (pb.Part.STATES, changed))
+            expires = [1 << 60 if LATE_STATE in values else None] * len(numbers)
+            changed = pa.RecordBatch.from_pydict({"key": numbers, "state": states, "expires_us": expires}, schema=STATES)
+            times = [at for value, at in ((LATE_TIMER, -(1 << 60)), (NO_TIME, None)) if value in values]
+            timers = pa.RecordBatch.from_pydict({"key": [0] * len(times), "at_us": times}, schema=SET)
+            rows = pa.RecordBatch.from_pydict({"b": answers}, schema=outgoing)
+            send(answer, (pb.Part.ROWS, rows), (pb.Part.STATES, changed), (pb.Part.SET, timers))
 
 
 if __name__ == "__main__":

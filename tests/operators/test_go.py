@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from udo_runtime.state.codec import pack, unpack
 
@@ -29,6 +30,7 @@ version = "{version}"
 [output]
 {output}
 """
+NUMBERS = {"input": 'a = "int64"', "output": 'b = "int64"'}
 FRAUD = {"input": 'id = "int64"\nvalue = "double"', "output": 'id = "int64"\nflagged = "bool"'}
 PYTHON_FRAUD = """
 from udo_runtime import Operator
@@ -106,6 +108,27 @@ def test_a_go_operator_is_pushed_deployed_and_called(platform: Shell, programs: 
         client.add_listener(got.append)
         client.send({"id": 7, "value": 101.0})
     assert got == [{"id": 7, "flagged": True}]
+
+
+def test_udo_dev_record_and_replay_are_as_for_python_and_a_replay_has_the_sandbox(platform: Shell, programs: Path, tmp_path: Path) -> None:
+    from udo_interface import connect
+
+    made, file, answers = folder(tmp_path, "spying", programs / "testop", **NUMBERS), tmp_path / "rec", tmp_path / "answers.parquet"
+    manifest = made / "operator.toml"
+    manifest.write_text(manifest.read_text().replace('"bin/testop"', '"bin/testop", "spy"'))
+    (made / "events.json").write_text('[{"a": 1}]')
+    told = platform("dev", made, "--once", "--json").json
+    assert (told["outcome"], told["answers"]) == ("deployed", [{"b": 0}])
+    command = platform.command("record", "spying", "--for", "1h", "--frames", "1", "-o", file, "--json")
+    with subprocess.Popen(command, env=platform.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as recording:
+        assert recording.stdout is not None and recording.stderr is not None
+        assert "recording spying (spying@1-dev." in recording.stderr.readline()
+        with connect("spying", node=str(platform.home / "node" / "node.sock")) as client:
+            client.send({"a": 2})
+        assert json.loads(recording.communicate(timeout=60)[0])["frames"] == 1
+    said = platform("test", made, "--replay", file, "-o", answers, "--json").json
+    assert (said["events"], said["errors"], pq.read_table(answers).column("b").to_pylist()) == (1, 0, [0])
+    platform("undeploy", "spying")
 
 
 def count(daemon: Daemon, epoch: int, keys: list[int]) -> list[int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from udo_runtime.child import host
 from udo_runtime.child.process import Launch, Process
 from udo_runtime.child.processor import ChildProcessor
 from udo_runtime.execution.failure import ProcessingError
@@ -20,6 +23,8 @@ from udo_runtime.state.session import Session
 from tests.operators import child
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
+from udo_protocol.limits import DEFAULT
+from udo_protocol.proto import operator_pb2 as pb
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
 
@@ -31,12 +36,12 @@ Make = Callable[..., ChildProcessor]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Make]:
-    """made(keyed=..., answer_timeout_s=..., NAME=value) -> a processor whose process is tests/operators/child.py."""
+    """made(keyed=..., answer_timeout_s=..., NAME=value) -> a processor whose process is tests/operators/child.py, behind `first`."""
     there: list[ChildProcessor] = []
 
-    def make(keyed: dict[str, Any] | None = None, answer_timeout_s: float = 60.0, **env: str) -> ChildProcessor:
+    def make(keyed: dict[str, Any] | None = None, answer_timeout_s: float = 60.0, first: str = "", **env: str) -> ChildProcessor:
         environment = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PATH": os.environ["PATH"], **env}
-        command = (sys.executable, child.__file__)
+        command = ("/bin/sh", "-c", f"{first or 'true'} && exec {sys.executable} {child.__file__}")
         launch = Launch(command, str(tmp_path), str(tmp_path), environment, answer_timeout_s=answer_timeout_s)
         there.append(ChildProcessor(launch, (IN, OUT), keyed, Context("t", "1")))
         return there[-1]
@@ -104,6 +109,10 @@ def test_what_user_code_raises_comes_with_class_message_trace_and_event_and_the_
         (child.IN_REQUESTS, "broke the operator protocol: a table at 0 of 64 bytes in shared memory"),
         (child.OVER_THE_END, "broke the operator protocol: a table at 16777208 of 64 bytes in shared memory"),
         (child.SHARED_BYTES, "broke the operator protocol: its table ROWS"),
+        (child.HEADER, "broke the operator protocol: a header of 1048577 bytes; the bound is 1048576"),
+        (child.BODY, rf"broke the operator protocol: a body of {DEFAULT.answer_bytes + 1} bytes; the bound is {DEFAULT.answer_bytes}"),
+        (child.TWICE, f"broke the operator protocol: two tables {pb.Part.ROWS}"),
+        (child.HALF_ENDS, "ended with exit status 4"),
     ],
 )
 def test_a_process_that_dies_exits_or_lies_costs_its_frame_only(made: Make, value: int, says: str) -> None:
@@ -134,12 +143,30 @@ def test_output_is_read_on_after_reading_it_raised(made: Make, monkeypatch: pyte
     assert supervised.errors()["operator-output"] == raised + 1
 
 
-def test_a_process_that_hangs_is_ended_within_the_answer_timeout(made: Make) -> None:
+def test_a_process_that_hangs_or_stops_in_a_message_is_ended_within_the_answer_timeout(made: Make) -> None:
     p = made(answer_timeout_s=1.0)
-    p.open()
-    with pytest.raises(ProcessingError, match=r"hung: it did not answer in time, 0.8 s of 1 s \(limits.answer_timeout_s"):
-        answers(p, child.HANGS)
+    for value in (child.HANGS, child.HALF):
+        p.open()
+        with pytest.raises(ProcessingError, match=r"hung: it did not answer in time, 0.8 s of 1 s \(limits.answer_timeout_s"):
+            answers(p, value)
     assert made().named(batch(1)).num_rows == 1
+
+
+def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
+    made: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(host, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append))
+    p = made(first="test -e good")
+    for _ in range(5):
+        with pytest.raises(ProcessingError, match="exit status 1 before it connected"):
+            answers(p, 1)
+    assert pauses == [0.05 * 2**n for n in range(7)] + [5.0]
+    (tmp_path / "good").touch()
+    assert (answers(p, 1), pauses[8:]) == ([2], [5.0])
+    with pytest.raises(ProcessingError, match="exit status 3"):
+        answers(p, child.EXITS)
+    assert (answers(p, 1), pauses[9:]) == ([2], [0.05])  # one that has answered is started again at once, its successor is not
 
 
 def test_a_frame_in_which_a_process_died_is_sent_again(made: Make, tmp_path: Path) -> None:
@@ -166,9 +193,15 @@ def test_an_open_that_fails_says_why(made: Make) -> None:
     assert e.value.traceback == "at open"
 
 
-def test_versions_and_capabilities_are_agreed_on_before_anything_starts(made: Make) -> None:
-    with pytest.raises(OperatorError, match=r"speaks versions 7 to 7 of the operator protocol \(test 1\), the engine speaks 1"):
-        made(SPEAKS="7").open()
+def test_versions_and_capabilities_are_agreed_on_before_anything_starts(made: Make, caplog: pytest.LogCaptureFixture) -> None:
+    for versions in ("7 7", "2 3", "0 0"):
+        says = rf"speaks versions {versions.replace(' ', ' to ')} of the operator protocol \(test 1\), the engine speaks 1"
+        with pytest.raises(OperatorError, match=says):
+            made(SPEAKS=versions).open()
+    made(SPEAKS="1 3").open()
+    assert "opening in version 1" in caplog.text  # the highest that both speak
+    with pytest.raises(OperatorError, match="expected Hello first"):
+        made(NO_HELLO="1").open()
     with pytest.raises(OperatorError, match=r"asks for keyed, which its code lacks \(test 1 says it can: migrate\)"):
         made(KEYED, CAPABILITIES="migrate").open()
     made(KEYED).check()
@@ -215,7 +248,17 @@ def test_states_of_a_frame_that_failed_are_as_before_in_the_next_attempt(made: M
     keyed, session = p.keyed(KeyedConfig(("a",))), Session("s")
     header = Header(label=Label(run=1, epoch=0, attempt=1), groups=[0])
     keyed.events(session, header, batch(7), pa.array([0], pa.int32()))
-    for attempt, value, says in ((2, child.LIES_KEY, "a key that is none of the 2"), (3, child.KILLED, "SIGKILL"), (4, 7, "")):
+    for attempt, (value, says) in enumerate(
+        (
+            (child.LIES_KEY, "a key that is none of the 2"),
+            (child.LATE_STATE, "a time of 1152921504606846976 µs since 1970, beyond the years 1 to 9999"),
+            (child.LATE_TIMER, "a time of -1152921504606846976 µs since 1970"),
+            (child.NO_TIME, "a timer without a time"),
+            (child.KILLED, "SIGKILL"),
+            (7, ""),
+        ),
+        2,
+    ):
         header = Header(label=Label(run=1, epoch=0, attempt=attempt), groups=[0])
         rows, groups = batch(7, value), pa.array([0, 0], pa.int32())
         if says:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 import pyarrow as pa
 import pytest
@@ -60,9 +61,11 @@ def test_a_column_that_appears_twice_is_ambiguous() -> None:
         require_input(have, pa.schema([("a", pa.int64())]), "op")
 
 
-def test_a_type_without_counterpart_is_named() -> None:
-    with pytest.raises(SchemaError, match="'a': expected int64, got Spark type variant"):
-        require_input(struct(a=T.VariantType()), pa.schema([("a", pa.int64())]), "op")
+@pytest.mark.parametrize("spark", [T.VariantType(), T.TimeType(6)])
+def test_a_type_without_counterpart_is_named(spark: T.DataType) -> None:
+    says = rf"'a': expected int64, got Spark type {re.escape(spark.simpleString())}, which operators do not take; cast the column first"
+    with pytest.raises(SchemaError, match=says):
+        require_input(struct(a=spark), pa.schema([("a", pa.int64())]), "op")
 
 
 @pytest.mark.parametrize(
@@ -91,9 +94,10 @@ def test_output_types_become_spark_types_and_come_back_in_the_form_spark_reads(a
     assert Picker(pa.schema([("x", back)]), "op")(batch).schema.types == [back]
 
 
-def test_output_types_without_counterpart_are_refused() -> None:
-    with pytest.raises(SchemaError, match="decimal256"):
-        spark_type(pa.decimal256(50, 2))
+@pytest.mark.parametrize("arrow", [pa.decimal256(50, 2), pa.time64("ns")])
+def test_output_types_without_counterpart_are_refused(arrow: pa.DataType) -> None:
+    with pytest.raises(SchemaError, match=rf"output type {re.escape(str(arrow))} has no counterpart in Spark; change"):
+        spark_type(arrow)
 
 
 def test_a_timestamp_without_zone_comes_back_as_the_column_of_that_name_went_in() -> None:

@@ -34,11 +34,12 @@ def any_number(open_: Open) -> None:
         require("answers to no events", [], _n(p))
 
 
-@case("events", "logs come before the answer, with their level")
+@case("events", "logs come before the answer, each with its level; only those of DEBUG may stay away")
 def logs(open_: Open) -> None:
     with open_("events", BOTH) as p:
         require("answers", [8], _n(p, ("log", 7)))
-        require("logged", [(pb.Log.INFO, "log 7")], [(level, text) for level, text in p.logs if "log 7" in text])
+        logged = [level for level, text in p.logs if "log 7" in text and level != pb.Log.DEBUG]
+        require("levels", [pb.Log.INFO, pb.Log.WARNING, pb.Log.ERROR], logged)
 
 
 @case("events", "what it prints is kept")
@@ -74,6 +75,15 @@ def exits(open_: Open) -> None:
     with open_("events", BOTH) as p:
         require("the frame", "gone", _lost(p, "exit"))
         require("how it ended", "ended with exit status 3", p.process.end(10.0))
+    _answers(open_)
+
+
+@case("processes", "one that a signal ends is gone, with its signal, and a new one answers")
+def aborts(open_: Open) -> None:
+    with open_("events", BOTH) as p:
+        require("the frame", "gone", _lost(p, "abort"))
+        if not (how := p.process.end(10.0)).startswith("was killed by signal"):
+            raise Mismatch(f"expected a signal, it {how}")
     _answers(open_)
 
 

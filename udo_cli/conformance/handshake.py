@@ -19,7 +19,7 @@ BOTH = (EVENTS, N)
 
 @case("handshake", "Hello says version 1, its SDK, and what it can do")
 def hello(open_: Open) -> None:
-    keyed = {"forward": [], "keyed": ["keyed", "timers", "migrate"], "keyed_batches": ["keyed"]}
+    keyed = {"forward": [], "keyed": ["keyed", "timers", "migrate"], "keyed_batches": ["keyed", "timers"]}
     for role, has in keyed.items():
         with open_(role) as p:
             said = p.hello()
@@ -97,6 +97,14 @@ def stop(open_: Open) -> None:
     with open_("events", BOTH) as p:
         p.data(events(("add", 1)))
         p.stop()
+
+
+@case("end", "Stop closes the operator, once")
+def close(open_: Open) -> None:
+    with open_("events", BOTH) as p:
+        p.ask(pb.Message(stop=pb.Stop(deadline_ms=int(STOP_S * 1000))))
+        p.process.end(STOP_S)
+        require("lines that its close printed", 1, p.process.last_lines.split().count("closed"))
 
 
 @case("end", "Stop that comes during a frame waits for the frame's answer")

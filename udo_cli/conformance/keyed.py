@@ -137,6 +137,20 @@ def expire(open_: Open) -> None:
         require("states and when they expire", want, {row: (got.values[row], at) for row, (_, at) in got.states.items()})
 
 
+@case("timers", "timers and expirations are set from whole batches, and timers fire there")
+def in_batches(open_: Open) -> None:
+    with open_("keyed_batches", KEYED_BOTH, {"columns": ["k"], "time_column": "at"}) as p:
+        rows = keyed(("a", "count", 1, None), ("b", "timer", 0, _AT), ("a", "expire", 2, _AT + 1), ("b", "timer", 3, -_SECOND))
+        got = p.keyed(rows, [Known("a", _n(1)), Known("b")])
+        require("answers", [("a", 2, None), ("b", 0, None), ("a", 4, None), ("b", 3, None)], answers(got.rows))
+        require("timers", [(1, -_SECOND), (1, _AT)], sorted(got.timers))
+        expires = {row: (got.values[row], at) for row, (_, at) in got.states.items()}
+        require("states and when they expire", {0: ({"n": 4}, _AT + 1), 1: ({"n": 3}, None)}, expires)
+        fired = p.timers([(1, _AT), (0, _AT + 1)], [Known("a"), Known("ü", _n(5))], _AT + _SECOND)
+        require("answers to timers", [("ü", 6, _AT), ("a", 1, _AT + 1)], answers(fired.rows))
+        require("states after timers", {0: {"n": 1}, 1: {"n": 6}}, fired.values)
+
+
 @case("timers", "the watermark is that of the request, or there is none")
 def watermark(open_: Open) -> None:
     with open_("keyed", KEYED_BOTH, KEYED) as p:

@@ -122,10 +122,19 @@ for _name, _columns in GROUPS.items():
     _enter(_name, _columns)
 
 
-@case("types", "columns without values (null), in batches")
+@case("types", "columns without values (null): in batches")
 def nulls(open_: Open) -> None:
+    _nulls(open_, "forward")
+
+
+@case("types", "columns without values (null): event by event")
+def nulls_each(open_: Open) -> None:
+    _nulls(open_, "each")
+
+
+def _nulls(open_: Open, role: str) -> None:
     schema = pa.schema([("nothing", pa.null()), ("n", pa.int64())])
-    with open_("forward", (schema, schema)) as p:
+    with open_(role, (schema, schema)) as p:
         sent = pa.RecordBatch.from_arrays([pa.nulls(3), pa.array([1, None, 3])], schema=schema)
         _same("nulls", sent, p.data(sent))
 

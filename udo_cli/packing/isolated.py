@@ -1,7 +1,7 @@
 """Runs an operator in an interpreter of its own, for `udo test` and for the check before a push, within a time limit.
 
-It has the sandbox and the limits that the process driver would give it on this machine, except in a replay with a debugger, which has
-the terminal. The operator's output goes to stderr; a hang, an exit or a crash becomes an OperatorError.
+It has the sandbox and the limits that the process driver would give it on this machine, except in a replay of a Python operator, which
+has the terminal. The operator's output goes to stderr; a hang, an exit or a crash becomes an OperatorError.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def _start(
         bound_s = manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ())
         box = boxed.find(trial.work, [*trial.request["path"], *(more or {}).values()])
         if manifest.own_process:  # the sandbox is for the operator's process, not for the engine that starts it
-            trial.request.update(_own_process(trial, manifest, code, box))
+            trial.request.update(own_process(trial, manifest, code, box))
             box = None
         run_child(trial, manifest, bound_s, box)
         return _outcome(trial.work, manifest, batches is not None)
 
 
-def _own_process(trial: Prepared, manifest: Manifest, code: Path, box: Sandbox | None) -> dict[str, Any]:
+def own_process(trial: Prepared, manifest: Manifest, code: Path, box: Sandbox | None) -> dict[str, Any]:
     """What the request says of an operator in a process of its own: nothing of it is on the module path of its engine."""
     home = box.scratch(trial.private)[0] if box is not None else str(trial.private)
     python, cwd = None, code

@@ -34,18 +34,24 @@ struct Doing : Opened<udo::Events> {
         const auto what = event.get<std::string_view>("do");
         if (what == "none") return;
         if (what == "twice") ctx.emit({{"n", n + 1}});
-        if (what == "log") ctx.log.info("log " + std::to_string(n));
+        if (what == "log") {
+            const auto line = "log " + std::to_string(n);
+            ctx.log.debug(line), ctx.log.info(line), ctx.log.warning(line), ctx.log.error(line);
+        }
         if (what == "print") std::cout << "print " << n << std::endl;
         if (what == "raise") throw std::runtime_error("raise " + std::to_string(n));
         if (what == "wrong") return ctx.emit({{"n", "text"}});
         if (what == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(n));
         if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1000));
         if (what == "exit") std::_Exit(3);
+        if (what == "abort") std::abort();
         if (what == "memory") {
             for (std::vector<std::vector<char>> taken;;) taken.emplace_back(1 << 24, 'x');
         }
         ctx.emit({{"n", n + 1}});
     }
+
+    void close() override { std::cout << "closed" << std::endl; }
 };
 
 // Adds to n of the key's state, and leaves what else there is.
@@ -57,7 +63,14 @@ std::int64_t add(udo::Key& key, std::int64_t n) {
     return sum;
 }
 
-struct Stateful : Opened<udo::Keyed>, udo::Timed, udo::Migrating {
+struct Fires : udo::Timed {
+    void on_timer(udo::Timestamp at, udo::Key& key, udo::Context& ctx) override {
+        const auto sum = add(key, 1);
+        ctx.emit({{"k", key.value().get<string>()}, {"n", sum}, {"at", at}});
+    }
+};
+
+struct Stateful : Opened<udo::Keyed>, Fires, udo::Migrating {
     void process(const udo::Event& event, udo::Key& key, udo::Context& ctx) override {
         const auto what = event.get<std::string_view>("do");
         std::optional<std::int64_t> n;
@@ -87,11 +100,6 @@ struct Stateful : Opened<udo::Keyed>, udo::Timed, udo::Migrating {
         ctx.emit({{"k", event.value("k")}, {"n", n}, {"at", at}});
     }
 
-    void on_timer(udo::Timestamp at, udo::Key& key, udo::Context& ctx) override {
-        const auto sum = add(key, 1);
-        ctx.emit({{"k", key.value().get<string>()}, {"n", sum}, {"at", at}});
-    }
-
     udo::json migrate(udo::json old, unsigned from) override {
         old["n"] = old.value("n", std::int64_t{0}) * 10;
         old["from"] = from;
@@ -99,10 +107,18 @@ struct Stateful : Opened<udo::Keyed>, udo::Timed, udo::Migrating {
     }
 };
 
-struct Vectorised : Opened<udo::KeyedBatches> {
+struct Vectorised : Opened<udo::KeyedBatches>, Fires {
     udo::Batch process(const udo::Batch& batch, udo::Keys& keys, udo::Context& ctx) override {
         const auto& added = static_cast<const arrow::Int64Array&>(*batch->column(2));
         const auto n = summed(keys, [&](std::int64_t row) { return added.Value(row); });
+        const auto& what = static_cast<const arrow::StringArray&>(*batch->column(1));
+        const auto& times = static_cast<const arrow::TimestampArray&>(*batch->column(3));
+        for (std::int64_t row = 0; row < batch->num_rows(); row++) {
+            auto& key = keys[keys.rows[row]];
+            const udo::Timestamp at{std::chrono::microseconds(times.Value(row))};
+            if (what.GetView(row) == "timer") key.timer(at);
+            if (what.GetView(row) == "expire") key.expire(at);
+        }
         const auto at = udo::check(arrow::MakeArrayOfNull(ctx.output->field(2)->type(), batch->num_rows()));
         return arrow::RecordBatch::Make(ctx.output, batch->num_rows(), {batch->column(0), n, at});
     }

@@ -1,5 +1,5 @@
 // The conformance operator (docs/operator-protocol.md, Conformance), in the role that UDO_CONFORMANCE or the last argument names.
-import {batchOf, run} from "udo-operator";
+import {batchOf, run, values} from "udo-operator";
 
 import {BENCHMARKED} from "./benchmarked.js";
 
@@ -12,6 +12,8 @@ function add(key, n) {
   return state.n;
 }
 
+const onTimer = (at, key) => key.emit({k: key.value, n: add(key, 1n), at});
+
 const ROLES = {
   ...BENCHMARKED,
   forward: {processBatch: (batch) => batch},
@@ -21,17 +23,19 @@ const ROLES = {
       switch (what) {
         case "none": return;
         case "twice": ctx.emit({n: n + 1n}); break;
-        case "log": ctx.log.info(`log ${n}`); break;
+        case "log": for (const level of ["debug", "info", "warn", "error"]) ctx.log[level](`log ${n}`); break;
         case "print": console.log(`print ${n}`); break;
         case "raise": throw new Error(`raise ${n}`);
         case "wrong": ctx.emit({n: "text"}); return;
         case "sleep": await new Promise((resolve) => setTimeout(resolve, Number(n))); break;
         case "hang": await forever; break;
         case "exit": process.exit(3);
+        case "abort": process.abort();
         case "memory": for (const all = []; ; ) all.push(Buffer.alloc(1 << 20, 1));
       }
       ctx.emit({n: n + 1n});
     },
+    close: () => console.log("closed"),
   },
   keyed: {
     processKeyed({k, do: what, n, at}, key) {
@@ -50,14 +54,19 @@ const ROLES = {
         default: throw new Error(what);
       }
     },
-    onTimer: (at, key) => key.emit({k: key.value, n: add(key, 1n), at}),
+    onTimer,
     migrate: (old, from) => ({...old, n: (old.n ?? 0n) * 10n, from: BigInt(from)}),
   },
   keyed_batches: {
     processKeys(batch, keys, ctx) {
-      const added = batch.getChild("n");
-      return batchOf(ctx.output, keys.map((key, row) => ({k: key.value, n: add(key, added.get(row)), at: null})));
+      const [added, what, at] = ["n", "do", "at"].map((name) => values(batch.getChild(name)));
+      keys.forEach((key, row) => {
+        if (what[row] === "timer") key.timer(at[row]);
+        if (what[row] === "expire") key.expire(at[row]);
+      });
+      return batchOf(ctx.output, keys.map((key, row) => ({k: key.value, n: add(key, added[row]), at: null})));
     },
+    onTimer,
   },
 };
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -50,7 +51,9 @@ func (events) Process(event operator.Event, ctx *operator.Context) error {
 	case "twice":
 		ctx.Emit(operator.Row{"n": n + 1})
 	case "log":
-		ctx.Log.Info(fmt.Sprintf("log %d", n))
+		for _, log := range []func(string, ...any){ctx.Log.Debug, ctx.Log.Info, ctx.Log.Warn, ctx.Log.Error} {
+			log(fmt.Sprintf("log %d", n))
+		}
 	case "print":
 		fmt.Println("print", n)
 	case "raise":
@@ -63,6 +66,8 @@ func (events) Process(event operator.Event, ctx *operator.Context) error {
 		time.Sleep(1000 * time.Hour)
 	case "exit":
 		os.Exit(3)
+	case "abort":
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case "memory":
 		for taken := [][]byte{}; ; {
 			taken = append(taken, make([]byte, 1<<24))
@@ -75,7 +80,12 @@ func (events) Process(event operator.Event, ctx *operator.Context) error {
 	return nil
 }
 
-type keyed struct{ opened }
+func (events) Close() error {
+	fmt.Println("closed")
+	return nil
+}
+
+type keyed struct{ timed }
 
 type counted struct {
 	N int64 `msgpack:"n"`
@@ -140,7 +150,9 @@ func (keyed) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
 	return nil
 }
 
-func (keyed) OnTimer(at time.Time, ctx *operator.Key) error {
+type timed struct{ opened }
+
+func (timed) OnTimer(at time.Time, ctx *operator.Key) error {
 	sum, err := add(ctx, 1)
 	if err != nil {
 		return err
@@ -156,7 +168,7 @@ func (keyed) Migrate(old operator.State, from int) (operator.State, error) {
 }
 
 // Vectorised: a count over the batch, with the states of its keys beside it.
-type keyedBatches struct{ opened }
+type keyedBatches struct{ timed }
 
 func (keyedBatches) ProcessKeys(batch arrow.RecordBatch, keys []*operator.Key, ctx *operator.Context) (arrow.RecordBatch, error) {
 	added := batch.Column(2).(*array.Int64)
@@ -172,6 +184,12 @@ func (keyedBatches) ProcessKeys(batch arrow.RecordBatch, keys []*operator.Key, c
 			sums[key] = sum
 		}
 		sum.N += added.Value(i)
+		switch batch.Column(1).(*array.String).Value(i) {
+		case "timer":
+			key.Timer(batch.Column(3).(*array.Timestamp).Value(i).ToTime(arrow.Microsecond))
+		case "expire":
+			key.Expire(batch.Column(3).(*array.Timestamp).Value(i).ToTime(arrow.Microsecond))
+		}
 		rows.Field(0).(*array.StringBuilder).Append(batch.Column(0).(*array.String).Value(i))
 		rows.Field(1).(*array.Int64Builder).Append(sum.N)
 		rows.Field(2).AppendNull()

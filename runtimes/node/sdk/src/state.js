@@ -86,11 +86,15 @@ class Sink {
   map(entries) {
     this.length(entries.length, 0x80, 15, 0, 0xde);
     for (const [name, v] of entries.sort(([a], [b]) => (a < b ? -1 : 1))) {
-      if (typeof name !== "string") throw new TypeError(`a state's maps have text as keys, not ${name}`);
-      this.value(name);
+      this.value(named(name));
       this.value(v);
     }
   }
+}
+
+function named(key) {
+  if (typeof key !== "string") throw new TypeError(`a state's maps have text as keys, not ${key}`);
+  return key;
 }
 
 function bytes(size, write) {
@@ -128,7 +132,7 @@ class Source {
   raw(size) { return this.data.slice(this.at, this.skip(size) + size); }
   text(size) { return text.decode(this.data.subarray(this.at, this.skip(size) + size)); }
   array(size) { return Array.from({length: size}, () => this.value()); }
-  map(size) { return Object.fromEntries(Array.from({length: size}, () => [this.value(), this.value()])); }
+  map(size) { return Object.fromEntries(Array.from({length: size}, () => [named(this.value()), this.value()])); }
 
   value() {
     const c = this.u8();

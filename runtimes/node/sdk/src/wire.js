@@ -56,10 +56,6 @@ export class Wire {
     const data = Buffer.concat([first, ...pieces]); // whole: another message may be logged meanwhile
     return new Promise((resolve) => this.socket.write(data, (e) => resolve(!e)));
   }
-
-  close() {
-    this.socket.destroy();
-  }
 }
 
 /** Exactly as many bytes as are asked for, each time in memory of their own, so that Arrow finds them aligned. */

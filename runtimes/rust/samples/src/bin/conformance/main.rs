@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{env, process, thread};
 
 use udo_operator::arrow_array::cast::AsArray;
-use udo_operator::arrow_array::types::Int64Type;
+use udo_operator::arrow_array::types::{Int64Type, TimestampMicrosecondType};
 use udo_operator::arrow_array::{ArrayRef, Int64Array, RecordBatch, new_null_array};
 use udo_operator::{
     Batches, Context, Error, Event, Events, Key, Keyed, KeyedBatches, Keys, Migrating, Result, State, Timed, Timestamp, Value, batches,
@@ -56,7 +56,11 @@ impl Events for Doing {
         match event.get("do")? {
             "none" => return Ok(()),
             "twice" => ctx.emit(row! {"n": n + 1})?,
-            "log" => log::info!("log {n}"),
+            "log" => {
+                for level in [log::Level::Debug, log::Level::Info, log::Level::Warn, log::Level::Error] {
+                    log::log!(level, "log {n}");
+                }
+            }
             "print" => println!("print {n}"),
             "raise" => return Err(Error::new(format!("raise {n}"))),
             "wrong" => return ctx.emit(row! {"n": "text"}),
@@ -65,6 +69,7 @@ impl Events for Doing {
                 thread::park();
             },
             "exit" => process::exit(3),
+            "abort" => process::abort(),
             "memory" => {
                 let mut taken = Vec::new();
                 loop {
@@ -77,6 +82,10 @@ impl Events for Doing {
     }
     fn open(&mut self, _: &Context) -> Result {
         open()
+    }
+    fn close(&mut self) -> Result {
+        println!("closed");
+        Ok(())
     }
 }
 
@@ -130,10 +139,14 @@ impl Keyed for Stateful {
     }
 }
 
+fn fired(at: Timestamp, key: &mut Key, ctx: &mut Context) -> Result {
+    let n = add(key, 1)?;
+    ctx.emit(row! {"k": key.value()?, "n": n, "at": at})
+}
+
 impl Timed for Stateful {
     fn on_timer(&mut self, at: Timestamp, key: &mut Key, ctx: &mut Context) -> Result {
-        let n = add(key, 1)?;
-        ctx.emit(row! {"k": key.value()?, "n": n, "at": at})
+        fired(at, key, ctx)
     }
 }
 
@@ -158,11 +171,25 @@ impl KeyedBatches for Vectorised {
         });
         let n: ArrayRef = Arc::new(Int64Array::from_iter_values(each));
         Counted::keep(&sums, keys)?;
+        let times = batch.column(3).as_primitive::<TimestampMicrosecondType>();
+        for ((&key, what), &us) in keys.rows().iter().zip(batch.column(1).as_string::<i32>()).zip(times.values()) {
+            match what {
+                Some("timer") => keys[key].timer(Timestamp::from_micros(us)?),
+                Some("expire") => keys[key].expire(Timestamp::from_micros(us)?),
+                _ => {}
+            }
+        }
         let at = new_null_array(ctx.output.field(2).data_type(), batch.num_rows());
         Ok(RecordBatch::try_new(ctx.output.clone(), vec![batch.column(0).clone(), n, at])?)
     }
     fn open(&mut self, _: &Context) -> Result {
         open()
+    }
+}
+
+impl Timed for Vectorised {
+    fn on_timer(&mut self, at: Timestamp, key: &mut Key, ctx: &mut Context) -> Result {
+        fired(at, key, ctx)
     }
 }
 
@@ -173,7 +200,7 @@ fn main() {
         "each" => events(Each).run(),
         "events" => events(Doing).run(),
         "keyed" => keyed(Stateful).timed().migrating().run(),
-        "keyed_batches" => keyed_batches(Vectorised).run(),
+        "keyed_batches" => keyed_batches(Vectorised).timed().run(),
         "history" | "history_wrapped" => history::run(&role),
         _ => benchmarked::run(&role),
     }

@@ -10,12 +10,16 @@ import dev.udo.operator.Migrating;
 import dev.udo.operator.Operator;
 import dev.udo.operator.Row;
 import dev.udo.operator.Timed;
+import java.lang.System.Logger.Level;
 import java.nio.charset.StandardCharsets;
 import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.arrow.vector.BigIntVector;
 import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.TimeStampMicroTZVector;
 import org.apache.arrow.vector.VarCharVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.types.pojo.Field;
@@ -75,20 +79,25 @@ final class Conformance {
         }
 
         @Override
-        public void process(Event event, Context ctx) throws InterruptedException {
+        public void process(Event event, Context ctx) throws Exception {
             long n = event.getLong("n");
             switch (event.getString("do")) {
                 case "none" -> {
                     return;
                 }
                 case "twice" -> ctx.emit(Row.of("n", n + 1));
-                case "log" -> ctx.log().log(System.Logger.Level.INFO, "log " + n);
+                case "log" -> {
+                    for (Level level : List.of(Level.DEBUG, Level.INFO, Level.WARNING, Level.ERROR)) {
+                        ctx.log().log(level, "log " + n);
+                    }
+                }
                 case "print" -> System.out.println("print " + n);
                 case "raise" -> throw new IllegalStateException("raise " + n);
                 case "wrong" -> ctx.emit(Row.of("n", "text"));
                 case "sleep" -> Thread.sleep(n);
                 case "hang" -> Thread.sleep(Long.MAX_VALUE);
                 case "exit" -> System.exit(3);
+                case "abort" -> new ProcessBuilder("sh", "-c", "kill -KILL $PPID").start().waitFor();
                 case "memory" -> {
                     while (true) { // beside the heap, which has a bound of its own
                         ctx.allocator().buffer(1 << 20).setOne(0, 1 << 20);
@@ -98,9 +107,21 @@ final class Conformance {
             }
             ctx.emit(Row.of("n", n + 1));
         }
+
+        @Override
+        public void close() {
+            System.out.println("closed");
+        }
     }
 
-    private static final class Keyed implements KeyedOperator, Timed, Migrating {
+    private interface Fires extends Timed {
+        @Override
+        default void onTimer(Instant at, Key key) {
+            key.emit(Row.of("k", key.value(), "n", Keyed.add(key, 1), "at", at));
+        }
+    }
+
+    private static final class Keyed implements KeyedOperator, Fires, Migrating {
         @Override
         public void open(Context ctx) {
             opened();
@@ -136,11 +157,6 @@ final class Conformance {
         }
 
         @Override
-        public void onTimer(Instant at, Key key) {
-            key.emit(Row.of("k", key.value(), "n", add(key, 1), "at", at));
-        }
-
-        @Override
         public Map<String, Object> migrate(Map<String, Object> old, int fromVersion) {
             Map<String, Object> state = new LinkedHashMap<>(old);
             state.put("n", (Long) old.getOrDefault("n", 0L) * 10);
@@ -149,7 +165,7 @@ final class Conformance {
         }
     }
 
-    private static final class KeyedBatches implements KeyedBatchOperator {
+    private static final class KeyedBatches implements KeyedBatchOperator, Fires {
         @Override
         public void open(Context ctx) {
             opened();
@@ -158,10 +174,16 @@ final class Conformance {
         @Override
         public VectorSchemaRoot process(VectorSchemaRoot batch, Key[] keys, Context ctx) {
             BigIntVector added = (BigIntVector) batch.getVector("n");
+            TimeStampMicroTZVector times = (TimeStampMicroTZVector) batch.getVector("at");
             VectorSchemaRoot answer = VectorSchemaRoot.create(ctx.output(), ctx.allocator());
             answer.getFieldVectors().forEach(FieldVector::allocateNew);
             for (int i = 0; i < keys.length; i++) {
                 long sum = Keyed.add(keys[i], added.get(i));
+                switch (batch.getVector("do").getObject(i).toString()) {
+                    case "timer" -> keys[i].timer(Instant.EPOCH.plus(times.get(i), ChronoUnit.MICROS));
+                    case "expire" -> keys[i].expire(Instant.EPOCH.plus(times.get(i), ChronoUnit.MICROS));
+                    default -> {}
+                }
                 ((VarCharVector) answer.getVector("k")).setSafe(i, ((String) keys[i].value()).getBytes(StandardCharsets.UTF_8));
                 ((BigIntVector) answer.getVector("n")).setSafe(i, sum);
             }

@@ -9,6 +9,7 @@ import java.nio.channels.Channels;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Stream;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.memory.RootAllocator;
 import org.apache.arrow.vector.VectorSchemaRoot;
@@ -230,9 +231,7 @@ final class Server {
     }
 
     private static List<Wire.Table> joined(List<Wire.Table> first, List<Wire.Table> second) {
-        List<Wire.Table> all = new ArrayList<>(first);
-        all.addAll(second);
-        return all;
+        return Stream.concat(first.stream(), second.stream()).toList();
     }
 
     private List<Wire.Table> emitted() {
