@@ -32,6 +32,7 @@ SUITES = {
     "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
     "state": "A running count per key: against Spark's stateful operators, and without state; restoring it.",
     "languages": "Forward, filter and keyed count per language, in batches and event by event, against Python.",
+    "conformance": "The operator protocol's cases over every language and Python; the time of a frame.",
     "second_store": "A micro-batch of a keyed query without and with a state store in files.",
     "registry_layers": "Push and pull of a 500 MB layer against copying it; udo push of changed code.",
     "attacks": "A hostile operator against its node: what is blocked, what the driver does not isolate.",

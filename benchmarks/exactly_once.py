@@ -29,8 +29,8 @@ SEEDS, SPARK_SEEDS, TWO_NODES_SEEDS = 400, 100, 200
 QUICK_SEEDS, QUICK_SPARK_SEEDS, QUICK_TWO_NODES_SEEDS = 6, 1, 3
 # A broken build that has come through so many seeds is not going to be caught.
 BROKEN_SEEDS = 200
-# What versions run in (benchmarks/chaos/runtimes.py): all in their engines' processes, or some in their own, or some in Rust.
-PYTHON, PROCESS, RUST = RUNTIMES = ("python", "process", "rust")
+# What versions run in (benchmarks/chaos/runtimes.py): all in their engines' processes, or some in their own, or some in another language.
+PYTHON, PROCESS, *_ = RUNTIMES = ("python", "process", "rust", "java")
 # Weight of the end of an operator's own process among the faults: as of an instance's at some point.
 KILL_OPERATOR = 8.0
 # Weight of stops of up to 90 s among the faults: some dozens in a long run. Quick runs have no time for them.
@@ -58,7 +58,7 @@ OPTIONS = [
         type=click.Choice(RUNTIMES),
         default=PYTHON,
         show_default=True,
-        help="What some versions run in, so that updates lead from one to another: a process of their own, or Rust. Without Spark only.",
+        help="What some versions run in, so that updates lead from one to another: their own process, Rust, or Java. Without Spark only.",
     ),
     click.option(
         "--slots",

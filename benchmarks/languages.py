@@ -2,7 +2,7 @@
 
 Every contender gets the same DataFrame and writes to Spark's noop sink, in turn; before anything is timed each one's answer is compared
 with plain Spark SQL, in a round of full size, which is dropped. The programs are the SDKs' conformance operators. Beside that: what a frame
-costs alone, and how long an update to another version in the same language takes.
+costs alone, and how long an update to another version in the same language takes, by versions that rehearse and by ones that do not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from benchmarks.operators.keep.keep import THRESHOLD
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from benchmarks.throughput import ROWS_PER_BATCH, events
-from benchmarks.update import VERSIONS, one
+from benchmarks.update import VERSIONS, one, settle
 from udo_cli.conformance import suite
 from udo_cli.conformance.player import starting
 from udo_cli.conformance.schemas import EVENTS, N
@@ -48,8 +48,10 @@ from udo_interface.java import QUIET, spark_session
 RUNTIMES = Path(__file__).parent.parent / "runtimes"
 _BUILD_S, _REPLY_S = 600, 30.0
 # Processes of each kind, of which the median counts.
-_STARTS = 3
-_UPDATES, _QUICK_UPDATES = 9, 3
+_STARTS, _QUICK_STARTS = 3, 1
+_UPDATES, _QUICK_UPDATES = 9, 1
+# Instances that a node keeps warm: one, and an engine for operators in a process of their own.
+_WARM = 2
 # What a version rehearses before it is put into use, and what is sent to it.
 _SAMPLE = {"id": 1, "card": 2, "amount": 3.0, "at": 4}
 Call = Callable[[DataFrame], DataFrame]
@@ -71,6 +73,7 @@ class Operation:
 OPERATIONS = (
     Operation("forward", "forward, batches", "forward", "forward", False, 10_000_000, 2_000_000),
     Operation("filter", "filter, batches", "filter", "keep", False, 10_000_000, 2_000_000),
+    Operation("forward_per_event", "forward, event by event", "each", "forward_each", False, 1_000_000, 200_000),
     Operation("per_event", "filter, event by event", "filter_each", "keep_each", False, 1_000_000, 200_000),
     Operation("keyed_count", "count per key, event by event", "tally", "count", True, 1_000_000, 200_000),
     Operation("keyed_count_batches", "count per key, batches", "tally_batches", "count_frames", True, 1_000_000, 200_000),
@@ -86,6 +89,10 @@ class Language:
     build: tuple[str, ...]
     command: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
+
+    def starting(self, target: Path) -> list[str]:
+        """The command that starts it from anywhere when it has been built in `target`."""
+        return [str(target / word) if "/" in word else word for word in self.command]
 
 
 # In `build`, {target} is the folder that is pushed.
@@ -143,10 +150,19 @@ LANGUAGES = {
         ("node", "--max-old-space-size=512", "bin/conformance.js"),
     ),
 }
-# The operation whose deployments are updated.
-UPDATED = "forward"
+# The operations whose deployments are updated: one's versions rehearse, the other's do not. Both answer each event.
+REHEARSED, UNREHEARSED = "forward", "forward_per_event"
+# Updates of the latter in Python, for comparison: first in a process of its own, since from then on the node keeps a warm engine.
+_PYTHON = {"python, own process": "process", "python": "shared"}
 _STATELESS = 'id = "int64"\ncard = "int64"\namount = "double"\nat = "int64"\n'
 _KEYED = 'id = "int64"\ncard = "int64"\n'
+
+
+def at_hand() -> dict[str, Language]:
+    """The languages whose toolchain is here; says which."""
+    found = {name: language for name, language in LANGUAGES.items() if shutil.which(language.toolchain)}
+    say(f"languages: {', '.join(found) or 'none'}; without toolchain: {', '.join(LANGUAGES.keys() - found.keys()) or 'none'}")
+    return found
 
 
 def built(language: Language, target: Path) -> None:
@@ -159,29 +175,30 @@ def built(language: Language, target: Path) -> None:
 
 
 def deploy(p: Platform, name: str, language: Language, program: Path, operation: Operation) -> None:
-    """The program in one of its roles, as an operator of its own, in each of VERSIONS. Stateless ones rehearse."""
+    """The program in one of its roles, as an operator of its own; in both VERSIONS where it is to be updated."""
     columns = _KEYED if operation.keyed else _STATELESS
     command = ", ".join(f'"{part}"' for part in (*language.command, operation.role))
-    more = 'key = "card"\n' if operation.keyed else 'rehearse = "events.json"\n'
+    more = 'key = "card"\n' if operation.keyed else 'rehearse = "events.json"\n' if operation.name == REHEARSED else ""
     text = f'name = "{name}"\nversion = "1"\nruntime = "exec"\ncommand = [{command}]\n{more}'
     (program / "events.json").write_text(json.dumps([_SAMPLE]), "utf-8")
     answers = columns + ('n = "int64"\n' if operation.keyed else "")
     (program / "operator.toml").write_text(f"{text}\n[input]\n{columns}\n[output]\n{answers}", "utf-8")
-    for version in VERSIONS if operation.name == UPDATED else VERSIONS[:1]:
+    for version in VERSIONS if operation.name in (REHEARSED, UNREHEARSED) else VERSIONS[:1]:
         p.push(name, version, program)
     p.deploy(name, name)
 
 
 def updates(p: Platform, name: str, count: int) -> dict[str, float]:
-    """Milliseconds from the request for an update, back and forth, until the new version has rehearsed, and until it has answered.
+    """Milliseconds from the request for an update, back and forth, until the new version is ready, and until it has answered.
 
     The answer is one to an event that is sent once the update is done, so it cannot be the old version's.
     """
-    ready, answered = [], []
+    ready, answered, served = [], [], set[int]()
     answers: queue.SimpleQueue[object] = queue.SimpleQueue()
     with connect(name, node=p.node_socket) as client:
         client.add_listener(answers.put)
         for turn in range(count):
+            settle(p, served, _WARM)
             made = one(p, VERSIONS[(turn + 1) % 2], name)
             client.send(_SAMPLE)
             answers.get(timeout=_REPLY_S)
@@ -212,30 +229,35 @@ def oracle(df: DataFrame, operation: Operation) -> DataFrame:
     """The same in plain Spark SQL."""
     if operation.keyed:
         return df.withColumn("n", row_number().over(Window.partitionBy("card").orderBy("id")).cast("long"))
-    return df if operation.name == "forward" else df.where(col("amount") > lit(THRESHOLD))
+    return df if operation.name.startswith("forward") else df.where(col("amount") > lit(THRESHOLD))
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
     """The suite. Ratios are to Python inside Spark, and to Python through UDO."""
-    rounds = 2 if quick else 7
+    rounds = 1 if quick else 7
     with ExitStack() as stack:
         p = stack.enter_context(platform(driver))
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-bench-languages-")))
-        found = {name: language for name, language in LANGUAGES.items() if shutil.which(language.toolchain)}
-        say(f"languages: {', '.join(found) or 'none'}; without toolchain: {', '.join(LANGUAGES.keys() - found.keys()) or 'none'}")
+        found = at_hand()
         for python in sorted({operation.python for operation in OPERATIONS}):
             p.push(python, "1")
             p.deploy(python, python)
-        by_kind, processor, first, updated = {}, {}, {}, {}
+        by_kind, processor, first, rehearsed, unrehearsed = {}, {}, {}, {}, {}
+        count, starts = (_QUICK_UPDATES, _QUICK_STARTS) if quick else (_UPDATES, _STARTS)
+        for name, isolation in _PYTHON.items():
+            unrehearsed[name] = in_python(p, isolation, count)
         for name, language in found.items():
+            say(f"{name}: building")
             built(language, work / name)
             for operation in OPERATIONS:
                 deploy(p, f"{name}_{operation.name}", language, work / name, operation)
-            start = [str(work / name / word) if "/" in word else word for word in language.command]
+            say(f"{name}: frames, processor time, updates")
+            start = language.starting(work / name)
             by_kind[name] = suite.frames(starting(start), _REPLY_S)
             processor[name] = hops.filter_cpu_us(start, seed)
-            first[name] = first_frames(start, work)
-            updated[name] = updates(p, f"{name}_{UPDATED}", _QUICK_UPDATES if quick else _UPDATES)
+            first[name] = first_frames(start, work, starts)
+            rehearsed[name] = updates(p, f"{name}_{REHEARSED}", count)
+            unrehearsed[name] = updates(p, f"{name}_{UNREHEARSED}", count)
         spark = spark_session(
             "udo benchmarks",
             "local[2]",
@@ -256,22 +278,33 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         "hop_p50_us": {name: us["one event, batches"] for name, us in by_kind.items()},
         "filter_cpu_us": processor,
         "frame_p50_us": by_kind,
-        "update_request_to_answer_ms": {name: ms["p50"] for name, ms in updated.items()},
-        "update_ready_ms": {name: ms["ready"] for name, ms in updated.items()},
+        "update_request_to_answer_ms": {name: ms["p50"] for name, ms in rehearsed.items()},
+        "update_ready_ms": {name: ms["ready"] for name, ms in rehearsed.items()},
+        "update_without_rehearsal_ms": {name: ms["p50"] for name, ms in unrehearsed.items()},
         "first_frame_ms": first,
         "driver": driver,
         "rounds": rounds,
     }
 
 
-def first_frames(command: list[str], work: Path) -> dict[str, float]:
+def in_python(p: Platform, isolation: str, count: int) -> dict[str, float]:
+    """The same updates of an operator in Python."""
+    name = f"updated_{isolation}"
+    operator = next(operation.python for operation in OPERATIONS if operation.name == UNREHEARSED)
+    for version in VERSIONS:
+        p.push(operator, version, name=name, isolation=isolation)
+    p.deploy(name, name)
+    return updates(p, name, count)
+
+
+def first_frames(command: list[str], work: Path, starts: int) -> dict[str, float]:
     """Milliseconds that its process takes for its first frame of 10,000 events, one by one: as it is, and when it has rehearsed."""
     samples = work / "samples.json"
     samples.write_text('[{"do": "add", "n": 1}]', "utf-8")
     numbers = pa.array(range(ROWS_PER_BATCH), pa.int64())
     batch = pa.RecordBatch.from_arrays([pa.array(["add"] * ROWS_PER_BATCH), numbers], schema=EVENTS)
     taken: dict[str, list[float]] = {"cold": [], "rehearsed": []}
-    for _ in range(_STARTS):
+    for _ in range(starts):
         for how, of_kind in taken.items():
             rehearse = str(samples) if how == "rehearsed" else ""
             launch = Launch(tuple(command), str(work), str(work), {**os.environ, "UDO_CONFORMANCE": "events"}, rehearse=rehearse)
@@ -321,8 +354,11 @@ def sections(record: dict[str, Any]) -> list[Section]:
     hop = [[name, f"{us:,.0f}"] for name, us in record["hop_p50_us"].items()]
     ways = ("in_process", "shared", "socket")
     cpu = [[name, *(f"{us[way]:,.0f}" if way in us else "" for way in ways)] for name, us in record["filter_cpu_us"].items()]
-    ready = record["update_ready_ms"]
-    updated = [[name, f"{ready[name]:,.0f}", f"{ms:,.0f}"] for name, ms in record["update_request_to_answer_ms"].items()]
+    ready, answered = record["update_ready_ms"], record["update_request_to_answer_ms"]
+    updated = [
+        [name, f"{ms:,.0f}", *(f"{of[name]:,.0f}" if name in of else "" for of in (ready, answered))]
+        for name, ms in record["update_without_rehearsal_ms"].items()
+    ]
     first = [[name, f"{ms['cold']:,.0f}", f"{ms['rehearsed']:,.0f}"] for name, ms in record["first_frame_ms"].items()]
     return [
         Section("Through UDO, × Python inside Spark", ["operation", *names], rows, "Python inside Spark keeps no log and no state."),
@@ -333,6 +369,6 @@ def sections(record: dict[str, Any]) -> list[Section]:
             ["language", "Python in the engine", "through shared memory", "through the socket"],
             cpu,
         ),
-        Section("Update to a version that rehearses, ms from its request", ["language", "has rehearsed", "has answered"], updated),
+        Section("An update, ms from its request", ["language", "has answered", "one that rehearses: has done so", "has answered"], updated),
         Section("The first frame of a process, 10,000 events one by one, ms", ["language", "cold", "rehearsed"], first),
     ]

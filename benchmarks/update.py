@@ -71,9 +71,7 @@ def updates(p: Platform, count: int, made: list[Update], name: str = OPERATOR) -
     """`count` updates, back and forth, each with a warm instance at hand and the former one gone."""
     served: set[int] = set()
     for i in range(count):
-        served |= {q.pid for q in p.processes()["instance"]}
-        wait_until(partial(warm_waits, p, served), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
-        time.sleep(SETTLE_S)
+        settle(p, served)
         if made:
             made[-1].import_ms = import_ms(p.node(), name)
         made.append(one(p, VERSIONS[(i + 1) % 2], name))
@@ -81,16 +79,24 @@ def updates(p: Platform, count: int, made: list[Update], name: str = OPERATOR) -
             say(f"{i + 1} of {count} updates")
 
 
-def warm_waits(p: Platform, served: set[int]) -> bool:
-    """Whether the only instance beside the serving one never served and has loaded its runtime: it uses no processor time."""
+def settle(p: Platform, served: set[int], warm: int = 1) -> None:
+    """Wait until that many warm instances are at hand and the former one is gone; `served`: who has served so far, which is added to."""
+    served |= {q.pid for q in p.processes()["instance"]}
+    wait_until(partial(warm_waits, p, served, warm), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
+    time.sleep(SETTLE_S)
+
+
+def warm_waits(p: Platform, served: set[int], warm: int) -> bool:
+    """Whether the only instances beside the serving ones never served and have loaded their runtime: they use no processor time."""
     beside = p.processes().get("warm", [])
-    if len(beside) != 1 or beside[0].pid in served:
+    if len(beside) != warm or served & {q.pid for q in beside}:
         return False
     try:
-        everything = [beside[0], *beside[0].children(recursive=True)]  # below a sandbox or a container's init
-        before = [p.cpu_times() for p in everything]
+        each = [[q, *q.children(recursive=True)] for q in beside]  # below a sandbox or a container's init
+        before = [q.cpu_times() for everything in each for q in everything]
         time.sleep(0.1)
-        return [p.cpu_times() for p in everything] == before and max(p.memory_info().rss for p in everything) > LOADED_BYTES
+        loaded = all(max(q.memory_info().rss for q in everything) > LOADED_BYTES for everything in each)
+        return loaded and [q.cpu_times() for everything in each for q in everything] == before
     except psutil.NoSuchProcess:
         return False
 

@@ -70,7 +70,8 @@ class Manager:
         self.images = Images(settings.images, catalogue, whole=self.driver.capabilities().runs_images, python_tag=self.driver.python_tag)
         self.instances = Instances(settings, self.driver, self.servers)
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
-        self._node = NodeParts(settings, self.servers, self.instances, self.pool)
+        self.engines = Pool(self.instances, settings.warm, settings.stop_grace_s, engines=True)
+        self._node = NodeParts(settings, self.servers, self.instances, self.pool, self.engines)
         self.deployments = Deployments(self._node, self.images)
         self.mirrors = Mirrors(self._node)
         self.moves = Moves(self._node, self.deployments, self.across, catalogue)
@@ -128,6 +129,7 @@ class Manager:
             with contextlib.suppress(FutureTimeout):
                 done.result(self.settings.stop_grace_s + 15)
         self.pool.stop()
+        self.engines.stop()
         self.driver.close()
         self.relay.stop()
         self.servers.stop()

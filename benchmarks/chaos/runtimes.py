@@ -9,11 +9,17 @@ from typing import Any
 
 from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
 from benchmarks.chaos.lanes import KINDS
-from benchmarks.exactly_once import PROCESS, PYTHON, RUST
+from benchmarks.exactly_once import PROCESS, PYTHON
 
 # Of each pair of equal versions one, so that an update crosses each time, and other changes do so in every combination; also the first one.
 _ELSEWHERE = ("1", "3", "6")
 _OTHER_FORM = "3"
+# By language: what starts the SDK's conformance operator, `bin` being in the operator's folder, and the file of it that lies there. A small
+# JVM, which compiles little: it is started again and again, for a few frames.
+COMMANDS = {
+    "rust": ("bin/conformance",),
+    "java": ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", "bin/samples.jar", "conformance"),
+}
 
 
 def in_processes(kind: Kind) -> Kind:
@@ -21,14 +27,16 @@ def in_processes(kind: Kind) -> Kind:
     return replace(kind, elsewhere={version: {"isolation": "process"} for version in _ELSEWHERE})
 
 
-def in_rust(program: Path) -> Kind:
-    """The first kind, some of its versions in Rust; `program`: the Rust SDK's conformance operator."""
+def in_language(language: str, built_in: Path) -> Kind:
+    """The first kind, some of its versions in one of COMMANDS; `built_in`: where the file of the SDK's conformance operator lies."""
+    command = COMMANDS[language]
 
     def told(version: str) -> Mapping[str, Any]:
         role = "history_wrapped" if version == _OTHER_FORM else "history"
-        return {"runtime": "exec", "command": (f"bin/{program.name}", role), "entry": ""}
+        return {"runtime": "exec", "command": (*command, role), "entry": ""}
 
-    return replace(HISTORY, elsewhere={version: told(version) for version in _ELSEWHERE}, program=program)
+    program = next(Path(word).name for word in command if word.startswith("bin/"))
+    return replace(HISTORY, elsewhere={version: told(version) for version in _ELSEWHERE}, program=built_in / program)
 
 
 def kinds(runtime: str, work: Path) -> Sequence[Kind]:
@@ -39,6 +47,6 @@ def kinds(runtime: str, work: Path) -> Sequence[Kind]:
         return [in_processes(kind) for kind in KINDS]
     from benchmarks.languages import LANGUAGES, built
 
-    built(LANGUAGES[RUST], work)
-    history = in_rust(work / "bin" / "conformance")
+    built(LANGUAGES[runtime], work)
+    history = in_language(runtime, work / "bin")
     return [history, history, in_processes(CHAIN)]

@@ -20,14 +20,22 @@ def inside(df: DataFrame, operation: str) -> DataFrame:
     """The operation in Spark's own Python worker."""
     if operation in ("forward", "filter"):
         return native.map_in_arrow(df, operation)
-    if operation == "per_event":
-        return df.mapInArrow(_each, df.schema)
+    if operation in _EACH:
+        return df.mapInArrow(_EACH[operation], df.schema)
     return by_key_group(df, ["card"], _KEYED)[0].mapInArrow(_count, COUNTED)
 
 
-def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _forward_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist(batch.to_pylist(), schema=batch.schema)
+
+
+def _filter_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield pa.RecordBatch.from_pylist([event for event in batch.to_pylist() if event["amount"] > THRESHOLD], schema=batch.schema)
+
+
+_EACH = {"forward_per_event": _forward_each, "per_event": _filter_each}
 
 
 def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

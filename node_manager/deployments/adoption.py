@@ -12,7 +12,7 @@ from node_manager.deployments.lanes import Lanes
 from node_manager.deployments.scale_out import STANDS_READY
 from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import Images
-from node_manager.instances.instances import Instance, InstanceConfig
+from node_manager.instances.instances import ENGINE, Instance, InstanceConfig
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.mirrors import Mirrors
@@ -25,7 +25,9 @@ _log = structlog.get_logger()
 def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Scaling, lanes: Lanes, mirrors: Mirrors) -> None:
     """Find the instances that run, and bring each deployment of the node's file about with those of its slots; others are stopped."""
     running = node.instances.recover()
-    node.pool.start([i for i in running if not i.record and i.life.state == "warm"])
+    warm = [i for i in running if not i.record and i.life.state == "warm"]
+    node.pool.start([i for i in warm if i.kind != ENGINE])
+    node.engines.start([i for i in warm if i.kind == ENGINE])
     assigned: dict[tuple[str, int], list[Instance]] = defaultdict(list)
     for instance in running:
         if instance.record:

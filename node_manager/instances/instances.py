@@ -45,6 +45,8 @@ _KEPT_LOGS = 5
 # assignment, since a bound can only be lowered.
 _WARM = Allowance(memory_bytes=1 << 30, open_files=0, pids=256)
 _PASSWORD = ".password"
+# Kinds of instances that wait for an assignment: an engine is outside of the sandbox in which its operator will be.
+WARM, ENGINE = "warm", "engine"
 # What the platform itself puts into an instance's directory.
 _OURS = ("log", "log.1", _PASSWORD, network.HOSTS, network.NSSWITCH)
 
@@ -131,16 +133,21 @@ class Instances:
         self._settings, self.driver, self._servers = settings, driver, servers
         self._base = runtime_base.build(settings.runtime_base)
 
-    def start(self, cold: OperatorImage | None = None, env: Mapping[str, str] | None = None) -> Instance:
-        """A new instance: warm, or cold for an image whose dependencies a warm one could not load."""
+    def start(self, cold: OperatorImage | None = None, env: Mapping[str, str] | None = None, *, engine: bool = False) -> Instance:
+        """A new instance: warm, as the `engine` of an operator in a process of its own, too, or cold for an image whose dependencies a warm
+        one could not load."""
+        if cold is not None and cold.manifest.own_process:
+            raise OperatorError(
+                f"{cold.manifest.reference} asks for a process of its own (isolation in operator.toml), which this node gives only to "
+                f"operators packaged for its Python, {self.driver.python_tag}: push a version for it (udo push --python)"
+            )
         name = secrets.token_hex(4)
         directory = self._settings.instances.absolute() / name
         directory.mkdir(mode=0o700)
-        instance = Instance(name, directory, "cold" if cold else "warm")
-        engine = cold is not None and cold.manifest.own_process
+        instance = Instance(name, directory, "cold" if cold else ENGINE if engine else WARM)
         inside = self._inside(instance, engine=engine)
         environment = {
-            **({} if engine else env or {}),
+            **(env or {}),
             "TZ": os.environ.get("TZ", "UTC"),
             "HOME": inside.home,
             "UDO_INSTANCE": name,
@@ -154,14 +161,8 @@ class Instances:
             environment |= {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         try:
             whole = cold is not None and self.whole(cold)
-            if whole and engine and cold is not None:
-                raise OperatorError(
-                    f"{cold.manifest.reference} asks for a process of its own (isolation in operator.toml), which this node gives only to "
-                    f"operators packaged for its Python, {self.driver.python_tag}: push a version for it (udo push --python)"
-                )
             if not whole:
-                # An engine's operator is another process: nothing of it is on the engine's own path.
-                path = self._place(instance, cold, inside) if cold and not engine else []
+                path = self._place(instance, cold, inside) if cold else []
                 environment["UDO_PYTHONPATH"] = os.pathsep.join([*path, inside.runtime or str(self._base.absolute())])
             allowance = Allowance.of(cold.manifest) if cold and whole else _WARM
             spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "", engine)
@@ -218,8 +219,8 @@ class Instances:
         if manifest.own_process:  # behind the files, none of which is to be written through a link to the image
             nice = comparing["nice"] if comparing else 0
             command = commands.placed(image, own, inside, self.driver, self._settings.sockets, self._base.absolute(), allowance, nice)
-        # A cold start has them on its path already, in front of the runtime.
-        path = self._place(instance, image, inside) if instance.kind == "warm" else []
+        # A cold start has them on its path already, in front of the runtime; an engine's operator is another process.
+        path = self._place(instance, image, inside) if instance.kind == WARM else []
         self.driver.limit(instance.handle, allowance)
         instance.record = {
             "deployment": deployment,

@@ -19,10 +19,11 @@ _RETRY_S = 10.0
 
 
 class Pool:
-    """Keeps `size` warm instances."""
+    """Keeps `size` warm instances; `engines`: of operators in a process of their own, from the first time that one is asked for."""
 
-    def __init__(self, instances: Instances, size: int, stop_grace_s: float) -> None:
-        self._instances, self._size, self._stop_grace_s = instances, size, stop_grace_s
+    def __init__(self, instances: Instances, size: int, stop_grace_s: float, *, engines: bool = False) -> None:
+        self._instances, self._most, self._stop_grace_s, self._engines = instances, size, stop_grace_s, engines
+        self._size = 0 if engines else size
         self._warm: list[Instance] = []
         self._lock = Lock()
         self._wake, self._stopping = Event(), Event()
@@ -32,19 +33,21 @@ class Pool:
     def start(self, adopted: list[Instance]) -> None:
         """Take over warm instances of a former manager and keep the pool filled."""
         for instance in adopted:
+            self._size = self._most
             self._add(instance)
-        self._thread = supervised.keep("warm-pool", self._refill, self._stopping)
+        self._thread = supervised.keep("warm-engines" if self._engines else "warm-pool", self._refill, self._stopping)
 
     def take(self) -> Instance:
         """A warm instance, or a new one when there is none; it may still be loading its runtime."""
         with self._lock:
+            self._size = self._most
+            self.hold()
+            self._wake.set()
             while self._warm:
                 instance = self._warm.pop()
                 if not instance.exited.is_set():
-                    self.hold()
-                    self._wake.set()
                     return instance
-        return self._instances.start()
+        return self._instances.start(engine=self._engines)
 
     def hold(self) -> None:
         """An instance is being loaded: start no warm instance for a moment."""
@@ -88,7 +91,7 @@ class Pool:
                 self._stopping.wait(pause_s)
                 continue
             try:
-                instance = self._instances.start()
+                instance = self._instances.start(engine=self._engines)
                 self._instances.move(instance, "warm")
                 self._add(instance)
             except (UdoError, OSError) as e:

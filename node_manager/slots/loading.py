@@ -66,6 +66,7 @@ class NodeParts:
     servers: Servers
     instances: Instances
     pool: Pool
+    engines: Pool
 
 
 @dataclass(eq=False)
@@ -105,8 +106,9 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     with contextlib.closing(node.servers.connect("state")) as state:
         token = slot.next_token(state, prefix)
         follow = _followed(load, state, prefix)
-    cold = node.instances.whole(image) or manifest.own_process or contradicts(image.dependencies)
-    instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else node.pool.take()
+    pool = node.engines if manifest.own_process else node.pool
+    cold = node.instances.whole(image) or (not manifest.own_process and contradicts(image.dependencies))
+    instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else pool.take()
     instance.listen(lambda _: None)
     node.instances.assign(
         instance,
@@ -135,7 +137,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
                 follows = True
                 left_s, late = LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
             if follows:  # large state takes long
-                node.pool.hold()
+                pool.hold()
             if dead and load.follow and manifest.key and instance.exit and instance.exit.code == 0:
                 raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
             if dead:

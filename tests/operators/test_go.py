@@ -125,7 +125,7 @@ def test_udo_dev_record_and_replay_are_as_for_python_and_a_replay_has_the_sandbo
         assert "recording spying (spying@1-dev." in recording.stderr.readline()
         with connect("spying", node=str(platform.home / "node" / "node.sock")) as client:
             client.send({"a": 2})
-        assert json.loads(recording.communicate(timeout=60)[0])["frames"] == 1
+        assert json.loads(recording.communicate(timeout=bound(60))[0])["frames"] == 1
     said = platform("test", made, "--replay", file, "-o", answers, "--json").json
     assert (said["events"], said["errors"], pq.read_table(answers).column("b").to_pylist()) == (1, 0, [0])
     platform("undeploy", "spying")

@@ -1,10 +1,12 @@
-"""The operator that runs under fire is the same in another language: answers, states and timers are those of one plain process."""
+"""The operator that runs under fire is the same in another language: answers, states and timers are those of one plain process, also under
+fire. Many more seeds: python -m benchmarks exactly_once --runtime rust, java."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,14 @@ from udo_runtime.sdk.api import Context
 from udo_runtime.state.codec import TIMERS, unpack
 from udo_runtime.state.session import Session
 
+from benchmarks.chaos import lanes
 from benchmarks.chaos.attempt import EVENTS
+from benchmarks.chaos.changes import CHANGES
+from benchmarks.chaos.faults import KILL, KILL_OPERATOR
 from benchmarks.chaos.judge import require_answers
 from benchmarks.chaos.kinds import HISTORY
 from benchmarks.chaos.oracle import Event, Oracle
-from benchmarks.chaos.runtimes import in_rust
+from benchmarks.chaos.runtimes import in_language
 from tests.operators.sdks import Sdk
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
@@ -48,12 +53,11 @@ def epochs(rng: random.Random, count: int) -> Iterator[list[Event]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sdk", ["rust"], indirect=True)
+@pytest.mark.parametrize("sdk", ["rust", "java"], indirect=True)
 @pytest.mark.parametrize("version", ["1", "3"])
 def test_it_answers_as_one_plain_process_does(sdk: Sdk, version: str, tmp_path: Path) -> None:
-    kind = in_rust(sdk.bin / "conformance")
-    program, *arguments = kind.versions[version]["command"]
-    argv = (str(sdk.bin / Path(program).name), *arguments)
+    kind = in_language(sdk.name, sdk.bin)
+    argv = tuple(word.replace("bin/", f"{sdk.bin}/") for word in kind.versions[version]["command"])
     launch = Launch(argv, str(tmp_path), str(tmp_path), {"PATH": os.environ["PATH"]})
     processor = ChildProcessor(launch, (EVENTS, kind.answers), KEYED, Context("history", version))
     processor.open()
@@ -77,3 +81,27 @@ def test_it_answers_as_one_plain_process_does(sdk: Sdk, version: str, tmp_path: 
     assert {(unpack_key(k), at) for k, times in timers.get("t", {}).items() for at in times} == {
         (k, (at - T0) // dt.timedelta(microseconds=1) + 1_704_067_200_000_000) for at, what, k in pending if what == "t"
     }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sdk", ["rust", "java"], indirect=True)
+def test_queries_under_fire_whose_operator_changes_its_language_come_out_as_one_plain_process_says(
+    sdk: Sdk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Updates lead from Python to the other language and back, and the operator's process and its engine are killed."""
+    monkeypatch.setattr(lanes, "AT_ONCE", 2)
+    befallen = {"its process killed": (KILL_OPERATOR,), "a version changed": CHANGES}
+
+    def missing(faults: Counter[str]) -> list[str]:
+        return [what for what, kinds in befallen.items() if not any(faults[kind] for kind in kinds)]
+
+    outcome = lanes.run(
+        range(40),
+        kinds=[in_language(sdk.name, sdk.bin)],
+        weights={KILL: 2.0, KILL_OPERATOR: 20.0, **dict.fromkeys(CHANGES, 4.0)},
+        deadline_s=4,
+        shown=lambda seeds, faults: seeds >= 2 and not missing(faults),
+    )
+    assert not outcome.reports, "\n\n".join(outcome.reports.values())
+    assert outcome.seeds >= 2
+    assert not missing(outcome.faults), outcome.faults

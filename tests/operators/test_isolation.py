@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Shell
+from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
@@ -69,6 +70,32 @@ def updated(daemon: Daemon, version: str, **manifest: Any) -> None:
 def test_a_call_is_answered_by_a_process_without_an_engine_in_it(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(WHERE, output={"b": "bool"}, **OWN)
     assert lane().ask(1) is False
+
+
+def warm_engine(daemon: Daemon) -> str:
+    """The name of the one that waits, as soon as it does."""
+
+    def waiting() -> list[str]:
+        return [r["handle"]["instance"] for r in daemon.records() if (r["kind"], r["state"]) == ("engine", "warm")]
+
+    wait_until(lambda: len(waiting()) == 1, 20, "one warm engine")
+    return waiting()[0]
+
+
+def test_an_update_takes_a_warm_engine_also_one_that_a_former_manager_has_started(home_daemon: Daemon) -> None:
+    daemon = home_daemon.start("--warm", "1")
+    assert not any(r["kind"] == "engine" for r in daemon.records())  # where nobody asks for one there is none
+    daemon.deploy(WHERE, output={"b": "bool"}, **OWN)
+    for version in ("2", "3"):
+        engine = warm_engine(daemon)
+        digest = put_image(daemon.home, WHERE, version=version, output={"b": "bool"}, **OWN)
+        assert list(daemon.api.update("d", version, digest))[-1].phase == "done"
+        assert engine in [r["handle"]["instance"] for r in daemon.records() if r.get("version") == version]
+        if version == "2":
+            engine = warm_engine(daemon)
+            daemon.kill()
+            daemon.start("--warm", "1")
+            assert warm_engine(daemon) == engine
 
 
 def test_an_update_into_a_process_of_its_own_and_back_keeps_the_state(daemon: Daemon) -> None:

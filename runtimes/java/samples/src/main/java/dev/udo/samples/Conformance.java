@@ -40,6 +40,7 @@ final class Conformance {
             case "events" -> new Events();
             case "keyed" -> new Keyed();
             case "keyed_batches" -> new KeyedBatches();
+            case "history", "history_wrapped" -> new History(role.equals("history_wrapped"));
             default -> {
                 Operator benchmarked = Benchmarked.of(role);
                 if (benchmarked == null) {

@@ -1,0 +1,16 @@
+"""Answers what came, event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from udo_runtime import Operator
+
+
+class ForwardEach(Operator):
+    """Every event as it came."""
+
+    def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
+        """The event."""
+        yield event
