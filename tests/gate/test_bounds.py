@@ -21,6 +21,16 @@ def bare(call: ast.Call) -> Iterator[ast.Constant]:
     yield from (g for g in given if isinstance(g, ast.Constant) and isinstance(g.value, int | float) and g.value > _SHORT_S)
 
 
+def hiding(tree: ast.Module) -> Iterator[ast.AST]:
+    """Where a file that imports `bound` gives this name to something else; every other use of it in that function then fails."""
+    imported = any(a.name == "bound" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for a in node.names)
+    for node in ast.walk(tree) if imported else ():
+        if (isinstance(node, ast.Name) and node.id == "bound" and isinstance(node.ctx, ast.Store)) or (
+            isinstance(node, ast.arg) and node.arg == "bound"
+        ):
+            yield node
+
+
 def test_a_bound_is_written_as_bound_of_seconds() -> None:
     found = [
         f"{path.relative_to(TESTS)}:{number.lineno}: {number.value} is no bound on a busy machine; write bound({number.value})"
@@ -28,6 +38,15 @@ def test_a_bound_is_written_as_bound_of_seconds() -> None:
         for call in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(call, ast.Call)
         for number in bare(call)
+    ]
+    assert found == []
+
+
+def test_nothing_else_is_called_bound_where_bounds_are() -> None:
+    found = [
+        f"{path.relative_to(TESTS)}:{node.lineno}"  # type: ignore[attr-defined]
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in hiding(ast.parse(path.read_text("utf-8")))
     ]
     assert found == []
 
