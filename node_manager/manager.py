@@ -74,7 +74,8 @@ class Manager:
         self._node = NodeParts(settings, self.servers, self.instances, self.pool, self.engines)
         self.deployments = Deployments(self._node, self.images)
         self.mirrors = Mirrors(self._node)
-        self.moves = Moves(self._node, self.deployments, self.across, catalogue)
+        self.downtime = Downtime(self.deployments)
+        self.moves = Moves(self._node, self.deployments, self.across, catalogue, self.downtime.moved)
         self.scaling = Scaling(self._node, self.deployments, self.moves)
         self.scale_outs = ScaleOuts(self._node, self.deployments, self.scaling, self.moves)
         self.canaries = Canaries(self.deployments, self.scaling, self.mirrors)
@@ -86,7 +87,7 @@ class Manager:
         self.meter = Meter(settings.usage)
         self.monitor = Monitor(self.servers, self.driver, self.deployments, self.meter, settings.decide_s)
         names = own_policies.read(settings.policies)
-        self.neighbours, self.downtime = Neighbours(self.across), Downtime(self.deployments)
+        self.neighbours = Neighbours(self.across)
         parts = (self.monitor, self.deployments, self.scale_outs, self.moves, self.across, self.servers)
         self.plant = NodePlant(settings.node, *parts, names, self.neighbours, self.downtime)
         self.controllers = Controllers(self.plant, settings.journals, time.time, settings.decide_s)
@@ -236,6 +237,13 @@ class Manager:
         self.deployments.remove(name)
         for done in [slot.stop(drop=True) for slot in deployment.slots]:
             done.result(self.settings.stop_grace_s + 15)
+
+    def leave(self, name: str, stopping: Event) -> None:
+        """Remove a deployment over nodes that has no slots on this node any more; after a step, when no lane is open any more."""
+        deployment, placed = self.deployments.find(name), self.across.find(name)
+        if placed is not None and placed.step is not None:  # until that is over it gets no new slot here
+            self.scaling.wait_unused(deployment, stopping)
+        self.undeploy(name, source="registry")
 
     def _require_empty(self, deployment: NodeDeployment) -> None:
         name, where = deployment.name, f"on node {self.settings.node}"

@@ -316,7 +316,7 @@ class Reconciler:
     def _elsewhere(self, wish: Mapping[str, Any], update: Mapping[str, Any] | None) -> bool:
         """None of its slots is on this node, which only tells producers where they are."""
         with contextlib.suppress(NotFound):
-            self._manager.undeploy(wish["name"], source="registry")
+            self._manager.leave(wish["name"], self._stopping)
         self._manager.lanes.unserved.pop(wish["name"], None)
         if update is None:
             self._report(wish, "answering")

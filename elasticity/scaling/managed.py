@@ -54,8 +54,9 @@ def managed(
 ) -> tuple[ScalingDecision, ManagedMemory]:
     """What an Operator Manager does and asks for. u_max, s_out, c: see edf.operator_manager; the others as in local.local.
 
-    spread: 1 for a deployment without state whose slots are spread over nodes: then nothing is done here, since the registry says how many
-    slots a node has; a new slot may come to a neighbour, and one may move there.
+    spread: of a deployment whose slots are spread over nodes, 1 without state, 2 with state. Then nothing is done here, since the registry
+    says how many slots a node has; a new slot may come to a neighbour, and one may move there. With state that may be the node's last
+    one, and a scale-out names the replica that gives it key groups.
     """
     memory = memory or ManagedMemory()
     balancer = BalanceSettings(
@@ -98,7 +99,7 @@ def asked(decision: ScalingDecision) -> tuple[Plan, ...]:
 
 
 def _against(step: Plan, now: int, least: int, spread: int) -> str | None:
-    if spread and step.kind != "scale_out" and now < 2:
+    if spread == 1 and step.kind != "scale_out" and now < 2:
         return LAST
     if step.kind == "migrate":
         return None if spread else ADVICE
@@ -118,4 +119,6 @@ def _gain(sample: Sample, operator: OperatorSample, step: Plan, u_max: float, s_
     else:
         beyond = 1 - sum(use) / max(len(use) - 1, 1) / (c * s_out) if c * s_out else 0.0
     target = step.target if spread or step.kind == "migrate" else None
+    if spread == 2 and step.kind == "scale_out":
+        step = replace(step, replica=max(operator.replicas, key=lambda r: r.use or 0.0).name)
     return replace(step, gain=round(GAIN[step.kind] + min(max(beyond, 0.0), 1.0) * 0.99, 4), target=target)

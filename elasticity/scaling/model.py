@@ -88,9 +88,9 @@ class Sample:
 class Plan:
     """A step for one operator, with the replicas it has afterwards; prepare: with those for which a scale-out is prepared (scale_out.py).
 
-    scale_out: `target` is the node of the first new replica, if the policy chooses one. migrate: `replica` goes to `target`.
-    scale_in: `replica` goes, if the policy chooses one. balance: key groups and the replica that each goes to. cost_ms: downtime. why:
-    for people.
+    scale_out: `target` is the node of the first new replica, if the policy chooses one, `replica` the one that shares its keys. migrate:
+    `replica` goes to `target`. scale_in: `replica` goes, if the policy chooses one. balance: key groups and the replica that each goes to.
+    cost_ms: downtime. why: for people.
     """
 
     operator: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from threading import Event, Lock
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ import structlog
 
 from elasticity.scaling.application_journal import plan_of
 from node_manager.control.controllers import Controlled
+from node_manager.control.granted_moves import GrantedMoves
 from node_manager.manager import Manager
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, NotFound, UdoError
@@ -32,7 +33,7 @@ class ProposalCalls(Protocol):
     """The part of udo_protocol.registry.api.Registry that is needed here."""
 
     def propose(self, node: str, told: Mapping[str, object]) -> Mapping[str, Any]:
-        """{hosts, grants}"""
+        """{hosts, grants, moves}"""
 
 
 class Asking:
@@ -45,6 +46,7 @@ class Asking:
         self._over, self._lock = Event(), Lock()
         self._known: deque[str] = deque(maxlen=_KNOWN)
         self._done: dict[str, dict[str, Any]] = {}  # by grant: what the registry has not heard yet
+        self._moves = GrantedMoves(manager, partial(self._over_with, replicas=0))
 
     def start(self) -> None:
         """Begin."""
@@ -91,6 +93,9 @@ class Asking:
             if grant["id"] not in self._known and not self._over.is_set():
                 self._known.append(grant["id"])
                 self._carry_out(grant, there)
+        for step in reply.get("moves", ()):
+            if not self._over.is_set():
+                self._moves.begin(step)
 
     def _part(self, d: Controlled) -> dict[str, Any]:
         m = self._manager
@@ -102,6 +107,9 @@ class Asking:
         measured = [rates for rates in seen if not isinstance(rates, str)]
         responses = [rates.response_ms for rates in measured if rates.response_ms is not None]
         number, replicas, plans = m.controllers.asked(d.name)
+        if d.spread:  # the registry knows slots by the names that producers are told
+            names = {str(slot.number): f"{self._node}/{at}" for at, slot in enumerate(own)}
+            plans = tuple(replace(p, replica=names.get(p.replica or "")) for p in plans)
         return {
             "deployment": d.name,
             "response_ms": round(max(responses), 3) if responses else None,
@@ -114,7 +122,10 @@ class Asking:
 
     def _carry_out(self, grant: Mapping[str, Any], there: Mapping[str, Controlled]) -> None:
         identity, plan, before = str(grant["id"]), plan_of(grant["plan"]), int(grant["before"])
-        over = partial(self._over_with, identity)
+
+        def over(replicas: int, error: str) -> None:
+            self._over_with(identity, error, replicas)
+
         try:
             deployment = there.get(plan.operator)
             if deployment is None or deployment.membership is None or deployment.membership.name != grant["application"]:
@@ -123,6 +134,6 @@ class Asking:
         except UdoError as e:
             over(before, str(e))
 
-    def _over_with(self, identity: str, replicas: int, error: str) -> None:
+    def _over_with(self, identity: str, error: str, replicas: int) -> None:
         with self._lock:
             self._done[identity] = {"id": identity, "replicas": replicas, "error": error[:2000]}

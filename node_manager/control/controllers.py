@@ -40,7 +40,7 @@ class Controlled:
     obstacle: str = ""
     paused: bool = False
     membership: Membership | None = None
-    spread: bool = False  # over nodes, without state: what is granted is carried out by the registry
+    spread: int = 0  # over nodes, so that the registry carries out what is granted: 1 without state, 2 with state
 
     @property
     def mode(self) -> str:
@@ -143,7 +143,7 @@ class Controllers:
             about["not_auto"] = d.obstacle
         if d.membership is not None:
             about["application"] = d.membership.name
-            settings = d.membership.header(d.wish, self._plant.cores) | ({"spread": 1} if d.spread else {})
+            settings = d.membership.header(d.wish, self._plant.cores) | ({"spread": d.spread} if d.spread else {})
             return Header("managed", settings, zlib.crc32(d.name.encode()), about)
         return Header("local", d.wish.header(self._plant.cores), zlib.crc32(d.name.encode()), about)
 

@@ -1,7 +1,8 @@
-"""How long deployments had a slot without an owner, by the monitor's looks, and what a step cost of that: the second objective of an SLA.
+"""How long deployments had a slot without an owner, by the monitor's looks, or key groups that waited for their move to another node; and
+what a step cost of that: the second objective of an SLA.
 
 A slot counts once it has had an owner: one that is new gets no lanes before, and one that sleeps is woken by its next frame. No finer than
-the looks, one a second.
+the looks, one a second. A move is measured as it is.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Downtime:
     def __init__(self, deployments: Deployments) -> None:
         self._deployments = deployments
         self._seconds: dict[str, float] = {}
+        self._moving_s: dict[str, float] = {}
         self._served: set[tuple[str, int]] = set()
         self._costs: dict[tuple[str, Kind], float] = {}
         self._last_s: float | None = None
@@ -45,9 +47,13 @@ class Downtime:
         names = {name for name, _ in there}
         self._costs = {key: ms for key, ms in list(self._costs.items()) if key[0] in names}
 
+    def moved(self, deployment: str, seconds: float) -> None:
+        """Key groups have waited for so long. For one thread for each deployment."""
+        self._moving_s[deployment] = self._moving_s.get(deployment, 0.0) + seconds
+
     def seconds(self, deployment: str) -> float:
         """Since this node manager started."""
-        return round(self._seconds.get(deployment, 0.0), 3)
+        return round(self._seconds.get(deployment, 0.0) + self._moving_s.get(deployment, 0.0), 3)
 
     def cost(self, deployment: str, kind: Kind, ms: float) -> None:
         """Note what a step has cost, which counts for the next one of its kind."""

@@ -64,11 +64,13 @@ class NodePlant:
     def controlled(self, deployment: NodeDeployment) -> Controlled:
         """What is asked of the controllers about a deployment, and what keeps them from doing it."""
         wanted, obstacle = deployment.slot.wanted, ""
-        over_nodes = self._across.find(deployment.name) is not None or deployment.in_all > 1
+        placed = self._across.find(deployment.name)
+        over_nodes = placed is not None or deployment.in_all > 1
         if over_nodes:
             obstacle = "its slots are spread over nodes, and stay where they are"
         changing = deployment.canary is not None or any(slot.updating for slot in deployment.own)
         changing |= deployment.preparation is not None and deployment.preparation.phase != "prepared"
+        changing |= placed is not None and placed.step is not None
         try:
             wish = Elasticity.parse(deployment.config.get("elasticity"))
         except UsageError as e:  # of a later release
@@ -84,7 +86,8 @@ class NodePlant:
         membership = Membership.parse(deployment.config.get("application")) if wish.mode != OFF else None
         if membership is not None:
             wish = replace(wish, mode=membership.mode, idle_after_s=0.0)
-        spread = over_nodes and wanted is not None and not wanted.image.manifest.key
+        steps = over_nodes and wanted is not None and (placed is None or placed.replication is None)
+        spread = (2 if wanted.image.manifest.key else 1) if steps and wanted is not None else 0
         return Controlled(deployment.name, wish, obstacle, wanted is None or changing, membership, spread)
 
     def sample(self, name: str, at_s: float, most: int) -> Sample:
@@ -107,6 +110,8 @@ class NodePlant:
         with contextlib.closing(self._servers.connect("state")) as state:
             if len(deployment.own) == 1 and rewinding.kept(state, deployment.slot.prefix):
                 raise Conflict(f"deployment {deployment.name!r} can be rolled back by what is kept of its state, which a move would end")
+        if self._moves.over_nodes(deployment.name):  # balanced by command
+            return None
         now = self._moves.map(deployment)
         place = {slot.number: at for at, slot in enumerate(deployment.own)}
         if not place.keys() >= set(now.groups):  # the number of slots is being changed

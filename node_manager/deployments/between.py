@@ -10,6 +10,7 @@ Until the new map is in force producers go by the old one, which the source refu
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -58,7 +59,8 @@ class Taker(Protocol):
 
 
 class MoveBetween:
-    """Of one deployment. `taker`: the other node, by its name; `gone`: whether the manager stops, or the deployment is gone."""
+    """Of one deployment. `taker`: the other node, by its name; `gone`: whether the manager stops, or the deployment is gone; `waited`: gets
+    the seconds in which key groups could not be used."""
 
     def __init__(
         self,
@@ -68,9 +70,10 @@ class MoveBetween:
         taker: Callable[[str], Taker],
         changed: Condition,
         gone: Callable[[], bool],
+        waited: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._deployment, self._across, self._registry, self._taker = deployment, across, registry, taker
-        self._changed, self._gone = changed, gone
+        self._changed, self._gone, self._waited = changed, gone, waited
         self._groups = InstanceConfig.parse(deployment.config).key_groups
 
     def run(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> None:
@@ -84,7 +87,13 @@ class MoveBetween:
         name, node, taker = self._deployment.name, self._across.node, self._taker(intent.node)
         for slot in self._deployment.own:
             rewinding.forget(state, queue, slot.prefix)  # a rollback would undo what is moved
-        ordinal = taker.ready(name, intent.to)
+        try:
+            ordinal = taker.ready(name, intent.to)
+        except NotFound:
+            pending = self._look().moving
+            if intent.cut or pending is not None and pending.node == node:
+                raise
+            return  # nothing has begun, and that slot is no more
         yield "ready"
         while True:
             placed = self._look()
@@ -110,7 +119,7 @@ class MoveBetween:
                 intent = self._noted(state, intent, pending.version)
                 yield "noted"
             assert pending is not None
-            source, version = self._source(placed, pending.source), pending.version
+            source, version, cut_s = self._source(placed, pending.source), pending.version, time.monotonic()
             if placed.version < version:
                 new = now.moved(pending.groups, pending.source, pending.to)
                 handed = partial(moving.is_handed_over, state, source.prefix, version)
@@ -122,6 +131,7 @@ class MoveBetween:
             placed = self._learn(self._registry.move_groups(name, "in force", node=node, version=version))
             yield "in force"
             taker.adopt(name, intent.to, version, placed.document())
+            self._waited(time.monotonic() - cut_s)
             yield "adopted"
             carrying.forget(state, source.prefix, version)
             yield "forgotten"

@@ -51,10 +51,17 @@ _log = structlog.get_logger()
 
 
 class Moves:
-    """The moves of one node. Methods may be called from any thread."""
+    """The moves of one node. Methods may be called from any thread. `waited` gets a deployment, and how many s key groups of it waited."""
 
-    def __init__(self, node: NodeParts, deployments: Deployments, across: Across, registry: PlacementMoves | None) -> None:
-        self._node, self._deployments, self._across, self._registry = node, deployments, across, registry
+    def __init__(
+        self,
+        node: NodeParts,
+        deployments: Deployments,
+        across: Across,
+        registry: PlacementMoves | None,
+        waited: Callable[[str, float], None],
+    ) -> None:
+        self._node, self._deployments, self._across, self._registry, self._waited = node, deployments, across, registry, waited
         self._under_way: dict[str, Progress] = {}
         self._changed = Condition()
         self._stopping = Event()
@@ -300,7 +307,8 @@ class Moves:
         gone = partial(self._gone, deployment)
         if not intent.node or self._registry is None:
             return MoveSteps(self._node, deployment, self._stopping, self._changed, gone)
-        return MoveBetween(deployment, self._across, self._registry, self.taker, self._changed, gone)
+        waited = partial(self._waited, deployment.name)
+        return MoveBetween(deployment, self._across, self._registry, self.taker, self._changed, gone, waited)
 
     def taker(self, node: str) -> Taker:
         """The part of a node in a move to it."""

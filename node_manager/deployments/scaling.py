@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from threading import Event
 
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import CPAL
 from node_manager.deployments.moves import Moves
 from node_manager.slots.loading import NodeParts
 from node_manager.slots.slot import Slot
-from udo_protocol.errors import UdoError, UsageError
+from udo_protocol.errors import ServerLost, SlotBroken, UdoError, UsageError
 from udo_protocol.limits import MOST_SLOTS
+from udo_protocol.queue.slot import slot_stats
 from udo_protocol.state import group_map
+
+_LANES_WAIT_S, _LANES_LOOK_S = 60.0, 0.25
 
 
 class Scaling:
@@ -102,6 +106,15 @@ class Scaling:
             for _ in self._moves.move(deployment.name, groups, number, strategy, wait_s):
                 pass
         self._moves.leave_out(deployment, numbers[count:])
+
+    def wait_unused(self, deployment: NodeDeployment, stopping: Event) -> None:
+        """Wait for lanes that are open: an attempt that began when there were slots here ENDs in these, too. One that takes a minute is
+        repeated."""
+        deadline = time.monotonic() + _LANES_WAIT_S
+        with contextlib.suppress(ServerLost, SlotBroken), contextlib.closing(self._node.servers.glance("queue")) as queue:
+            while time.monotonic() < deadline and any(slot_stats(queue, slot.prefix).lanes for slot in deployment.own):
+                if stopping.wait(_LANES_LOOK_S):
+                    return
 
     def follow(self, deployment: NodeDeployment, going_to: str = "", only: Slot | None = None) -> None:
         """Slots that took no part in an update serve what the deployment serves, or is about to (a digest): those that get no new lanes,

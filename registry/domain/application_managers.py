@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from threading import Event, Lock
 from typing import Any
 
@@ -23,6 +23,7 @@ from elasticity.scaling.application_wish import ApplicationWish
 from elasticity.scaling.journal import Header
 from elasticity.scaling.modes import AUTO, OFF
 from registry.domain import application_lines, applications, spread_steps
+from registry.domain.application_steps import Steps
 from registry.domain.audit import Caller, iso
 from registry.domain.presence import Presence
 from registry.store.store import Store
@@ -112,9 +113,10 @@ class ApplicationManagers:
         self._running: dict[str, _Running] = {}
         self._lock = Lock()
         self._leads = not store.shared
+        self._steps = Steps(store)
 
     def take(self, node: str, said: ToldBody) -> dict[str, Any]:
-        """A node tells; {hosts: {node: {use, room}}, grants: [{id, application, number, before, plan}]} for it.
+        """A node tells; {hosts: {node: {use, room}}, grants: [{id, application, number, before, plan}], moves: as Steps.left} for it.
 
         Unavailable if another process decides: its client goes on to that one.
         """
@@ -122,6 +124,8 @@ class ApplicationManagers:
             raise Unavailable("another process of this registry decides about applications")
         for part in said.deployments:
             _plans(part)
+        for done in said.done:
+            self._steps.heard(done.id, done.error)
         now = self._clock()
         with self._lock:
             self._told[node] = (now, said)
@@ -132,7 +136,7 @@ class ApplicationManagers:
             with self._store.write() as session:
                 for grant, outcome in outcomes:
                     application_lines.executed(session, grant.application, grant.segment, outcome)
-        return {"hosts": hosts, "grants": grants}
+        return {"hosts": hosts, "grants": grants, "moves": self._steps.left.get(node, [])}
 
     def _outcomes(self, node: str, said: ToldBody, now: float) -> list[tuple[_Grant, GrantOutcome]]:
         """Of grants that are over: those that the node has done, and those that it has not taken in time."""
@@ -183,11 +187,13 @@ class ApplicationManagers:
         if not self._leads:
             with self._lock:
                 self._told, self._grants, self._running = {}, {}, {}
+            self._steps.forget()
             return
         with self._store.read() as session:
             wanted = {name: wish for name, wish in applications.wishes(session).items() if wish.mode != OFF}
             live = self._presence(session).live
         now = self._clock()
+        self._steps.look(wanted, now)
         with self._lock:
             self._running = {name: r for name, r in self._running.items() if name in wanted}
             self._told = {node: told for node, told in self._told.items() if now - told[0] < TOLD_S}
@@ -220,6 +226,7 @@ class ApplicationManagers:
             for node, said in sorted(told.items())
             for part in said.deployments
             if part.deployment in wish.deployments and running.judged.get((node, part.deployment), -1) != part.number
+            if not self._steps.busy(part.deployment)
             for plan in _plans(part)
         )
         entry = running.manager.decide(ApplicationSample(at_s, chain, proposals))
@@ -230,6 +237,8 @@ class ApplicationManagers:
                 application_lines.decided(session, name, running.segment, entry)
                 granted = entry.decision.granted if wish.mode == AUTO else ()
                 here = [p for p in granted if spread_steps.is_spread(session, p.plan.operator)]
+                for p in here:
+                    self._carry_out(session, name, running.segment, entry.number, p, now)
                 full = entry.number >= application_lines.SEGMENT_LINES
                 begun = application_lines.begin(session, name, running.manager.header) if full else None
         except Exception:  # the manager's memory has what the journal has not: it is regained from there
@@ -245,21 +254,19 @@ class ApplicationManagers:
                 running.judged[p.node, p.plan.operator] = p.number
                 if wish.mode == AUTO and p not in here:
                     self._grants.setdefault(p.node, []).append(_Grant(name, segment, entry.number, p, now))
-        for p in here:
-            self._carry_out(name, segment, entry.number, p, now)
 
-    def _carry_out(self, name: str, segment: int, number: int, p: Proposal, now: float) -> None:
-        """What the registry does itself: another placement of a deployment over nodes."""
-        done = GrantOutcome(number, p.node, p.plan.operator, round(now, 3), p.before)
+    def _carry_out(self, session: Session, name: str, segment: int, number: int, p: Proposal, now: float) -> None:
+        """What the registry does itself: another placement of a deployment over nodes. With the decision, or not at all."""
+        by, error = Caller(f"application {name}", "registry", now), ""
         try:
-            with self._store.write() as session:
-                by = Caller(f"application {name}", "registry", now)
-                slots = spread_steps.carry_out(session, by, p.node, p.before, p.plan, self._presence(session))
-                done = replace(done, replicas=slots)
+            step = (name, segment, number, round(now, 3))
+            slots = spread_steps.carry_out(session, by, p.node, p.before, p.plan, step, self._presence(session))
         except UdoError as e:
-            done = replace(done, error=str(e))
-        with self._store.write() as session:
-            application_lines.executed(session, name, segment, done)
+            slots, error = p.before, str(e)
+        if slots is None:
+            self._steps.begun(p.plan.operator)
+        else:
+            application_lines.executed(session, name, segment, GrantOutcome(number, p.node, p.plan.operator, round(now, 3), slots, error))
 
 
 def _header(name: str, wish: ApplicationWish) -> Header:

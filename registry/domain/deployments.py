@@ -275,12 +275,17 @@ def scale(session: Session, caller: Caller, name: str, body: ScaleBody, there: P
 
 
 def placement_of(deployment: Deployment) -> tuple[Placement, int]:
-    """Of a deployment over nodes, and its number of key groups. Conflict while some of them move between nodes."""
+    """Of a deployment over nodes, and its number of key groups. Conflict while some of them move between nodes, or a step is under way."""
     assert deployment.placement is not None
     now = Placement.parse(deployment.placement, keyed=bool(deployment.version.manifest.get("key")))
     if now.moving is not None:
         raise Conflict(
             f"key groups of deployment {deployment.name!r} are being moved by node {now.moving.node}: try again when that is done"
+        )
+    if now.step is not None:
+        raise Conflict(
+            f"a step of application {now.step.application!r} changes the slots of deployment {deployment.name!r}: try again when that is "
+            f"done, or give it up (udo app set {now.step.application} --mode advise)"
         )
     return now, int(deployment.limits.get("key_groups", KEY_GROUPS))
 

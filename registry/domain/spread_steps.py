@@ -1,7 +1,8 @@
-"""Steps of an application's deployment without state whose slots are spread over nodes: the registry carries them out itself, by another
-placement, which the nodes then bring about. A slot that goes answers the lanes that it has (node_manager/deployments/scaling.py).
+"""Steps of an application's deployment whose slots are spread over nodes: the registry carries them out itself, by another placement, which
+the nodes then bring about. A slot that goes answers the lanes that it has (node_manager/deployments/scaling.py).
 
-A node's last slot stays: without one the node serves nothing of the deployment, and would end lanes that are open there.
+Without state that is all, and a node's last slot stays: without one the node serves nothing of the deployment, and would end lanes that
+are open there. With state key groups are moved before a slot goes (keyed_steps.py), so the step is under way for a while.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from elasticity.scaling.model import Plan
-from registry.domain import audit, deployments, presence
+from registry.domain import audit, deployments, keyed_steps, presence, replicas
 from registry.domain.audit import Caller
+from registry.domain.keyed_steps import By
 from registry.domain.presence import Presence
 from registry.store.models import Deployment, Update
 from registry.store.store import bump
@@ -29,31 +31,51 @@ def is_spread(session: Session, name: str) -> bool:
     return found is not None and found.placement is not None
 
 
-def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Plan, there: Presence) -> int:
-    """A granted step, proposed by that node when it had `before` slots; its slots afterwards. Conflict if it cannot be done by now."""
+def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Plan, by: By, there: Presence) -> int | None:
+    """A granted step, proposed by that node when it had `before` slots; its slots afterwards, None if the step is only under way then.
+
+    Conflict if it cannot be done by now."""
     deployment = session.get(Deployment, plan.operator)
     if deployment is None:
         raise NotFound(f"no deployment {plan.operator!r}")
-    if deployment.version.manifest.get("key"):
-        raise Conflict(
-            f"deployment {plan.operator!r} keeps state: its slots over nodes stay where they are (udo rebalance moves key groups)"
-        )
     if session.scalar(select(Update).where(Update.deployment == plan.operator, Update.state.in_(UPDATE_OPEN))):
         raise Conflict(f"deployment {plan.operator!r} is being updated: its slots stay until that has ended")
-    now, _ = deployments.placement_of(deployment)
-    if (count := now.nodes.count(node)) != before:
+    now, key_groups = deployments.placement_of(deployment)
+    replicas.require_none(now, plan.operator, "its slots do not move by a step")
+    if (count := now.nodes.count(node)) != before or not count:
         raise Conflict(f"deployment {plan.operator!r} has {count} slots on node {node} by now: the step was for {before}")
-    after = stepped(now, node, plan, presence.reachable(session, there))
-    deployment.placement, deployment.slots, deployment.generation = after.document(), len(after.nodes), bump(session)
-    audit.record(session, caller, "scale", deployment=plan.operator, detail=f"{plan.kind} on node {node}: {', '.join(after.nodes)}")
-    return after.nodes.count(node)
-
-
-def stepped(now: Placement, node: str, plan: Plan, reachable: list[str]) -> Placement:
-    """The placement after the step. Conflict if its target cannot have a slot, or the node's last one would go."""
-    nodes, target = list(now.nodes), plan.target or node
-    if plan.kind != "scale_in" and target not in reachable:
+    target = plan.target or node
+    if plan.kind != "scale_in" and target not in presence.reachable(session, there):
         raise Conflict(f"node {target} is away, drained, or does not listen for other hosts: it cannot have a slot")
+    after = keyed_steps.begun(now, node, plan, by, key_groups) if now.keyed else stepped(now, node, plan)
+    _put(session, caller, deployment, after, f"{plan.kind} on node {node}")
+    return None if after.step else after.nodes.count(node)
+
+
+def under_way(session: Session, name: str = "") -> list[tuple[Deployment, Placement]]:
+    """Placements with a step that has begun and is not over; of that deployment only."""
+    chosen = select(Deployment).order_by(Deployment.name)
+    found = session.scalars(chosen.where(Deployment.name == name) if name else chosen)
+    return [(d, Placement.parse(d.placement, keyed=True)) for d in found if d.placement and d.placement.get("step")]
+
+
+def go_on(session: Session, caller: Caller, deployment: Deployment, part: str) -> int:
+    """The deployment's step is 'emptied', 'done' or 'given up'; its node's slots afterwards. Not while key groups move."""
+    now = Placement.parse(deployment.placement or {}, keyed=True)
+    assert now.step is not None
+    after = {"emptied": keyed_steps.emptied, "done": keyed_steps.ended, "given up": keyed_steps.given_up}[part](now)
+    _put(session, caller, deployment, after, f"{now.step.kind} on node {now.step.node} {part}")
+    return after.nodes.count(now.step.node)
+
+
+def _put(session: Session, caller: Caller, deployment: Deployment, after: Placement, said: str) -> None:
+    deployment.placement, deployment.slots, deployment.generation = after.document(), len(after.nodes), bump(session)
+    audit.record(session, caller, "scale", deployment=deployment.name, detail=f"{said}: {', '.join(after.nodes)}")
+
+
+def stepped(now: Placement, node: str, plan: Plan) -> Placement:
+    """The placement of one without state after the step. Conflict if the node's last slot would go."""
+    nodes, target = list(now.nodes), plan.target or node
     if plan.kind in ("scale_in", "migrate") and nodes.count(node) < 2:
         raise Conflict(f"it is the last slot of node {node}, where lanes are open")
     if plan.kind == "scale_out":

@@ -36,7 +36,7 @@ def grown(now: Placement, slots: int, nodes: Sequence[str], key_groups: int, dis
 
 def shrunk(now: Placement, slots: int, key_groups: int) -> Placement:
     """With the first so many slots only. Conflict while the others have key groups."""
-    return _with_only(now, range(slots), key_groups)
+    return with_only(now, range(slots), key_groups)
 
 
 def drained(now: Placement, node: str, nodes: Sequence[str], key_groups: int) -> Placement:
@@ -48,7 +48,7 @@ def drained(now: Placement, node: str, nodes: Sequence[str], key_groups: int) ->
     if now.keyed:
         if not left:
             raise Conflict(f"all slots are on node {node}: give the deployment slots on other nodes first (udo scale)")
-        return _with_only(now, left, key_groups)
+        return with_only(now, left, key_groups)
     others = [name for name in nodes if name != node]
     if not others:
         raise Conflict(f"no other live node listens for other hosts, to take the slots of node {node}")
@@ -62,7 +62,8 @@ def drained(now: Placement, node: str, nodes: Sequence[str], key_groups: int) ->
     return replace(now, version=now.version + 1, nodes=tuple(after))
 
 
-def _with_only(now: Placement, places: Sequence[int], key_groups: int) -> Placement:
+def with_only(now: Placement, places: Sequence[int], key_groups: int) -> Placement:
+    """With the slots in these places only. Conflict while the others have key groups."""
     nodes = tuple(now.nodes[place] for place in places)
     if not now.keyed:
         return replace(now, version=now.version + 1, nodes=nodes)

@@ -86,6 +86,16 @@ def test_over_nodes_nothing_is_done_a_move_is_asked_for_and_the_last_slot_stays(
     assert [(p.kind, why) for p, why in decision.declined] == [("migrate", LAST)]
 
 
+def test_over_nodes_with_state_the_last_slot_may_move_and_a_scale_out_names_the_slot_that_shares_its_keys() -> None:
+    decision, _ = decide(sample(0, 0.5, node_use=0.9), spread=2)
+    assert asks(decision) == [("migrate", 1)]
+    decision, _ = decide(sample(0, 0.3, 0.9), spread=2)
+    [ask] = managed.asked(decision)
+    assert (ask.kind, ask.replica, ask.target) == ("scale_out", "1", "b")
+    [ask] = managed.asked(decide(sample(0, 0.3, 0.9), spread=1)[0])
+    assert ask.replica is None, "without state lanes are shared out anew"
+
+
 def test_keys_are_balanced_first_without_asking_and_more_slots_are_asked_for_when_that_was_not_enough() -> None:
     places, events = tuple(i % 2 for i in range(8)), (900, 10, 900, 10, 900, 10, 10, 10)
     skewed, memory, kinds = KeyGroups(places, events), None, list[tuple[list[str], list[tuple[str, int]]]]()

@@ -171,6 +171,74 @@ def test_the_journal_and_the_tokens_go_on_where_a_restarted_registry_was(start_r
     assert replayed_application("taxi", client.application_journal("taxi"))["same"]
 
 
+def test_a_step_of_a_deployment_with_state_over_nodes_goes_on_after_a_restart_until_its_node_has_followed_or_it_is_given_up(
+    start_registry: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = start_registry()
+    clients = [running.client()]
+    image("op", "1", key=["card"]).push(clients[0], tmp_path)
+    for node in "ab":
+        clients[0].heartbeat(node, listen=f"{node}:7070")
+    clients[0].deploy("op", "op", "1", slots=3, over_nodes=True, limits={"key_groups": 9})
+    clients[0].create_application("app", ["op"], mode="auto", **QUICK)
+
+    def tell(number: int = 0, *plans: dict[str, Any], done: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+        """What node a is to do; node b tells its figures."""
+        for node in "ab":
+            clients[-1].heartbeat(node, listen=f"{node}:7070")
+        clients[-1].propose("b", told(part("op", 1000.0)))
+        return list(clients[-1].propose("a", told(part("op", 1000.0, number, *plans, replicas=2), done=done))["moves"])
+
+    def placed() -> dict[str, Any]:
+        return dict(clients[-1].deployment("op")["placement"])
+
+    migrate, grown = {**plan("op", "migrate"), "target": "b"}, {**plan("op"), "target": "b", "replica": "a/0"}
+    wait_until(lambda: bool(tell(1, migrate)), 20, "a step that is handed to its node")
+    [step] = tell()
+    assert step == {"id": step["id"], "deployment": "op", "kind": "migrate", "moves": [[3, [6, 7, 8]]], "runs_to": "", "slots": None}
+    assert placed()["nodes"] == ["a", "b", "a", "b"]
+    with pytest.raises(Conflict, match="a step of application 'app' changes the slots of deployment 'op'.*udo app set app --mode advise"):
+        clients[-1].scale("op", 5)
+    assert "a step of application" in clients[-1].drain("b", ["op"])[0]["why"]
+    clients[-1].drain("b", undo=True)
+    with pytest.raises(Conflict, match="a step of application"):
+        list(clients[-1].update("op", "1"))
+
+    running.process.kill()
+    running.process.wait(30)
+    clients.append(start_registry().client())
+    wait_until(lambda: bool(tell()), 20, "it to be handed out again")
+    assert tell() == [step]
+    version = placed()["version"]
+    clients[-1].move_groups("op", "begin", node="a", version=version, groups=[6, 7, 8], to=3)
+    for part_of_it in ("in force", "done"):
+        clients[-1].move_groups("op", part_of_it, node="a", version=version + 1)
+    wait_until(lambda: placed()["nodes"] == ["a", "b", "b"], 20, "the empty slot to go")
+    wait_until(lambda: [s["slots"] for s in tell()] == [1], 20, "the node to be told to follow")
+    [gone] = tell()
+    tell(done=[{"id": gone["id"], "error": "it follows"}])
+    assert tell() == [gone] and placed()["step"]["gone"]
+    wait_until(lambda: not tell(done=[{"id": gone["id"]}]), 20, "the step to be over")
+
+    def result() -> list[tuple[str, int, str, str]]:
+        over = (r for r in rows(clients[-1], "app") if r["result"] in ("done", "failed"))
+        return [(r["kind"], r["slots_before"], r["result"], r["detail"]) for r in over]
+
+    assert result() == [("migrate", 2, "done", "")] and "step" not in placed()
+
+    def begins() -> bool:
+        clients[-1].propose("a", told(part("op", 1000.0, 2, grown, replicas=1)))
+        return bool(placed().get("step"))
+
+    wait_until(begins, 20, "a step that adds a slot")
+    assert placed()["nodes"] == ["a", "b", "b", "b"] and placed()["step"]["groups"] == [2]
+    clients[-1].change_application("app", mode="advise")
+    wait_until(lambda: not placed().get("step"), 20, "the step to be given up")
+    assert placed()["nodes"] == ["a", "b", "b"]
+    assert result()[-1] == ("scale_out", 1, "failed", "given up: the node has not said why")
+    assert replayed_application("app", clients[-1].application_journal("app"))["same"]
+
+
 def test_the_file_that_the_documentation_shows_makes_an_application(
     start_registry: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Steps of a deployment over nodes that the registry carries out itself: where its slots are afterwards, and what is refused."""
+"""Steps of a deployment without state over nodes that the registry carries out itself: where its slots are afterwards."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ def step(kind: Kind, target: str | None = None) -> Plan:
 
 def test_the_last_slot_of_the_node_in_the_list_moves_goes_or_gets_company() -> None:
     now = Placement(4, ("a", "b", "a"), False, made=1)
-    assert stepped(now, "a", step("migrate", "b"), NODES).nodes == ("a", "b", "b")
-    assert stepped(now, "a", step("scale_in"), NODES).nodes == ("a", "b")
-    assert stepped(now, "a", step("scale_out", "c"), NODES).nodes == ("a", "b", "a", "c")
-    after = stepped(now, "b", step("scale_out"), NODES)
+    assert stepped(now, "a", step("migrate", "b")).nodes == ("a", "b", "b")
+    assert stepped(now, "a", step("scale_in")).nodes == ("a", "b")
+    assert stepped(now, "a", step("scale_out", "c")).nodes == ("a", "b", "a", "c")
+    after = stepped(now, "b", step("scale_out"))
     assert (after.nodes, after.version) == (("a", "b", "a", "b"), 5), "without a target to the node itself"
 
 
-def test_a_nodes_last_slot_stays_and_no_slot_comes_to_a_node_that_cannot_have_one() -> None:
+def test_a_nodes_last_slot_stays() -> None:
     now = Placement(4, ("a", "b", "a"), False, made=1)
     for kind in ("migrate", "scale_in"):
         with pytest.raises(Conflict, match="the last slot of node b"):
-            stepped(now, "b", step(kind, "a"), NODES)
-    with pytest.raises(Conflict, match="node c is away"):
-        stepped(now, "a", step("migrate", "c"), ["a", "b"])
+            stepped(now, "b", step(kind, "a"))
 
 
 @given(
@@ -48,7 +46,7 @@ def test_whatever_is_granted_no_node_loses_its_last_slot_and_versions_only_rise(
         if node not in now.nodes:
             continue
         try:
-            after = stepped(now, node, step(kind, target), NODES)
+            after = stepped(now, node, step(kind, target))
         except Conflict:
             continue
         assert set(now.nodes) <= set(after.nodes) and after.newer(now)

@@ -7,7 +7,7 @@ come and go. The key groups are spread evenly until a move has changed that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from udo_protocol.errors import Conflict
@@ -33,6 +33,33 @@ class PendingMove:
     def document(self) -> dict[str, Any]:
         """For JSON."""
         return {"version": self.version, "node": self.node, "source": self.source, "to": self.to, "groups": list(self.groups)}
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step that the manager of `application` granted by decision `number` of a segment of its journal, at `at_s`: the slot in place
+    `source`, of `node`, gives key groups away, and goes then unless the step is a scale-out. `to`: place of the slot that was added for
+    them; None: none was. `groups`: of a scale-out, those that go there; else all go. `gone`: the slot has gone; the node is to follow."""
+
+    application: str
+    segment: int
+    number: int
+    at_s: float
+    node: str
+    kind: str
+    source: int
+    to: int | None = None
+    groups: tuple[int, ...] = ()
+    gone: bool = False
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> PendingStep:
+        """As `document` has it."""
+        return cls(**{**found, "groups": tuple(found["groups"])})
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "groups": list(self.groups)}
 
 
 @dataclass(frozen=True)
@@ -77,7 +104,7 @@ class Replication:
 class Placement:
     """`nodes`: of each slot. `made`: another one for another deployment of the same name. `stored`: the map, which slots are named in by
     their places; None: even. `moving`: a move that has begun and is not done. `ordinals`: of each slot, its place among the slots of its
-    node; None: in the order of the places."""
+    node; None: in the order of the places. `step`: an application's, that has begun and is not done."""
 
     version: int
     nodes: tuple[str, ...]
@@ -87,6 +114,7 @@ class Placement:
     moving: PendingMove | None = None
     ordinals: tuple[int, ...] | None = None
     replication: Replication | None = None
+    step: PendingStep | None = None
 
     @classmethod
     def parse(cls, found: Mapping[str, Any], *, keyed: bool) -> Placement:
@@ -94,11 +122,12 @@ class Placement:
         version, groups, pending = int(found["version"]), found.get("groups"), found.get("moving")
         stored = SlotGroups(version, {int(k): int(v) for k, v in found["routes"]}, tuple(map(int, groups))) if groups else None
         moving = PendingMove.parse(pending) if pending else None
-        ordinals, copies = found.get("ordinals"), found.get("replication")
+        ordinals, copies, step = found.get("ordinals"), found.get("replication"), found.get("step")
         return cls(
             *(version, tuple(found["nodes"]), keyed, int(found.get("made", 0)), stored, moving),
             tuple(map(int, ordinals)) if ordinals else None,
             Replication.parse(copies) if copies else None,
+            PendingStep.parse(step) if step else None,
         )
 
     def document(self) -> dict[str, Any]:
@@ -110,6 +139,8 @@ class Placement:
             found["ordinals"] = list(self.ordinals)
         if self.replication:
             found["replication"] = self.replication.document()
+        if self.step:
+            found["step"] = self.step.document()
         return found | ({"moving": self.moving.document()} if self.moving else {})
 
     def newer(self, other: Placement) -> bool:

@@ -1,0 +1,103 @@
+"""Granted steps that are under way: of deployments with state over nodes, whose key groups a node moves (keyed_steps.py).
+
+A step is kept with the deployment's placement. At each look what is left of it is handed to the node that proposed it, again and again,
+until that is nothing, or the node says that it has done it. So neither the registry nor the node need remember anything of it. It is given
+up when it has not come to its end for long, or its application is no longer to carry out what it is granted; never while key groups are
+between two slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elasticity.scaling.application_journal import GrantOutcome
+from elasticity.scaling.application_wish import ApplicationWish
+from elasticity.scaling.modes import AUTO
+from registry.domain import application_lines, keyed_steps, spread_steps
+from registry.domain.audit import Caller
+from registry.store.models import Deployment
+from registry.store.store import Store
+from udo_protocol.state.placement import Placement
+
+# A new slot's operator may have to be pulled and loaded first. Key groups that have begun to move are waited for in any case.
+STEP_S = 600.0
+
+
+class Steps:
+    """See the module. `look` is called by one thread, the others by any."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._said: dict[str, str] = {}  # step -> the node's last word: '' when it has done its part
+        self.left: Mapping[str, list[dict[str, Any]]] = {}  # node -> [{id, deployment, kind, moves: [[place, groups]], runs_to, slots}]
+        self._deployments: set[str] | None = None  # that have steps under way; None: not known yet
+
+    def forget(self) -> None:
+        """Another process decides from here on."""
+        self._said, self.left, self._deployments = {}, {}, None
+
+    def begun(self, deployment: str) -> None:
+        """It has a step under way."""
+        self._deployments = {*(self._deployments or ()), deployment}
+
+    def busy(self, deployment: str) -> bool:
+        """Whether it has a step under way."""
+        return self._deployments is None or deployment in self._deployments
+
+    def heard(self, identity: str, error: str) -> None:
+        """A node says what became of its part of a step."""
+        self._said[identity] = error
+
+    def look(self, wanted: Mapping[str, ApplicationWish], now_s: float) -> None:
+        """Go on with what can, and hand out what is left to the nodes."""
+        if self._deployments == set():
+            return
+        left, there = dict[str, list[dict[str, Any]]](), dict[str, str]()
+        with self._store.read() as session:
+            found = [(d.name, now, self._part(d, now, wanted, now_s)) for d, now in spread_steps.under_way(session)]
+        for name, now, part in found:
+            assert now.step is not None
+            there[_identity(name, now)] = name
+            if part:  # the next look sees how far it is then
+                self._go_on(name, wanted, now_s)
+            else:
+                left.setdefault(now.step.node, []).append(_left(name, now))
+        self.left, self._deployments = left, set(there.values())
+        self._said = {identity: error for identity, error in self._said.items() if identity in there}
+
+    def _part(self, deployment: Deployment, now: Placement, wanted: Mapping[str, ApplicationWish], now_s: float) -> str:
+        """What is to come next: 'emptied', 'done', 'given up', or '' while the node does its part."""
+        step, application = now.step, wanted.get(now.step.application) if now.step else None
+        if step is None or now.moving is not None:
+            return ""
+        if part := keyed_steps.next_part(now, self._said.get(_identity(deployment.name, now)) == ""):
+            return part
+        ours = application is not None and application.mode == AUTO and deployment.name in application.deployments
+        return "" if (ours or step.gone) and now_s - step.at_s <= STEP_S else "given up"
+
+    def _go_on(self, name: str, wanted: Mapping[str, ApplicationWish], now_s: float) -> None:
+        """Looks again, as what only reads may be behind."""
+        with self._store.write() as session:
+            for deployment, now in spread_steps.under_way(session, name):
+                step, part = now.step, self._part(deployment, now, wanted, now_s)
+                if step is None or not part:
+                    continue
+                slots = spread_steps.go_on(session, Caller(f"application {step.application}", "registry", now_s), deployment, part)
+                if part != "emptied":
+                    why = "" if part == "done" else f"given up: {self._said.get(_identity(name, now)) or 'the node has not said why'}"
+                    outcome = GrantOutcome(step.number, step.node, name, round(now_s, 3), slots, why)
+                    application_lines.executed(session, step.application, step.segment, outcome)
+
+
+def _left(name: str, now: Placement) -> dict[str, Any]:
+    """`slots`: how many the node is to have by now; None while that does not matter."""
+    assert now.step is not None
+    about = {"id": _identity(name, now), "deployment": name, "kind": now.step.kind}
+    slots = now.nodes.count(now.step.node) if now.step.gone else None
+    return {**about, "moves": [list(move) for move in keyed_steps.moves(now)], "runs_to": keyed_steps.runs_to(now), "slots": slots}
+
+
+def _identity(name: str, now: Placement) -> str:
+    assert now.step is not None
+    return f"{now.step.application}:{now.step.segment}:{now.step.number}:{name}{':gone' if now.step.gone else ''}"

@@ -1,0 +1,121 @@
+"""Steps of an application's deployment with state over nodes: pure functions from one placement to the next.
+
+A step adds a slot, unless it is a scale-in (`begun`); then the node that proposed it moves key groups from its slot to others (`moves`,
+node_manager/control/granted_moves.py); then the slot that has none left goes, unless it is a scale-out (`emptied`), and the step is over
+once the node has followed (`ended`): a slot that comes back to that node must be a new one, since the former has not seen the epochs
+between. How far a step is shows in the placement alone, whose map is stored from its begin on; so whoever was killed goes on from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticity.scaling.model import Plan
+from registry.domain import spreading
+from udo_protocol.errors import Conflict
+from udo_protocol.limits import MOST_SLOTS
+from udo_protocol.state.placement import PendingStep, Placement
+
+# What granted it: application, segment of its journal, number of the decision, when.
+By = tuple[str, int, int, float]
+
+
+def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Placement:
+    """With the slot that the step adds, if it adds one, and with the step under way. Conflict if it cannot be done.
+
+    A scale-out gives half of the key groups of a slot of the node to the new one: of the slot that the plan names, else of the one with
+    most. Otherwise the node's last slot goes, and all of its groups.
+    """
+    own, known = now.of(node), now.map(key_groups)
+    source, groups = own[-1], tuple[int, ...]()
+    if plan.kind == "scale_in":
+        if len(now.nodes) < 2:
+            raise Conflict("it is the only slot, which has all key groups")
+        return replace(_next(now, key_groups), step=PendingStep(*by, node, plan.kind, source))
+    if plan.kind == "scale_out":
+        if len(now.nodes) >= min(MOST_SLOTS, key_groups):
+            raise Conflict(f"there are {len(now.nodes)} slots, as many as the deployment may have")
+        source = max(own, key=lambda place: (now.name(place) == plan.replica, len(known.of(place))))
+        have = known.of(source)
+        groups = tuple(have[(len(have) + 1) // 2 :])
+        if not groups:
+            raise Conflict(f"slot {now.name(source)} has {len(have)} key groups: a further slot would have none")
+    after = spreading.grown(now, len(now.nodes) + 1, [plan.target or node], key_groups)
+    return replace(after, step=PendingStep(*by, node, plan.kind, source, len(now.nodes), groups))
+
+
+def moves(now: Placement) -> list[tuple[int, list[int]]]:
+    """What is left for the node to move: places of slots, and the key groups that go to each.
+
+    Without a new slot they go to the node's other slots, else to those of all nodes: first to those that have the fewest.
+    """
+    step, known = now.step, now.stored
+    assert step is not None and known is not None
+    if step.gone:
+        return []
+    left = [g for g in known.of(step.source) if g in step.groups or step.kind != "scale_out"]
+    if step.to is not None:
+        return [(step.to, left)] if left else []
+    others = [place for place in now.of(step.node) if place != step.source]
+    others = others or [place for place in range(len(now.nodes)) if place != step.source]
+    count = {place: len(known.of(place)) for place in others}
+    given = dict.fromkeys(others, 0)
+    for _ in left:
+        least = min(others, key=lambda place: count[place] + given[place])
+        given[least] += 1
+    found = list[tuple[int, list[int]]]()
+    for place, some in given.items():
+        if some:
+            found.append((place, left[:some]))
+            left = left[some:]
+    return found
+
+
+def runs_to(now: Placement) -> str:
+    """The node that says the order of runs once the step is done, since the first slot goes; '' if that stays."""
+    step = now.step
+    assert step is not None
+    return now.nodes[1] if step.source == 0 and step.kind != "scale_out" and not step.gone else ""
+
+
+def next_part(now: Placement, followed: bool) -> str:
+    """'emptied' or 'done', what comes next, or '' while something is left to move. `followed`: the node has done its part of this one."""
+    step = now.step
+    assert step is not None
+    if now.moving is not None or moves(now):
+        return ""
+    if step.kind == "scale_out" or step.gone:
+        return "done" if followed or not step.gone else ""
+    return "emptied" if followed or not runs_to(now) else ""
+
+
+def emptied(now: Placement) -> Placement:
+    """Without the slot that has no key groups any more."""
+    step = now.step
+    assert step is not None
+    return _without(replace(now, step=replace(step, gone=True, to=None)), step.source)
+
+
+def ended(now: Placement) -> Placement:
+    """The step is done."""
+    return _without(replace(now, step=None), None)
+
+
+def given_up(now: Placement) -> Placement:
+    """The step ends as it is; a slot that was added and has no key groups goes again."""
+    step = now.step
+    assert step is not None and now.stored is not None
+    in_vain = step.to is not None and not now.stored.of(step.to)
+    return _without(replace(now, step=None), step.to if in_vain else None)
+
+
+def _without(now: Placement, gone: int | None) -> Placement:
+    groups = len(now.stored.groups) if now.stored else 0
+    if gone is None:
+        return _next(now, groups)
+    return spreading.with_only(now, [place for place in range(len(now.nodes)) if place != gone], groups)
+
+
+def _next(now: Placement, key_groups: int) -> Placement:
+    """Of another version, so that no node takes the one before for newer."""
+    return now.changed(replace(now.map(key_groups), version=now.version + 1))
