@@ -124,11 +124,14 @@ class Run:
         if sum(len(o.failed) for o in done) <= MOST_UNSTEADY:
             for outcome in done:
                 outcome.unsteady = [test for test in outcome.failed if self._passes_alone(outcome.part, test)]
-        if self._deep:
-            for outcome in done:
-                if not outcome.red:
-                    _kept(outcome.part).write_text(json.dumps(asdict(outcome)))
+        for outcome in done:
+            self._keep(outcome)
         return done
+
+    def _keep(self, outcome: Outcome) -> None:
+        """A deep part that has passed is not to be run again, also when the next one is interrupted."""
+        if self._deep and not outcome.red:
+            _kept(outcome.part).write_text(json.dumps(asdict(outcome)))
 
     def passed_before(self, name: str) -> Outcome | None:
         """How a deep part ended that has passed on this very commit."""
@@ -157,6 +160,7 @@ class Run:
             outcome.tests, outcome.skipped = int(suite["tests"]), int(suite["skipped"])
             if status == SOME_FAILED:
                 outcome.failed = sorted(json.loads((_cache(name) / "v" / "cache" / "lastfailed").read_text()))
+        self._keep(outcome)
         return outcome
 
     def _passes_alone(self, name: str, test: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in {"ROOT": tmp_path, "BUILD": tmp_path / "build", "RUNS": tmp_path / "runs", "GATE": only, "DEEP": only}.items():
         monkeypatch.setattr(parts, name, value)
     return folder
+
+
+def commit() -> None:
+    """What is in tests/ there."""
+    (parts.ROOT / ".gitignore").write_text("/*\n!/tests\n__pycache__\n")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(parts.ROOT)]
+    for command in (["init", "-q"], ["add", "tests"], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *command], check=True)
 
 
 def test_what_fails_and_passes_alone_is_unsteady_and_green(one_part: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -77,12 +86,6 @@ def test_the_same_test_unsteady_twice_within_the_last_runs_is_red(one_part: Path
 
 @pytest.mark.long
 def test_a_deep_part_that_passed_on_this_commit_is_not_run_again(one_part: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def commit() -> None:
-        git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(parts.ROOT)]
-        for command in (["init", "-q"], ["add", "tests"], ["commit", "-qm", "x"]):
-            subprocess.run([*git, *command], check=True)
-
-    (parts.ROOT / ".gitignore").write_text("/*\n!/tests\n__pycache__\n")
     commit()
     assert [parts.main(["--deep"]) for _ in range(2)] == [0, 0]
     assert capfd.readouterr().out.count("# some") == 1
@@ -90,6 +93,23 @@ def test_a_deep_part_that_passed_on_this_commit_is_not_run_again(one_part: Path,
     assert parts.main(["--deep"]) == 1
     commit()
     assert [parts.main(["--deep"]) for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.long
+def test_a_deep_part_that_passed_is_kept_when_the_next_one_is_interrupted(one_part: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    other = one_part.parent / "other"
+    other.mkdir()
+    (other / "test_interrupted.py").write_text("import os, signal\ndef test_it(): os.kill(os.getppid(), signal.SIGINT); assert False\n")
+    parts.DEEP["other"] = parts.Part(("other",))
+    commit()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
+    try:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                parts.main(["--deep"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().out.count("# some") == 1
 
 
 def test_every_folder_with_tests_is_in_the_gate_and_in_the_deep_run() -> None:
