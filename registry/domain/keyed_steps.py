@@ -40,7 +40,7 @@ def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Pla
         groups = tuple(have[(len(have) + 1) // 2 :])
         if not groups:
             raise Conflict(f"slot {now.name(source)} has {len(have)} key groups: a further slot would have none")
-    after = spreading.grown(now, len(now.nodes) + 1, [plan.target or node], key_groups)
+    after = spreading.grown(now, len(now.nodes) + 1, [plan.target or node], key_groups, {})
     return replace(after, step=PendingStep(*by, node, plan.kind, source, len(now.nodes), groups))
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from elasticity.scaling.model import Plan
-from registry.domain import audit, deployments, keyed_steps, presence, replicas
+from registry.domain import audit, deployments, keyed_steps, presence
 from registry.domain.audit import Caller
 from registry.domain.keyed_steps import By
 from registry.domain.presence import Presence
@@ -41,7 +41,8 @@ def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Pl
     if session.scalar(select(Update).where(Update.deployment == plan.operator, Update.state.in_(UPDATE_OPEN))):
         raise Conflict(f"deployment {plan.operator!r} is being updated: its slots stay until that has ended")
     now, key_groups = deployments.placement_of(deployment)
-    replicas.require_none(now, plan.operator, "its slots do not move by a step")
+    if now.replication is not None:
+        raise Conflict(f"deployment {plan.operator!r} has replicas: its slots do not move by a step (udo rebalance moves key groups)")
     if (count := now.nodes.count(node)) != before or not count:
         raise Conflict(f"deployment {plan.operator!r} has {count} slots on node {node} by now: the step was for {before}")
     target = plan.target or node

@@ -205,7 +205,7 @@ def test_a_step_of_a_deployment_with_state_over_nodes_goes_on_after_a_restart_un
         list(clients[-1].update("op", "1"))
 
     running.process.kill()
-    running.process.wait(30)
+    running.process.wait(bound(30))
     clients.append(start_registry().client())
     wait_until(lambda: bool(tell()), 20, "it to be handed out again")
     assert tell() == [step]
