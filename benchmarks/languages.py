@@ -166,7 +166,8 @@ def at_hand() -> dict[str, Language]:
 
 
 def built(language: Language, target: Path) -> None:
-    """Its conformance operator in `target`."""
+    """Its conformance operator in `target`, a folder that is made if there is none."""
+    target.mkdir(parents=True, exist_ok=True)
     command = [part.format(target=target) for part in language.build]
     env = {**os.environ, **dict(language.env)}
     done = subprocess.run(command, cwd=RUNTIMES / language.folder, env=env, capture_output=True, text=True, timeout=_BUILD_S)
