@@ -35,7 +35,7 @@ class Pool:
         for instance in adopted:
             self._size = self._most
             self._add(instance)
-        self._thread = supervised.keep("warm-engines" if self._engines else "warm-pool", self._refill, self._stopping)
+        self._thread = supervised.keep("warm-pool", self._refill, self._stopping)
 
     def take(self) -> Instance:
         """A warm instance, or a new one when there is none; it may still be loading its runtime."""
