@@ -54,7 +54,7 @@ def parse_args(argv: list[str] | None = None) -> NodeSettings:
     p.add_argument(
         "--sandbox", default="auto", choices=["auto", "none"], help="of the process driver (default: auto, where the host allows one)"
     )
-    p.add_argument("--warm", type=int, default=1, help="warm instances kept ready (default: 1)")
+    p.add_argument("--warm", type=int, default=1, help="warm instances kept ready, and engines if one was needed (default: 1)")
     p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint (default: any)")
     p.add_argument("--cut-state", action="store_true", help="discard state written after unreadable bytes; a copy is kept")
     host = NodeSettings.metrics_host

@@ -42,7 +42,7 @@ def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Pl
         raise Conflict(f"deployment {plan.operator!r} is being updated: its slots stay until that has ended")
     now, key_groups = deployments.placement_of(deployment)
     if now.replication is not None:
-        raise Conflict(f"deployment {plan.operator!r} has replicas: its slots do not move by a step (udo rebalance moves key groups)")
+        raise Conflict(f"deployment {plan.operator!r} has replicas, or had some: its slots move by udo node drain, not by steps")
     if (count := now.nodes.count(node)) != before or not count:
         raise Conflict(f"deployment {plan.operator!r} has {count} slots on node {node} by now: the step was for {before}")
     target = plan.target or node

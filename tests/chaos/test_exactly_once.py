@@ -14,7 +14,7 @@ import pytest
 from benchmarks.chaos import lanes, two_nodes
 from benchmarks.chaos.changes import CHANGES
 from benchmarks.chaos.controlled import BALANCED, SCALED_IN, SCALED_OUT
-from benchmarks.chaos.faults import KILL, KILL_AT, KILL_OPERATOR, WEIGHTS, weights_of
+from benchmarks.chaos.faults import KILL, KILL_AT, WEIGHTS, weights_of
 from benchmarks.chaos.kinds import CHAIN, HISTORY
 from benchmarks.chaos.moves import SCALE, STRATEGIES, told
 from benchmarks.chaos.runtimes import in_processes
@@ -22,6 +22,7 @@ from benchmarks.chaos.stops import INSTANCE, MANAGER, QUEUE, STATE, STOPPED
 from node_manager.servers.binaries import find_server
 from tests.conftest import bound, require
 from tests.support.netns import Missing, network
+from tests.support.under_fire import require_right_while_processes_change
 from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
 
@@ -53,23 +54,7 @@ def test_queries_under_fire_come_out_as_one_plain_process_says() -> None:
 
 @pytest.mark.long
 def test_queries_under_fire_whose_operator_changes_its_process_come_out_as_one_plain_process_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Updates lead from the engine's process into one of the operator's own and back, and that one is killed."""
-    monkeypatch.setattr(lanes, "AT_ONCE", 2)
-    befallen = {"its process killed": (KILL_OPERATOR,), "a version changed": CHANGES}
-
-    def missing(faults: Counter[str]) -> list[str]:
-        return [what for what, kinds in befallen.items() if not any(faults[kind] for kind in kinds)]
-
-    outcome = lanes.run(
-        range(40),
-        kinds=[in_processes(kind) for kind in (HISTORY, CHAIN)],
-        weights={KILL: 2.0, KILL_OPERATOR: 20.0, **dict.fromkeys(CHANGES, 4.0)},
-        deadline_s=4,
-        shown=lambda seeds, faults: seeds >= 2 and not missing(faults),
-    )
-    assert not outcome.reports, "\n\n".join(outcome.reports.values())
-    assert outcome.seeds >= 2
-    assert not missing(outcome.faults), outcome.faults
+    require_right_while_processes_change([in_processes(kind) for kind in (HISTORY, CHAIN)], monkeypatch)
 
 
 @pytest.mark.long

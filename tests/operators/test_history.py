@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,13 @@ from udo_runtime.sdk.api import Context
 from udo_runtime.state.codec import TIMERS, unpack
 from udo_runtime.state.session import Session
 
-from benchmarks.chaos import lanes
 from benchmarks.chaos.attempt import EVENTS
-from benchmarks.chaos.changes import CHANGES
-from benchmarks.chaos.faults import KILL, KILL_OPERATOR
 from benchmarks.chaos.judge import require_answers
 from benchmarks.chaos.kinds import HISTORY
 from benchmarks.chaos.oracle import Event, Oracle
 from benchmarks.chaos.runtimes import in_language
 from tests.operators.sdks import Sdk
+from tests.support.under_fire import require_right_while_processes_change
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
 
@@ -88,20 +85,4 @@ def test_it_answers_as_one_plain_process_does(sdk: Sdk, version: str, tmp_path: 
 def test_queries_under_fire_whose_operator_changes_its_language_come_out_as_one_plain_process_says(
     sdk: Sdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Updates lead from Python to the other language and back, and the operator's process and its engine are killed."""
-    monkeypatch.setattr(lanes, "AT_ONCE", 2)
-    befallen = {"its process killed": (KILL_OPERATOR,), "a version changed": CHANGES}
-
-    def missing(faults: Counter[str]) -> list[str]:
-        return [what for what, kinds in befallen.items() if not any(faults[kind] for kind in kinds)]
-
-    outcome = lanes.run(
-        range(40),
-        kinds=[in_language(sdk.name, sdk.bin)],
-        weights={KILL: 2.0, KILL_OPERATOR: 20.0, **dict.fromkeys(CHANGES, 4.0)},
-        deadline_s=4,
-        shown=lambda seeds, faults: seeds >= 2 and not missing(faults),
-    )
-    assert not outcome.reports, "\n\n".join(outcome.reports.values())
-    assert outcome.seeds >= 2
-    assert not missing(outcome.faults), outcome.faults
+    require_right_while_processes_change([in_language(sdk.name, sdk.bin)], monkeypatch)

@@ -239,6 +239,28 @@ def test_a_step_of_a_deployment_with_state_over_nodes_goes_on_after_a_restart_un
     assert replayed_application("app", clients[-1].application_journal("app"))["same"]
 
 
+def test_a_step_is_refused_where_slots_have_replicas_or_its_target_is_away(start_registry: Callable[..., Running], tmp_path: Path) -> None:
+    client = start_registry().client()
+    image("op", "1", key=["card"]).push(client, tmp_path)
+    for node in "ab":
+        client.heartbeat(node, listen=f"{node}:7070", incarnation=f"disk-{node}")
+    client.deploy("copied", "op", "1", slots=2, over_nodes=True, replicas=1)
+    client.deploy("op", "op", "1", slots=2, over_nodes=True)
+    client.create_application("app", ["copied", "op"], mode="auto", **QUICK)
+    number = iter(range(1, 1000))
+
+    def refused(name: str, target: str, why: str) -> bool:
+        asked = {d: [{**plan(d, "migrate", 1), "target": target}] if d == name else [] for d in ("copied", "op")}
+        for node in "ba":
+            client.heartbeat(node, listen=f"{node}:7070", incarnation=f"disk-{node}")
+            client.propose(node, told(*(part(d, 1000.0, next(number), *(plans if node == "a" else [])) for d, plans in asked.items())))
+        return any(why in r["detail"] for r in rows(client, "app") if r["result"] == "failed")
+
+    wait_until(lambda: refused("copied", "b", "has replicas, or had some"), 20, "the first refusal")
+    wait_until(lambda: refused("op", "c", "node c is away, drained"), 20, "the second refusal")
+    assert [client.deployment(name)["placement"].get("step") for name in ("copied", "op")] == [None, None]
+
+
 def test_the_file_that_the_documentation_shows_makes_an_application(
     start_registry: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,13 @@ UDO_HOME=/srv/udo udo up
 @base.allow_network_option
 @click.option("--runtime-image", default="", metavar="IMAGE", help="Docker driver: image in which Python operators run (docs/docker.md).")
 @base.command_image_option
-@click.option("--warm", type=click.IntRange(0), default=1, show_default=True, help="Number of warm instances that are kept ready.")
+@click.option(
+    "--warm",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Number of warm instances, and of warm engines if one was needed, that are kept ready.",
+)
 @base.metrics_options
 @base.cut_state_option
 @click.option(

@@ -1,0 +1,33 @@
+"""Chaos in which an operator's process is another one by each update, for kinds that differ in what those processes are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.chaos import lanes
+from benchmarks.chaos.changes import CHANGES
+from benchmarks.chaos.faults import KILL, KILL_OPERATOR
+from benchmarks.chaos.kinds import Kind
+
+
+def require_right_while_processes_change(kinds: Sequence[Kind], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates lead from one kind of process to another and back, and the operator's process and its engine are killed."""
+    monkeypatch.setattr(lanes, "AT_ONCE", 2)
+    befallen = {"its process killed": (KILL_OPERATOR,), "a version changed": CHANGES}
+
+    def missing(faults: Counter[str]) -> list[str]:
+        return [what for what, kinds in befallen.items() if not any(faults[kind] for kind in kinds)]
+
+    outcome = lanes.run(
+        range(40),
+        kinds=kinds,
+        weights={KILL: 2.0, KILL_OPERATOR: 20.0, **dict.fromkeys(CHANGES, 4.0)},
+        deadline_s=4,
+        shown=lambda seeds, faults: seeds >= 2 and not missing(faults),
+    )
+    assert not outcome.reports, "\n\n".join(outcome.reports.values())
+    assert outcome.seeds >= 2
+    assert not missing(outcome.faults), outcome.faults
