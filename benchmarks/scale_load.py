@@ -65,7 +65,7 @@ class ChangingLoad(KeyedLoad):
                 self.sent += rows
 
     def _exchange(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keyed = KeyedCall(f"r{self.runs}", "load", tuple(range(KEY_GROUPS)), started_ms=self.runs)
+        keyed = KeyedCall(f"r{self.runs}", "load", tuple(range(KEY_GROUPS)), plan=self.runs)
         request = Request(self.deployment, SESSION, 0, self._epoch + 1, self._epoch, keyed=keyed)
         with conversations(self.address, request, SENT, BACK) as (lanes, opened):
             split = SplitExchange(lanes, opened.group_slots or (0,), opened.place.window_frames, open_lane=opened.open_lane)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -19,7 +18,7 @@ from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
 from udo_interface import jvm_path, progress, remote, settings
-from udo_interface.deployed import Deployed, fetch
+from udo_interface.deployed import Deployed, fetch, plan
 from udo_interface.discovery import (
     NODE_SETTING,
     NODE_WAIT_SETTING,
@@ -143,7 +142,7 @@ class DeployedOperator:
             if order:
                 df = df.sortWithinPartitions(*order)
             stored = None if chosen.store is None else _stored(chosen.store, deployed, df)
-            keys = Keys(partitions, _call_id(df), chosen.start == "empty", _planned_ms(df), stored, deployed.key_groups)
+            keys = Keys(partitions, _call_id(df), chosen.start == "empty", self._plan(df), stored, deployed.key_groups)
             wanted.append(GROUP_COLUMN)
         elif chosen.store is not None:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
@@ -184,6 +183,15 @@ class DeployedOperator:
 
     def _fetch(self, conf: Conf) -> Deployed:
         return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
+
+    def _plan(self, df: DataFrame) -> int:
+        """The number of this plan. In foreachBatch, which plans each batch anew, that of the first plan of the query's run."""
+        conf, inside = df.sparkSession.conf.get, _query(df)
+        run = (inside[0], df.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")) if inside else None
+        if run is not None and run in _first_plans:
+            return _first_plans[run]
+        number = plan(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
+        return number if run is None else _first_plans.setdefault(run, number)
 
     def _task(self, deployed: Deployed, options: CallOptions, conf: Conf, back: pa.Schema, keys: Keys | None) -> Task:
         if clash := [n for n in options.keep if n in deployed.output.names]:
@@ -299,6 +307,7 @@ def _query(df: DataFrame) -> tuple[str, str] | None:
     return (query, batch or "") if query else None
 
 
+_first_plans: dict[tuple[str, str | None], int] = {}  # (query, run) -> the number of the first plan that foreachBatch made in it
 _foreach_batch: dict[str, tuple[str, int]] = {}  # query -> (its batch, keyed calls made in it)
 
 
@@ -311,17 +320,6 @@ def _call_id(df: DataFrame) -> str:
     before, count = _foreach_batch.get(query, ("", 0))
     _foreach_batch[query] = (batch, count + 1 if before == batch else 1)
     return f"foreachBatch.{_foreach_batch[query][1]}"
-
-
-_first_planned: dict[tuple[str, str | None], int] = {}  # (query, run) -> when foreachBatch first planned a call in it
-
-
-def _planned_ms(df: DataFrame) -> int:
-    """When the plan of the query's run was made, ms since 1970. In foreachBatch, which plans every batch anew, its first one."""
-    now_ms, inside = round(time.time() * 1000), _query(df)
-    if inside is None:
-        return now_ms
-    return _first_planned.setdefault((inside[0], df.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")), now_ms)
 
 
 def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:

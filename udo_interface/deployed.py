@@ -33,6 +33,12 @@ class Deployed:
         return tuple((n, type_text(self.input.field(n).type)) for n in self.key)
 
 
+def plan(reference: str, url: str, tls: Tls | None = None) -> int:
+    """The number of a new plan that calls the operator, higher than all before, whichever driver made them."""
+    with Registry(url, tls=tls) as registry:
+        return registry.plan(reference.partition("@")[0])
+
+
 def fetch(reference: str, url: str, tls: Tls | None = None) -> Deployed:
     """Ask the registry at `url`; NotFound lists near names, Unavailable says how to start a registry."""
     name, _, pin = reference.partition("@")

@@ -43,7 +43,7 @@ class KeyedCall:
     call: str
     groups: tuple[int, ...]
     start_empty: bool = False
-    started_ms: int = 0
+    plan: int = 0  # its number, from the registry
     key_groups: int = KEY_GROUPS  # that keys are spread over
     stored: bool = False  # its state is brought from a store and taken there, so any node may serve it
 
@@ -149,7 +149,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None, tls: Tls | None
         wait_ms=OPEN_WAIT_MS,
         run=request.keyed.run if request.keyed else "",
         call=request.keyed.call if request.keyed else "",
-        run_started_ms=request.keyed.started_ms if request.keyed else 0,
+        plan=request.keyed.plan if request.keyed else 0,
         key_groups=request.keyed.key_groups if request.keyed else 0,
         stored=bool(request.keyed and request.keyed.stored),
         start_empty=bool(request.keyed and request.keyed.start_empty),

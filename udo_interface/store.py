@@ -53,7 +53,7 @@ class StoreLocation:
 
 @dataclass(frozen=True)
 class File:
-    """What a file's name says: an ENDed attempt of a partition. `run` is when its plan was made, ms since 1970."""
+    """What a file's name says: an ENDed attempt of a partition. `run` is the number of its plan."""
 
     epoch: int
     partition: int

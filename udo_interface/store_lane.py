@@ -23,7 +23,7 @@ Answers = Iterator[tuple[PendingFrame, pa.RecordBatch]]
 
 @dataclass
 class StoreLane:
-    """One keyed attempt and its store; `run` is when the query's plan was made, ms since 1970."""
+    """One keyed attempt and its store; `run` is the number of the query's plan."""
 
     store: SessionStore
     sender: Sender

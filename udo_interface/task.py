@@ -46,7 +46,7 @@ class Keys:
     partitions: int
     call: str
     start_empty: bool = False
-    planned_ms: int = 0  # since 1970; runs of a query are ordered by it
+    plan: int = 0  # its number, from the registry: runs of a query are ordered by it
     stored: StoreLocation | None = None  # a second store of its state
     key_groups: int = KEY_GROUPS
 
@@ -133,7 +133,7 @@ class Task:
         if self.keyed is None or self.keyed.stored is None:
             return answers
         store = SessionStore(self.keyed.stored, self.deployment, place.session)
-        return StoreLane(store, sender, collector, place, self.keyed.partitions, self.keyed.planned_ms).around(answers)
+        return StoreLane(store, sender, collector, place, self.keyed.partitions, self.keyed.plan).around(answers)
 
     def request(self) -> Request:
         """The lane request of the task this runs in: session and epoch as Spark's local properties tell them."""
@@ -159,7 +159,7 @@ class Task:
                 self.keyed.call,
                 tuple(groups),
                 self.keyed.start_empty,
-                self.keyed.planned_ms,
+                self.keyed.plan,
                 self.keyed.key_groups,
                 self.keyed.stored is not None,
             )

@@ -13,8 +13,8 @@ KEY_GROUPS, MOST_KEY_GROUPS = 128, 1 << 15
 MOST_SLOTS = 64
 # Of a slot; each one has to hold an epoch before its END is answered.
 MOST_REPLICAS = 5
-# A session's runs are ordered by when they were planned; so many places are there for runs that were planned in one ms, which is what a
-# query restarted from the same DataFrame is. With 2048 the order is exact in Lua and in JSON (below 2^53) until the year 2109.
+# A session's runs are ordered by the numbers of their plans; so many places are there for runs of one plan, which is what a query
+# restarted from the same DataFrame is. With 2048 the order is exact in Lua and in JSON (below 2^53) until the year 2109.
 RUNS_OF_A_PLAN = 2048
 # Frames below this travel as an argument of the deciding function: one command instead of four (measured: benchmarks latency).
 INLINE_BYTES = 8192

@@ -282,22 +282,22 @@ local function anew(keys, a)
   return {'OWNER', tonumber(a[2])}
 end
 
--- State server: the place of a session's run in the order of its runs, and the call that uses it. The order is by when a run was
--- planned, so that every slot and node comes to the same one: planned * 2048 + 1, exact as a number until the year 2109. Runs of one
--- plan (a query restarted from the same DataFrame; limits.py has the number too) follow one another as they are first seen. A run that was planned before the
--- newest one known and is only seen now is too late: -1. ARGV: session, run, call, planned (ms since 1970).
+-- State server: the place of a session's run in the order of its runs, and the call that uses it. The order is that of their plans, which
+-- the registry numbers, so that every slot and node comes to the same one: plan * 2048 + 1, exact as a number until the year 2109. Runs of
+-- one plan (a query restarted from the same DataFrame; limits.py has the number too) follow one another as they are first seen. A run whose
+-- plan is before that of the newest one known, and that is only seen now, is too late: -1. ARGV: session, run, call, plan.
 local RUNS_OF_A_PLAN = 2048
 
 local function run(keys, a)
   local key = keys[1] .. 'runs:' .. a[1]
   local known = redis.call('HGET', key, a[2])
   if not known then
-    local planned = tonumber(a[4])
-    local order = planned * RUNS_OF_A_PLAN + 1
+    local plan = tonumber(a[4])
+    local order = plan * RUNS_OF_A_PLAN + 1
     for _, other in ipairs(redis.call('HVALS', key)) do
-      local others, when = other:match('^(%d+) (%d+)')
-      if tonumber(when) > planned then return {-1, a[3]} end
-      if tonumber(when) == planned then order = math.max(order, tonumber(others) + 1) end
+      local others, of_plan = other:match('^(%d+) (%d+)')
+      if tonumber(of_plan) > plan then return {-1, a[3]} end
+      order = math.max(order, tonumber(others) + 1) -- as it is but for runs of one plan, and those that a driver's clock has ordered
     end
     known = string.format('%.0f', order) .. ' ' .. a[4] .. ' ' .. a[3]
     redis.call('HSET', key, a[2], known)

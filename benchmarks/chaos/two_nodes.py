@@ -116,7 +116,7 @@ class StoredQuery:
         self._attempt += 1
         self._log(f"e{epoch} p{partition} of {self._partitions} on {node}, attempt {self._attempt} of run {self.runs}")
         groups = tuple(groups_of(partition, self._partitions))
-        keyed = KeyedCall(f"{self.session}-r{self.runs}", "c", groups, started_ms=self.runs, stored=True)
+        keyed = KeyedCall(f"{self.session}-r{self.runs}", "c", groups, plan=self.runs, stored=True)
         request = Request(OPERATOR, self.session, partition, self._attempt, epoch, keyed=keyed)
         dies_after = self.rng.randrange(4) if not cut and self._chance(_KILL) else None
         rows = Rows()

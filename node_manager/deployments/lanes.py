@@ -156,7 +156,7 @@ class Lanes:
         with contextlib.closing(self._node.servers.connect("state")) as state:
             return self._homes.require(state, lane.slot.prefix, asked)
 
-    def run_order(self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, planned_ms: int, wait_s: float) -> int:
+    def run_order(self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, plan: int, wait_s: float) -> int:
         """The place of a keyed session's run among all of its runs; over nodes the first slot of all keeps their order.
 
         Returns when that slot's replicas know it: another node may have to say it. Unavailable if they do not within `wait_s`.
@@ -175,7 +175,7 @@ class Lanes:
                 )
 
         with contextlib.closing(self._node.servers.connect("state")) as state:
-            order = checkpoints.run_order(state, slot.prefix, session, run, call, planned_ms)
+            order = checkpoints.run_order(state, slot.prefix, session, run, call, plan)
             if placed is not None and placed.replication is not None:
                 replication.await_held(state, slot.prefix, between)
             return order

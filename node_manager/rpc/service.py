@@ -117,7 +117,7 @@ class NodeService(rpc.NodeManagerServicer):
         version = lanes.require_home(lane, SessionRequest(base, request.session, request.epoch, request.stored, request.start_empty))
         if request.run_elsewhere:
             return 0, version
-        known = (request.session, request.run, request.call, request.run_started_ms)
+        known = (request.session, request.run, request.call, request.plan)
         return lanes.run_order(lane, placed, *known, wait_s=request.wait_ms / 1000), version
 
     def _address(self, prefix: str, run_id: str, route: int) -> pb.SlotAddress:

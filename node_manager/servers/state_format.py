@@ -18,8 +18,8 @@ from udo_protocol.queue.connection import Arg, Connection, ReplyError
 from udo_protocol.state.pieces import PiecePlace, entry
 
 _log = structlog.get_logger()
-# 1: no number is stored. 2: manifests name pieces. To raise it: docs/contributing.md.
-FORMAT = 2
+# 1: no number is stored. 2: manifests name pieces. 3: runs have the number of their plan. To raise it: docs/contributing.md.
+FORMAT = 3
 _KEY = re.compile(rb"(udo:[^:]+:\d+:)(.+)", re.DOTALL)
 # Of format 1: what only running instances of that release can use. A rollback needs the input since, which was lost with its queue server.
 _OBSOLETE = re.compile(rb"(?:kept|changelog|logged|readers|reading|follower)$|(?:kept|journal):", re.DOTALL)
@@ -34,19 +34,22 @@ def bring_up(state: Connection) -> int:
             "or restore the file of this one from a backup"
         )
     if int(stored) < FORMAT:
-        for done in from_1(state):
+        for done in upgraded(state, int(stored)):
             _log.info("stored state brought into the present format", key=done, format=FORMAT)
     return int(stored)
 
 
-def from_1(state: Connection) -> Iterator[str]:
-    """The steps from format 1 to 2, one transaction each, and the key that each has changed."""
+def upgraded(state: Connection, stored: int) -> Iterator[str]:
+    """The steps from format `stored` to this one, one transaction each, and the key that each has changed."""
     slots = [m.groups() for key in sorted(state.call("KEYS", "udo:*")) if (m := _KEY.fullmatch(bytes(key)))]
-    if obsolete := [prefix + name for prefix, name in slots if _OBSOLETE.match(name)]:
-        state.call("UNLINK", *obsolete)
+    changes = {b"runs": _runs}
+    if stored == 1:
+        changes[b"m"] = _manifest
+        if obsolete := [prefix + name for prefix, name in slots if _OBSOLETE.match(name)]:
+            state.call("UNLINK", *obsolete)
     for prefix, name in slots:
         kind, _, session = name.partition(b":")
-        change = {b"m": _manifest, b"runs": _runs}.get(kind)
+        change = changes.get(kind)
         if change is None or state.call("SISMEMBER", keys.MIGRATED, prefix + name):
             continue
         key = (prefix + name).decode("utf-8", "replace")
@@ -57,7 +60,7 @@ def from_1(state: Connection) -> Iterator[str]:
             continue
         state.transaction([*commands, ["SADD", keys.MIGRATED, prefix + name]])
         yield key
-    state.transaction([["SET", keys.FORMAT, 2], ["DEL", keys.MIGRATED]])
+    state.transaction([["SET", keys.FORMAT, FORMAT], ["DEL", keys.MIGRATED]])
 
 
 def _manifest(state: Connection, prefix: bytes, session: bytes) -> list[list[Arg]]:
@@ -77,8 +80,8 @@ def _manifest(state: Connection, prefix: bytes, session: bytes) -> list[list[Arg
 
 
 def _runs(state: Connection, prefix: bytes, session: bytes) -> list[list[Arg]]:
-    """Of the first releases: `order call` becomes `order planned_ms call`, planned before every run that is still to come."""
+    """`order call`, or `order planned_ms call` by the clock of some driver, becomes `order 0 call`: before every plan still to come."""
     key = prefix + b"runs:" + session
     flat = state.call("HGETALL", key)
     found = [(run, bytes(value).split(b" ")) for run, value in zip(flat[::2], flat[1::2], strict=True)]
-    return [["HSET", key, run, b" 0 ".join(parts)] for run, parts in found if len(parts) == 2]
+    return [["HSET", key, run, parts[0] + b" 0 " + parts[-1]] for run, parts in found]

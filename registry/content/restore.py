@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from registry.content.backup import FORMAT, tables
 from registry.content.blobs import Blobs
+from registry.domain import plans
 from registry.domain.audit import Caller, record
 from registry.store import identity
 from registry.store.models import Deployment, Setting, StoredManifest
@@ -112,8 +113,7 @@ def put(session: Session, blobs: Blobs, folder: Path, caller: Caller, backup: Un
     if any(count.values()) and not replace:
         has = ", ".join(f"{n} {name}" for name, n in count.items())
         raise Conflict(f"this registry is not empty ({has}): give a new one, or replace all it has (--replace)")
-    before = session.get(Setting, "generation")
-    generation = before.value if before else 0
+    before = {row.key: row.value for row in session.scalars(select(Setting))}
     for table in reversed(tables()):
         session.execute(delete(table))
     session.expunge_all()
@@ -124,17 +124,22 @@ def put(session: Session, blobs: Blobs, folder: Path, caller: Caller, backup: Un
             _continue_numbers(session, table.name, [c.name for c in table.primary_key if isinstance(c.type, Integer | BigInteger)])
     for digest, path in backup.files.items():
         blobs.keep(path, digest)
-    row = session.get(Setting, "generation") or Setting(key="generation", value=0)
-    row.value = max(row.value, generation) + _AHEAD
-    session.add(row)
-    session.info["generation"] = row.value
+    session.merge(Setting(key=plans.KEY, value=max(_value(session, plans.KEY), before.get(plans.KEY, 0))))
+    generation = max(_value(session, "generation"), before.get("generation", 0)) + _AHEAD
+    session.merge(Setting(key="generation", value=generation))
+    session.info["generation"] = generation
     for deployment in session.scalars(select(Deployment)):
-        deployment.generation = row.value
+        deployment.generation = generation
     number = identity.draw()
     identity.give(session, folder, number)
     said = {"registry": number, "was": backup.head["registry"], "made_at": backup.head["made_at"]}
     record(session, caller, "restore", detail=f"backup of registry {said['was']}, now registry {number}")
     return said | {"rows": sum(map(len, backup.rows.values())), "blobs": len(backup.files)}
+
+
+def _value(session: Session, key: str) -> int:
+    row = session.get(Setting, key)
+    return row.value if row else 0
 
 
 _HAS = {"images": StoredManifest, "deployments": Deployment}

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel, ConfigDict, Field
 
 from registry.content import repositories
-from registry.domain import audit, catalogue, deployments, draining, failover, group_maps, nodes, placements, updates
+from registry.domain import audit, catalogue, deployments, draining, failover, group_maps, nodes, placements, plans, updates
 from registry.domain.canaries import CanaryBody
 from registry.domain.configuration import ConfigBody
 from registry.http.starting import TIMEOUT_S, promote, start
@@ -138,6 +138,14 @@ def bind_epoch(name: str) -> Response:
     with services().store.write() as session:
         bound = deployments.bind_epoch(session, name, wish.session, wish.epoch, services().clock())
         return reply({"version": bound.version, "digest": bound.digest})
+
+
+@routes.post("/deployments/<name>/plans")
+def number_plan(name: str) -> Response:
+    s = services()
+    with s.store.write() as session:
+        deployments.find(session, name)
+        return reply({"plan": plans.number(session, s.clock())})
 
 
 @routes.get("/deployments/<name>/group-maps")

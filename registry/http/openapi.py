@@ -42,6 +42,7 @@ _OCTETS = "application/octet-stream"
 _REPOSITORY, _UPLOAD = "/v2/{name}", "/v2/{name}/blobs/uploads/{upload_id}"
 _VERSION, _DEPLOYMENT, _NODE = "/api/v1/operators/{name}/versions/{ref}", "/api/v1/deployments/{name}", "/api/v1/nodes/{node}"
 _APPLICATION = "/api/v1/applications/{name}"
+_WRITES_WITHOUT_TOKEN = (_DEPLOYMENT + "/plans",)
 _READS_WITH_TOKEN = (_NODE + "/wanted", _UPLOAD, "/v2/", "/api/v1/audit", "/api/v1/backup")
 
 # (method, path, what it does, statuses of success, query parameters, body: a model, a media type or nothing)
@@ -86,6 +87,7 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ),
     ("post", _DEPLOYMENT + "/replicas", "A replica holds what its slot has ENDed", (200,), (), failover.InStepBody),
     ("post", _DEPLOYMENT + "/moves", "A step of a move of key groups between nodes", (200,), (), placements.MoveBody),
+    ("post", _DEPLOYMENT + "/plans", "The number of a plan that calls it, higher than all before", (200,), (), None),
     ("post", _DEPLOYMENT + "/epochs", "The version that serves an epoch", (200,), (), "EpochBody"),
     ("get", _DEPLOYMENT + "/group-maps", "The home of each keyed session's state", (200,), (), None),
     ("post", _DEPLOYMENT + "/group-maps", "A node is about to serve a session", (200,), (), group_maps.ClaimBody),
@@ -121,7 +123,7 @@ def describe() -> Json:
     _, definitions = models_json_schema([(m, "validation") for m in models], ref_template=_REF)
     paths: dict[str, Json] = {}
     for method, path, summary, statuses, query, body in _OPERATIONS:
-        bearer = method not in ("get", "head") or path in _READS_WITH_TOKEN
+        bearer = path in _READS_WITH_TOKEN if method in ("get", "head") else path not in _WRITES_WITHOUT_TOKEN
         operation: Json = {
             "summary": summary,
             "operationId": f"{method} {path}",

@@ -37,6 +37,8 @@ from udo_protocol import errors
 from udo_protocol.errors import UdoError, UsageError
 
 Model = TypeVar("Model", bound=BaseModel)
+# Who calls an operator needs the number of a plan, and changes nothing that anybody sees by taking one.
+WRITES_WITHOUT_TOKEN = frozenset(("api.number_plan",))
 # What only nodes, pushers and operators of the platform may read; all other reads are open.
 READS_WITH_TOKEN = frozenset(("api.wanted", "api.audit_rows", "backups.make", "oci.upload_status"))
 STATUS: dict[type[UdoError], int] = {
@@ -102,13 +104,14 @@ def services() -> Services:
 
 
 def authorise() -> None:
-    """Before every request: Unauthorized for a write, or one of READS_WITH_TOKEN, without a token."""
+    """Before every request: Unauthorized for one that needs a token and has none."""
     if "gunicorn.socket" in request.environ:  # no peer holds a thread by silence
         request.environ["gunicorn.socket"].settimeout(services().config.silence_s)
     if request.blueprint == "console":  # its forms have a check of their own
         return
     reads = request.method in ("GET", "HEAD", "OPTIONS")
-    if request.routing_exception is None and (not reads or request.endpoint in READS_WITH_TOKEN):
+    needs = request.endpoint in READS_WITH_TOKEN if reads else request.endpoint not in WRITES_WITHOUT_TOKEN
+    if request.routing_exception is None and needs:
         auth.check(request.authorization, services().tokens)
 
 

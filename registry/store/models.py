@@ -233,9 +233,9 @@ class Audit(Base):
 
 
 class Setting(Base):
-    """Single numbers: `generation` counts changes of what nodes shall do."""
+    """Single numbers: `generation` counts changes of what nodes shall do, `plans` is the highest number of a plan."""
 
     __tablename__ = "settings"
 
     key: Mapped[str] = mapped_column(primary_key=True)
-    value: Mapped[int]
+    value: Mapped[int] = mapped_column(BigInteger)

@@ -29,6 +29,7 @@ from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection
 
+LAST_1 = "format1_last.tar.xz"
 HOMES = sorted(p.name for p in (Path(__file__).parent / "homes").glob("*.tar.xz"))
 ALONE = ("--session-idle-s", "0")
 
@@ -64,7 +65,7 @@ def test_a_home_of_an_earlier_release_goes_on_where_it_stopped(home_daemon: Daem
     assert run("q1", 7, [1, 5], "r3") == [9, 2]  # by a query that was started since
     assert run("two words", 9, [4, 4]) == [43, 44]
     with contextlib.closing(access.connect(home_daemon.home, "state")) as state:
-        assert state.call("GET", keys.FORMAT) == b"2"
+        assert state.call("GET", keys.FORMAT) == b"3"
         assert state.call("KEYS", "udo:d:0:kept*") == []
 
 
@@ -105,28 +106,34 @@ def test_a_start_that_was_killed_at_any_step_is_finished_by_the_next(home: Path,
     homes = (unpacked(archive, home.parent / f"h{n}") for n in itertools.count())
     with serving(next(homes)) as state:
         before = content(state)
-        steps = list(state_format.from_1(state))
+        stored = int(bytes(state.call("GET", keys.FORMAT) or b"1"))
+        steps = list(state_format.upgraded(state, stored))
         wanted = content(state)
-    assert {s for s in steps if ":m:" in s} == {"udo:d:0:m:moved", "udo:d:0:m:q1", "udo:d:0:m:two words"}
-    assert wanted[b"udo:format"] == b"2" and wanted[b"udo:d:0:m:q1"] != before[b"udo:d:0:m:q1"]
+        runs = {bytes(r).split(b" ", 1)[1] for s in ("moved", "q1", "two words") for r in state.call("HVALS", f"udo:d:0:runs:{s}")}
+    assert {s for s in steps if ":runs:" in s} == {"udo:d:0:runs:moved", "udo:d:0:runs:q1", "udo:d:0:runs:two words"}
+    assert runs == {b"0 c"}, "before every plan that the registry numbers"
+    if stored == 1:
+        assert {s for s in steps if ":m:" in s} == {"udo:d:0:m:moved", "udo:d:0:m:q1", "udo:d:0:m:two words"}
+        assert wanted[b"udo:d:0:m:q1"] != before[b"udo:d:0:m:q1"]
+    assert wanted[b"udo:format"] == b"3"
     assert not [k for k in wanted if b"kept" in k or b"two words:" in k or k == b"udo:migrated"]
     for killed_after in range(len(steps) + 1):
         interrupted = next(homes)
         with serving(interrupted) as state:
-            assert list(itertools.islice(state_format.from_1(state), killed_after)) == steps[:killed_after]
+            assert list(itertools.islice(state_format.upgraded(state, stored), killed_after)) == steps[:killed_after]
             half = content(state)
         with serving(interrupted) as state:
             assert content(state) == half
-            assert state_format.bring_up(state) == 1
+            assert state_format.bring_up(state) == stored
             assert content(state) == wanted
-            assert state_format.bring_up(state) == 2
+            assert state_format.bring_up(state) == 3
             assert content(state) == wanted
 
 
 def test_a_step_that_was_cut_short_on_the_disk_is_done_again(home: Path) -> None:
-    unpacked(HOMES[-1], home)
+    unpacked(LAST_1, home)
     with serving(home) as state:
-        list(itertools.islice(state_format.from_1(state), 2))
+        list(itertools.islice(state_format.upgraded(state, 1), 2))
     file = home / "servers" / "state" / "appendonlydir" / "appendonly.aof.1.incr.aof"
     file.write_bytes(file.read_bytes()[:-10])  # in the EXEC of the second
     wanted = NodeSettings(home, "n1")
@@ -137,13 +144,13 @@ def test_a_step_that_was_cut_short_on_the_disk_is_done_again(home: Path) -> None
         with contextlib.closing(running.connect("state")) as state:
             found = state.call("HVALS", "udo:d:0:m:q1")
             assert found and all(re.match(rb"q1:\d \d+ \d+ \d+ ", bytes(entry)) for entry in found)
-            assert state.call("GET", keys.FORMAT) == b"2"
+            assert state.call("GET", keys.FORMAT) == b"3"
     finally:
         running.stop()
 
 
 def test_a_session_whose_keys_its_operator_broke_stays_as_it_is_and_the_others_are_brought_up(home: Path) -> None:
-    with serving(unpacked(HOMES[-1], home)) as state:
+    with serving(unpacked(LAST_1, home)) as state:
         state.transaction([["SET", "udo:broken:0:m:q1", "no hash"], ["HSET", "udo:broken:0:m:q2", "no number", "x"]])
         assert state_format.bring_up(state) == 1
         assert state.call("GET", "udo:broken:0:m:q1") == b"no hash"
@@ -152,7 +159,7 @@ def test_a_session_whose_keys_its_operator_broke_stays_as_it_is_and_the_others_a
 
 
 def test_a_format_of_a_later_release_is_refused_and_nothing_is_touched(home: Path) -> None:
-    unpacked(HOMES[-1], home)
+    unpacked(LAST_1, home)
     (home / "format.json").write_text('{"format": 7}')
     with pytest.raises(Unavailable, match=r"is of format 7, written by a later release; expected at most 2. Start it with that release"):
         home_format.settle(home)

@@ -186,7 +186,7 @@ def test_with_no_holder_left_the_loss_is_reported_and_nothing_begins_anew(cluste
 
     def refused() -> bool:
         try:
-            cluster.daemons[third].api.open_lane("count", "looks", session="nobody", wait_ms=0, run="r1", call="c", run_started_ms=1)
+            cluster.daemons[third].api.open_lane("count", "looks", session="nobody", wait_ms=0, run="r1", call="c", plan=1)
         except Unavailable as e:
             return "lost the disk" in str(e)
         pytest.fail("a lane was opened in a slot that nobody holds")

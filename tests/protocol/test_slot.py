@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import Servers, wait_until
 from tests.support.slots import BATCH, P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, SlotBroken, Stale, TwoProducers
-from udo_protocol.limits import SlotLimits
+from udo_protocol.limits import RUNS_OF_A_PLAN, SlotLimits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import Failure, decode
@@ -213,14 +213,14 @@ def test_the_failed_frame_of_a_keyed_operator_stays_in_the_log_and_its_lane_is_k
     assert slot.slot_stats(servers.queue(), P).base == 1
 
 
-def test_runs_are_ordered_by_when_they_were_planned_and_a_late_one_of_an_earlier_plan_is_stale(servers: Servers) -> None:
+def test_runs_are_ordered_by_their_plans_and_a_late_one_of_an_earlier_plan_is_stale(servers: Servers) -> None:
     state = servers.state()
     first = checkpoints.run_order(state, P, "s", "first", "c", 1000)
     second = checkpoints.run_order(state, P, "s", "second", "c", 3000)
     assert 0 < first < second
     assert checkpoints.run_order(state, P, "s", "first", "c", 1000) == first
     assert checkpoints.run_order(state, P, "s", "first", "c", 2500) == first, "planned anew, as in foreachBatch: the same run"
-    with pytest.raises(Stale, match="planned later"):
+    with pytest.raises(Stale, match="built later"):
         checkpoints.run_order(state, P, "s", "zombie", "c", 2000)
     with pytest.raises(TwoProducers, match="uid="):
         checkpoints.run_order(state, P, "s", "second", "another call", 3000)
@@ -237,9 +237,20 @@ def test_every_slot_orders_runs_alike_whichever_of_them_it_has_seen(servers: Ser
 
 
 def test_runs_of_one_plan_follow_one_another_as_they_are_first_seen(servers: Servers) -> None:
-    state, planned_ms = servers.state(), 1_795_000_000_000
-    orders = [checkpoints.run_order(state, P, "s", run, "c", planned_ms) for run in ("b", "a", "b", "c")]
-    assert orders[0] == orders[2] < orders[1] < orders[3] < checkpoints.run_order(state, P, "s", "d", "c", planned_ms + 1) < 1 << 53
+    state, plan = servers.state(), 1_795_000_000_000
+    orders = [checkpoints.run_order(state, P, "s", run, "c", plan) for run in ("b", "a", "b", "c")]
+    assert orders[0] == orders[2] < orders[1] < orders[3] < checkpoints.run_order(state, P, "s", "d", "c", plan + 1) < 1 << 53
+
+
+def test_a_run_follows_one_that_a_clock_set_ahead_had_ordered(servers: Servers) -> None:
+    """Of a release in which each driver's clock did; the number of its plan is 0 since the format was brought up."""
+    state, plan = servers.state(), 1_795_000_000_000
+    ahead = (plan + 86_400_000) * RUNS_OF_A_PLAN + 1
+    state.call("HSET", f"{P}runs:s", "before", f"{ahead} 0 c")
+    orders = [checkpoints.run_order(state, P, "s", run, "c", plan + at) for at, run in enumerate(("first", "second"))]
+    assert orders == [ahead + 1, ahead + 2]
+    with pytest.raises(Stale):
+        checkpoints.run_order(state, P, "s", "zombie", "c", plan)
 
 
 def test_a_status_wakes_waiting_lanes(servers: Servers) -> None:

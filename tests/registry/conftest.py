@@ -8,8 +8,10 @@ import hashlib
 import io
 import itertools
 import json
+import sqlite3
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +122,13 @@ def start_registry(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     yield begin
     for running in started:
         running.stop()
+
+
+def numbered_ahead(registry: Running) -> int:
+    """The number of a plan that was made while the registry's clock was a day ahead."""
+    with contextlib.closing(sqlite3.connect(registry.data / "registry.db")) as database, database:
+        database.execute("INSERT OR REPLACE INTO settings VALUES ('plans', ?)", (ahead := int((time.time() + 86_400) * 1000),))
+    return ahead
 
 
 def sha(data: bytes) -> str:

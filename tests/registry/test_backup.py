@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import bound, wait_until
-from tests.registry.conftest import FakeNode, Running, image
+from tests.registry.conftest import FakeNode, Running, image, numbered_ahead
 from tests.support.seeds import seeds
 from tests.support.selection import long
 from udo_cli.commands import registry as command
@@ -109,6 +109,7 @@ def test_a_restored_registry_is_another_one_and_nodes_hear_of_it_at_once(start_r
     client.deploy("op", "op", "1")
     before = client.health()
     client.backup(tmp_path / "b.tar")
+    ahead = numbered_ahead(running)
     with FakeNode(running.client(), "n") as node:
         assert list(client.update("op", "2"))[-1]["phase"] == "done"
         with pytest.raises(errors.Conflict, match="not empty .2 images, 1 deployments.*--replace"):
@@ -120,6 +121,7 @@ def test_a_restored_registry_is_another_one_and_nodes_hear_of_it_at_once(start_r
     after = client.health()
     assert (done["was"], done["registry"]) == (before["registry"], after["registry"]) and before["registry"] != after["registry"]
     assert client.audit(limit=1)[0]["action"] == "restore"
+    assert client.plan("op") == ahead + 1, "plans that were made since the backup are not forgotten"
     assert [n["node"] for n in client.nodes()] == [], "who left meanwhile has left"
     token = running.token
     running.stop()

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,7 @@ from sqlalchemy import create_engine
 from registry.store.models import Base
 from registry.store.store import migrate, open_engine
 from tests.conftest import bound, wait_until
-from tests.registry.conftest import FakeNode, Running, image
+from tests.registry.conftest import FakeNode, Running, image, numbered_ahead
 from udo_protocol import errors
 from udo_protocol.listening import bindable
 from udo_protocol.registry.api import Registry
@@ -220,6 +221,24 @@ def test_a_registry_that_was_away_waits_for_the_nodes_that_were_live_before_it(s
     with FakeNode(client, "n"):
         last = [first, *events][-1]
     assert (last["phase"], last["detail"]) == ("done", "2 answers, not on old: away")
+
+
+def test_each_plan_has_a_higher_number_than_all_before_whatever_the_clock_says(start_registry: Start, tmp_path: Path) -> None:
+    running = start_registry()
+    client = _filled(running, tmp_path)
+    begun_ms = int(time.time() * 1000)
+    assert begun_ms <= client.plan("op") < client.plan("op"), "above those of a registry whose database was lost"
+    ahead = numbered_ahead(running)
+    reader = running.client(None)  # whoever may call an operator
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(lambda _: reader.plan("op"), range(20))) == list(range(ahead + 1, ahead + 21))
+    running.process.kill()
+    running.process.wait(bound(10))
+
+    again = start_registry().client(None)
+    assert again.plan("op") == ahead + 21
+    with pytest.raises(errors.NotFound, match="deployment 'oq'"):
+        again.plan("oq")
 
 
 def test_a_registry_comes_back_on_the_port_it_had_and_says_so_where_it_cannot(start_registry: Start) -> None:

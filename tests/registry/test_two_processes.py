@@ -156,7 +156,9 @@ def test_many_writers_at_both_processes_are_one_after_the_other(pair: Pair, tmp_
             assert outcomes in (["conflict", "done"], ["done", "done"])
             scaled = list(pool.map(lambda i: clients[i % 2].scale(name, 2 + i)["generation"], range(40)))
             epochs = list(pool.map(lambda i: clients[i % 2].epoch(name, "s", i // 4)["version"], range(40)))
+            plans = list(pool.map(lambda i: clients[i % 2].plan(name), range(40)))
     assert len(set(scaled)) == 40, "no two changes have one generation"
+    assert len(set(plans)) == 40 and all(clients[i].plan(name) > max(plans) for i in (0, 1))
     assert clients[1].wanted("n", wait_s=0)["generation"] >= before + 40
     assert set(epochs) == {"2"}
     started = [e for e in clients[1].audit(name) if e["action"] == "update.done"]

@@ -29,18 +29,18 @@ class Job:
         columns = [("a", pa.int64()), ("t", pa.timestamp("us"))] if times else [("a", pa.int64())]
         self._sent = pa.schema([*columns, (GROUP_COLUMN, pa.int32())])
         self._answers = pa.schema([("b", pa.int64())])
-        self.run, self.planned_ms = "r1", 1
+        self.run, self.plan = "r1", 1
 
     def restart(self) -> None:
         """The query is started again: a newer run."""
-        self.planned_ms += 1
-        self.run = f"r{self.planned_ms}"
+        self.plan += 1
+        self.run = f"r{self.plan}"
 
     def request(self, epoch: int, partition: int = 0, partitions: int = 1, **keyed: Any) -> Request:
         """What a task asks for; partition p answers for the groups g with g % partitions == p."""
         self._attempts += 1
         groups = tuple(g for g in range(KEY_GROUPS) if g % partitions == partition)
-        call = KeyedCall(self.run, "c", groups, started_ms=self.planned_ms, **keyed)
+        call = KeyedCall(self.run, "c", groups, plan=self.plan, **keyed)
         return Request(self._deployment, self._session, partition, self._attempts, epoch, keyed=call)
 
     def batch(self, keys: Sequence[int], second: float = 0.0) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ from tests.support.selection import long
 from udo_cli.state_file import settled
 from udo_cli.state_text import entries
 from udo_interface import udo
-from udo_interface.call import _planned_ms
 from udo_interface.key_groups import groups_of
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -54,6 +54,16 @@ def test_counts_go_on_over_epochs_and_over_a_restart_of_the_query(stream: Stream
     for _ in range(3):
         stream.add()
     stream.run()
+    stream.add()
+    stream.run()
+    stream.check()
+
+
+def test_a_driver_whose_clock_is_behind_that_of_the_run_before_goes_on(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream.add()
+    stream.run()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 86_400)
     stream.add()
     stream.run()
     stream.check()
@@ -131,7 +141,7 @@ def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSes
         stream.add()
 
     def each(df: DataFrame, epoch: int) -> None:
-        planned.add(_planned_ms(df))
+        planned.add(udo(count)._plan(df))
         stream.rows[epoch] = [tuple(r) for r in udo(count)(df, key="k").collect()]  # type: ignore[misc]
 
     query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "ckpt")).start()

@@ -62,7 +62,7 @@ class Query:
     def lane(self, epoch: int, partition: int, *, stored: bool = True) -> Iterator[StoreLane]:
         """A new attempt at a partition's epoch."""
         self._attempts += 1
-        keyed = KeyedCall(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), started_ms=self.run, stored=stored)
+        keyed = KeyedCall(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), plan=self.run, stored=stored)
         request = Request(self.operator, self.session, partition, self._attempts, epoch, keyed=keyed)
         with conversation(self.platform.node, request, SENT, ANSWERS) as (sender, collector, place):
             store = SessionStore(self.stored, self.operator, self.session)

@@ -68,7 +68,7 @@ def _ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tr
             yield Request(manifest.name), batches
             return
         # All events form one micro-batch of one session; a second one without events lets due timers fire.
-        call = KeyedCall(_SESSION, _SESSION, groups=(0,), started_ms=round(time.time() * 1000))
+        call = KeyedCall(_SESSION, _SESSION, groups=(0,))
         grouped = [b.append_column(group, pa.array([0] * b.num_rows, group.type)) for b in batches]
         for epoch, events in enumerate((grouped, [])):
             yield Request(manifest.name, _SESSION, attempt=1, epoch=epoch, keyed=call), events

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenLaneRequest(_message.Message):
-    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run", "call", "run_started_ms", "stored", "start_empty", "key_groups", "here", "run_elsewhere")
+    __slots__ = ("deployment", "lane", "session", "epoch", "pin_epoch", "input_schema", "wait_ms", "run", "call", "plan", "stored", "start_empty", "key_groups", "here", "run_elsewhere")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -18,7 +18,7 @@ class OpenLaneRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
-    RUN_STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     START_EMPTY_FIELD_NUMBER: _ClassVar[int]
     KEY_GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -33,13 +33,13 @@ class OpenLaneRequest(_message.Message):
     wait_ms: int
     run: str
     call: str
-    run_started_ms: int
+    plan: int
     stored: bool
     start_empty: bool
     key_groups: int
     here: bool
     run_elsewhere: bool
-    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., run_started_ms: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., key_groups: _Optional[int] = ..., here: _Optional[bool] = ..., run_elsewhere: _Optional[bool] = ...) -> None: ...
+    def __init__(self, deployment: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[int] = ..., pin_epoch: _Optional[bool] = ..., input_schema: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., run: _Optional[str] = ..., call: _Optional[str] = ..., plan: _Optional[int] = ..., stored: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., key_groups: _Optional[int] = ..., here: _Optional[bool] = ..., run_elsewhere: _Optional[bool] = ...) -> None: ...
 
 class OpenLaneReply(_message.Message):
     __slots__ = ("operator", "version", "digest", "input_schema", "output_schema", "slots", "route", "node", "window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "run", "key", "policy", "timed", "backoff_ceiling_us", "groups", "session_version")

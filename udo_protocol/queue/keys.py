@@ -36,7 +36,7 @@
 | `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.state.durable)                     |
-| `runs:{session}` | state        | hash   | run id -> `order planned_ms call`                               |
+| `runs:{session}` | state        | hash   | run id -> `order plan call`                                     |
 | `homes`          | state        | hash   | session -> `version home|stored|former`: what it is to this node |
 | `groups`         | state        | string | JSON: the group map (group_map.py); first slot only; absent: even |
 | `moving`         | state        | string | JSON: key groups that are being moved (moving.py); first slot only |

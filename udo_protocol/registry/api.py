@@ -151,6 +151,10 @@ class Registry(ContentClient, ApplicationsClient):
         body = {"node": node, "replica": replica, "place": place, "version": version}
         return dict(self._json("POST", f"/api/v1/deployments/{_q(deployment)}/replicas", body, retry_s=BRIEFLY_S)["placement"])
 
+    def plan(self, deployment: str) -> int:
+        """The number of a plan that calls it, higher than all that were given before; no token is needed."""
+        return int(self._json("POST", f"/api/v1/deployments/{_q(deployment)}/plans", retry_s=BRIEFLY_S)["plan"])
+
     def epoch(self, deployment: str, session: str, epoch: int) -> Json:
         """{version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry_s=BRIEFLY_S)

@@ -125,21 +125,20 @@ def _covers(text: bytes, key: str) -> tuple[int, str]:
     return untrusted.number(seq, key), run_id
 
 
-def run_order(state: Connection, prefix: str, session: str, run: str, call: str = "", planned_ms: int = 0) -> int:
-    """The number of a run in the order of its session's runs, from 1: the order in which they were planned, the same on every slot.
+def run_order(state: Connection, prefix: str, session: str, run: str, call: str = "", plan: int = 0) -> int:
+    """The number of a run in the order of its session's runs, from 1: that of their plans, the same on every slot.
 
-    Raises TwoProducers for a second call in one run, and Stale for a run that is first seen after a run that was planned later. If runs
-    were ordered by arrival, a late task of a dead driver would make its successor's tasks stale for ever (tests/model,
-    runs_in_start_order).
+    Raises TwoProducers for a second call in one run, and Stale for a run that is first seen after a run of a later plan. If runs were
+    ordered by arrival, a late task of a dead driver would make its successor's tasks stale for ever (tests/model, runs_in_start_order).
     """
-    asked: Sequence[Arg] = ("FCALL", "udo_run", 1, prefix, session, run, call, planned_ms)
+    asked: Sequence[Arg] = ("FCALL", "udo_run", 1, prefix, session, run, call, plan)
     # A run that is new is logged for the slot's replicas.
     there = state.call("HEXISTS", f"{prefix}runs:{session}", run)
     order, known = state.call(*asked) if there else replication.write(state, prefix, [asked])[0]
     if order < 0:
         raise Stale(
-            f"session {session} of {prefix.split(':')[1]}: a run of the query that was planned later is known, this one's answers do not "
-            "count. If it is the newest, build its DataFrame anew (call udo(...) again) before starting it"
+            f"session {session} of {prefix.split(':')[1]}: a run of the query is known whose DataFrame was built later than this one's, so "
+            "this one's answers do not count. If it is the newest run, build its DataFrame anew (call udo(...) again) before starting it"
         )
     if bytes(known).decode() != call:
         raise TwoProducers(
@@ -149,7 +148,7 @@ def run_order(state: Connection, prefix: str, session: str, run: str, call: str 
 
 
 def runs(state: Connection, prefix: str) -> dict[str, dict[str, str]]:
-    """For each session its runs as they are stored: run -> its place in their order, when it was planned, its call."""
+    """For each session its runs as they are stored: run -> its place in their order, its plan, its call."""
     found = {}
     for session in map(bytes, state.call("HKEYS", f"{prefix}sessions")):
         flat = state.call("HGETALL", f"{prefix}runs:{session.decode()}")
