@@ -29,7 +29,7 @@ def by_key_group(
     """`df` with its key group as one more column, repartitioned by it unless it is so already; and the partitions.
 
     The group is `pmod(hash(key), key_groups)` over the key in the operator's own types, so that it does not change when a
-    query sends a narrower type. `partitions` defaults to spark.sql.shuffle.partitions.
+    query sends a narrower type, nor with the session's time zone. `partitions` defaults to spark.sql.shuffle.partitions.
     """
     if GROUP_COLUMN in df.columns:
         mark = df.schema[GROUP_COLUMN].metadata.get(_MARK)
@@ -42,7 +42,8 @@ def by_key_group(
             )
         return df, int(mark["partitions"])
     count = partitions or int(df.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)
-    columns = [F.col("`" + n.replace("`", "``") + "`").cast(spark_type(schema.field(n).type)) for n in key]
+    # A wall clock stays one: as an instant it would depend on the session's time zone.
+    columns = [F.col("`" + n.replace("`", "``") + "`").cast(spark_type(schema.field(n).type, df.schema[n].dataType)) for n in key]
     group = F.pmod(F.hash(*columns), F.lit(key_groups)).cast("int")
     mark = {"key": list(key), "partitions": count, "groups": key_groups}
     marked = df.withColumn(GROUP_COLUMN, group).withMetadata(GROUP_COLUMN, {_MARK: mark})

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from udo_protocol.errors import ManifestError, SchemaError
 from udo_protocol.formats.inputs import united
-from udo_protocol.formats.schema import parse_schema, parse_type, schema_text, update_misfits
+from udo_protocol.formats.schema import is_key_type, parse_schema, parse_type, schema_text, update_misfits
 from udo_protocol.formats.state_types import StateTypes
 
 FILE_NAME = "operator.toml"
@@ -135,6 +135,11 @@ class Manifest(BaseModel):
         for name in self.key:
             if name not in self.input:
                 raise ValueError(f"key: {name!r} is no input column; there are: {there}")
+            if not is_key_type(parse_type(self.input[name])):
+                raise ValueError(
+                    f"key: column {name!r} is {self.input[name]}; expected numbers, text, bytes, booleans, dates or timestamps, which can "
+                    "be compared and found again. Of a struct name the fields as columns of their own: key = [...]"
+                )
         of_all = [*self.key, *([self.event_time.column] if self.event_time else [])]
         for one, columns in self.inputs.items():
             if lacking := [name for name in of_all if name not in columns]:
@@ -213,6 +218,12 @@ def call_misfits(old: Manifest, new: Manifest) -> list[str]:
         reasons.append(
             f"key: the state is kept by {', '.join(old.key) or 'nothing'}, the new version keeps it by {', '.join(new.key) or 'nothing'}"
         )
+    reasons += [
+        f"key: column {name!r} is {old.input[name]}, in the new version {new.input[name]}, whose values may lie in other key groups: leave "
+        "it as it is, and convert it inside of the operator"
+        for name in old.key
+        if name in new.key and parse_type(old.input[name]) != parse_type(new.input[name])
+    ]
     return reasons
 
 

@@ -63,6 +63,24 @@ def parse_type(text: str) -> pa.DataType:
     )
 
 
+def is_key_type(t: pa.DataType) -> bool:
+    """Whether values of the type can be keys: two of them are equal or not, in every language, and can be found again by it."""
+    kinds = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_date,
+        pa.types.is_timestamp,
+    )
+    return any(is_one(t) for is_one in kinds)
+
+
 def _parse_field(text: str) -> pa.Field:
     name, sep, typ = text.partition(":")
     if not sep:

@@ -133,9 +133,9 @@ class ChildKeyedProcessor(KeyedProcessor):
 
     def _plain(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
         try:
-            self._check_keys(batch)
+            columns = self._key_columns(batch)
             validated(batch)  # also its text, which is not looked at before: no operator is to get such as is none
-            index, values, first = distinct([batch.column(n) for n in self._keyed.columns])
+            index, values, first = distinct(columns)
             keys = StoredKeys.of(session.groups, values, numbers.take(first).to_pylist())
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
             raise ProcessingError(explained(e)) from e

@@ -1,4 +1,4 @@
-"""The distinct keys of a frame, as Python has them."""
+"""The keys of a frame, as Python has them: two events are of one key where Spark's groupBy would say so."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ import pyarrow.compute as pc
 
 # Types of which Arrow and Python agree on when two values are the same key. (Floats: Arrow tells 0.0 from -0.0.)
 _SAME = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_boolean, pa.types.is_date32)
+
+
+def comparable(column: pa.Array) -> pa.Array:
+    """A key column of which equal values, and only these, are equal in Python; the column itself if it is so already.
+
+    0.0 and -0.0 are one key. A time with a zone is the instant, in UTC: Python compares two times of one zone by their wall clock, which
+    shows each time of an hour in autumn twice. Times are of µs, as in Spark.
+    """
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    if pa.types.is_floating(column.type):
+        return pc.add(column, pa.scalar(0.0, column.type))
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", "UTC" if column.type.tz else None), safe=False)
+    return column
 
 
 def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Any], pa.Array]:

@@ -21,6 +21,7 @@ from udo_protocol.queue.event_times import ONLY, EventTimes
 from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import BadEvent, bad_row, empty, joined, rows_of
+from udo_runtime.execution.distinct_keys import comparable
 from udo_runtime.execution.failure import ProcessingError, event_text, explained, not_answers, own_traceback, rows_to_batch
 from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
 from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us, unpack_key
@@ -122,8 +123,12 @@ class KeyedProcessor:
 
     def _events_and_keys(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[Any]]:
         events = batch.to_pylist()
-        self._check_keys(batch)
-        return events, list(map(self._key, events))
+        given = [batch.column(name) for name in self._keyed.columns]
+        columns = self._key_columns(batch)
+        if all(column is as_given for column, as_given in zip(columns, given, strict=True)):
+            return events, list(map(self._key, events))
+        values = [column.to_pylist() for column in columns]
+        return events, values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
     def _each(
         self, session: Session, column: list[int], asked: Callable[[], tuple[list[dict[str, Any]], list[Any]]]
@@ -138,15 +143,18 @@ class KeyedProcessor:
             events, keys = asked()
             for event, key, number in zip(events, keys, column, strict=True):
                 try:
-                    ctx.state = states[key]
+                    state = states[key]
                 except KeyError:
                     session.open(keys, column)  # those of all the frame: much cheaper than one by one
-                    ctx.state = states[key]
-                ctx.key, ctx._number = key, number
+                    state = states[key]
+                ctx.key, ctx._number, ctx.state = key, number, state
                 for answer in (answers := process(event, ctx)) or ():
                     if answer.keys() != names:
                         raise self._wrong(answer, event)
                     out.append(answer)
+                if ctx.state is not state:
+                    ctx._own = state
+                    ctx._keep()
         except ProcessingError:
             raise
         except Exception as e:
@@ -178,7 +186,7 @@ class KeyedProcessor:
             def run_it() -> list[dict[str, Any]]:
                 if isinstance(event, ProcessingError) or row in wrong:
                     raise wrong[row]
-                ctx.key, ctx._number, ctx.state = key, number, states[key]
+                ctx._at(key, number, states[key])
                 return self._answers(lambda: self._operator.process(event, ctx), event)
 
             return Unit({} if row in wrong else states[key], run_it, lambda e: bad_row(batch, row, e, number))
@@ -221,6 +229,7 @@ class KeyedProcessor:
         try:
             given = call() or ()
             answers = list(given)
+            self._ctx._keep()
         except ProcessingError:
             raise
         except Exception as e:
@@ -313,8 +322,8 @@ class KeyedProcessor:
 
     def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Sequence[dict[str, Any]]:
         ctx = self._ctx
-        ctx.key, ctx._number = unpack_key(packed), number
-        ctx.state = ctx._groups[number].open(ctx.key)
+        key = unpack_key(packed)
+        ctx._at(key, number, ctx._groups[number].open(key))
         if kind == EXPIRY:
             if ctx.state.get(EXPIRES) == at_us:  # else a later call replaced it
                 ctx.state.clear()
@@ -327,11 +336,13 @@ class KeyedProcessor:
         message = f"expected an event with the columns {', '.join(self._output.names)}; the operator answered {got}"
         return ProcessingError(message, "", event_text(event), SchemaError.code)
 
-    def _check_keys(self, batch: pa.RecordBatch) -> None:
-        for name in self._keyed.columns:
-            column = batch.column(name)
+    def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The key columns, comparable. ProcessingError for NaN."""
+        columns = [comparable(batch.column(name)) for name in self._keyed.columns]
+        for name, column in zip(self._keyed.columns, columns, strict=True):
             if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
                 raise _nan_key([name])
+        return columns
 
     def _check_size(self, session: Session) -> None:
         if session.size > self._keyed.state_bytes:

@@ -25,7 +25,7 @@ from udo_runtime.state.session import Session
 from udo_runtime.state.snapshot import Snapshot, Timed
 
 # (keys, events, states, context) -> the answer, in the output schema; ProcessingError.
-Call: TypeAlias = Callable[[FrameKeys, pa.RecordBatch, FrameStates, Context], pa.RecordBatch]
+Call: TypeAlias = Callable[[FrameKeys, pa.RecordBatch, FrameStates, KeyedContext], pa.RecordBatch]
 # Of no event: within a frame the context has no key of its own.
 NO_GROUP = -1
 
@@ -80,9 +80,9 @@ class KeyedBatchProcessor(KeyedProcessor):
     def _opened(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> tuple[FrameKeys, pa.RecordBatch, FrameStates]:
         """The keys of these events, opened in their groups."""
         try:
-            self._check_keys(batch)
+            columns = self._key_columns(batch)
             validated(batch)  # also its text, which is not looked at before: no operator is to get such as is none
-            index, values, first = distinct([batch.column(name) for name in self._keyed.columns])
+            index, values, first = distinct(columns)
             column = numbers.take(first).to_pylist()
             session.open(values, column)
         except ProcessingError:
@@ -90,10 +90,10 @@ class KeyedBatchProcessor(KeyedProcessor):
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
             raise ProcessingError(explained(e)) from e
         states, ctx = [session.states[value] for value in values], self._ctx
-        ctx.key, ctx._number, ctx.state = None, NO_GROUP, {}
+        ctx._at(None, NO_GROUP, {})
 
         def select(number: int) -> KeyedContext:
-            ctx.key, ctx._number, ctx.state = values[number], column[number], states[number]
+            ctx._at(values[number], column[number], states[number])
             return ctx
 
         return FrameKeys(values, index, select), batch, FrameStates(states)

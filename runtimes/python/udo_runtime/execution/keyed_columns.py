@@ -50,19 +50,19 @@ class KeyedColumnProcessor(KeyedBatchProcessor):
     def _plain(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
         """The answer to these events; nothing of them stays if they fail, but for the timers."""
         try:
-            self._check_keys(batch)
+            columns = self._key_columns(batch)
             validated(batch)  # also its text, which is not looked at before: no operator is to get such as is none
-            index, values, groups = _by_group([batch.column(name) for name in self._keyed.columns], numbers)
+            index, values, groups = _by_group(columns, numbers)
             states = ColumnStates(self._layout, _parts(session, values, groups), len(values))
         except ProcessingError:
             raise
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
             raise ProcessingError(explained(e)) from e
         ctx = self._ctx
-        ctx.key, ctx._number, ctx.state = None, NO_GROUP, {}
+        ctx._at(None, NO_GROUP, {})
 
         def select(number: int) -> KeyedContext:
-            ctx.key, ctx._number, ctx.state = values[number], groups[number].as_py(), _StateOf(states, number)  # type: ignore[assignment]
+            ctx._at(values[number], groups[number].as_py(), _StateOf(states, number))
             return ctx
 
         answer = self._call(FrameKeys(values, index, select), batch, states, ctx)

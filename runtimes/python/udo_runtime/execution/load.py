@@ -28,6 +28,7 @@ from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
     from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+    from udo_runtime.execution.timers import KeyedContext
     from udo_runtime.sdk.keyed import FrameKeys, FrameStates
     from udo_runtime.state.layout import Layout
     from udo_runtime.state.versions import MigrateAll
@@ -92,11 +93,12 @@ class Processor:
 
         return Layout.of(self._types) if self.by_frame else None
 
-    def whole_keyed(self, keys: FrameKeys, events: pa.RecordBatch, states: FrameStates, ctx: Context) -> pa.RecordBatch:
+    def whole_keyed(self, keys: FrameKeys, events: pa.RecordBatch, states: FrameStates, ctx: KeyedContext) -> pa.RecordBatch:
         """The answer to a frame of keyed events, in the output schema."""
         assert self._keyed_operator is not None
         try:
             answer = self._keyed_operator.process_keys(keys, events, states, ctx)
+            ctx._require_own()
         except ProcessingError:
             raise
         except Exception as e:

@@ -29,9 +29,33 @@ class KeyedContext(Context):
     _groups: dict[int, Group]
     _number: int  # of the key's group
     _watermark_us: int | None = None
+    _own: Any = None  # the dict that is the state of the event's key
     _journal: list[Timed] | None = None  # timers set, where they may have to be taken back
     # Changed for every event: without the check of a frozen dataclass, which is Python code.
     __setattr__ = object.__setattr__
+
+    def _at(self, key: Any, number: int, state: Any) -> None:
+        """What follows is about this key, of that group."""
+        self.key, self._number, self.state, self._own = key, number, state, state
+
+    def _keep(self) -> None:
+        """What the operator has assigned to `state` is the key's state from now on, with the expiration that it has."""
+        given, own = self.state, self._own
+        if given is own:
+            return
+        if not isinstance(given, dict):
+            raise TypeError(f"ctx.state expects a dict, got {type(given).__name__}: {given!r:.80}")
+        new = dict(given)
+        if new and EXPIRES in own:
+            new.setdefault(EXPIRES, own[EXPIRES])
+        own.clear()
+        own.update(new)
+        self.state = own
+
+    def _require_own(self) -> None:
+        """TypeError if something was assigned to `state` where there is no event's key."""
+        if self.state is not self._own:
+            raise TypeError("process_keys has no ctx.state to assign to: the state of key number n is states[n], to be changed in place")
 
     @property
     def watermark(self) -> dt.datetime | None:

@@ -13,7 +13,7 @@ from udo_runtime.child.wire import INDEX, KEYS, STATES, TIMES, Received
 from udo_runtime.execution.timers import EPOCH, KeyedContext, unpack_key
 from udo_runtime.sdk.api import Context
 from udo_runtime.sdk.keyed import FrameKeys, FrameStates
-from udo_runtime.state.codec import EXPIRES, pack, unpack
+from udo_runtime.state.codec import EMPTY, EXPIRES, pack_each, unpack
 
 
 class _Context(KeyedContext):
@@ -43,7 +43,7 @@ class TouchedKeys:
 
     def at(self, row: int) -> None:
         """The context is that of this key."""
-        self.ctx.key, self.ctx._number, self.ctx.state = unpack_key(self._keys[row]), row, self.states[row]
+        self.ctx._at(unpack_key(self._keys[row]), row, self.states[row])
 
     def index(self, request: Received) -> pa.Array:
         """For each event the row of its key."""
@@ -66,9 +66,10 @@ class TouchedKeys:
     def changes(self, *, everything: bool = False) -> list[tuple[int, pa.RecordBatch]]:
         """STATES and SET."""
         rows, states, expires = list[int](), list[bytes | None](), list[int | None]()
-        for row, state in enumerate(self.states):
-            at_us = state.pop(EXPIRES, None)
-            packed = pack(state) if state else None
+        expirations = [state.pop(EXPIRES, None) for state in self.states]
+        every = pack_each(map(unpack_key, self._keys), self.states)
+        for row, (value, at_us) in enumerate(zip(every, expirations, strict=True)):
+            packed = None if value == EMPTY else value
             if everything or packed != self._packed[row] or at_us != self._expires[row]:
                 rows.append(row)
                 states.append(packed)

@@ -135,7 +135,8 @@ class Server:
 
         def process(row: int, event: dict[str, Any]) -> Any:
             keys.at(index[row])
-            return operator.process(event, keys.ctx)
+            yield from operator.process(event, keys.ctx) or ()
+            keys.ctx._keep()
 
         return [(pb.Part.ROWS, self._each(batch.to_pylist(), process)), *keys.changes()]
 
@@ -146,7 +147,8 @@ class Server:
         def fire(row: int, _: Any) -> Any:
             number, at = due[row]
             keys.at(number)
-            return operator.on_timer(keys.ctx.key, at, keys.ctx)
+            yield from operator.on_timer(keys.ctx.key, at, keys.ctx) or ()
+            keys.ctx._keep()
 
         rows = self._each([None] * len(due), fire)
         return [(pb.Part.ROWS, rows), *keys.changes()]

@@ -34,15 +34,23 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _V = TypeVar("_V")
 
 
+# A value may be nested as deep as MessagePack's packer and unpacker both can, some levels below what packs several of them together; no
+# packed value of fewer bytes is nested deeper.
+_DEEP = 1_000
+_ABOVE = b"\x91" * 16
+
+
 def _extend(value: Any) -> Any:
     if isinstance(value, dt.datetime):
         if value.tzinfo is not None:
-            return msgpack.Timestamp.from_datetime(value)
+            return msgpack.Timestamp.from_datetime(value.astimezone(dt.UTC))
         return msgpack.ExtType(_NAIVE, ((value - _EPOCH) // dt.timedelta(microseconds=1)).to_bytes(8, "big", signed=True))
     if isinstance(value, dt.date):
         return msgpack.ExtType(_DATE, value.toordinal().to_bytes(4, "big"))
     if isinstance(value, Decimal):
         return msgpack.ExtType(_DECIMAL, str(value).encode())
+    if isinstance(value, int):
+        raise OverflowError(f"state holds an integer of {value.bit_length()} bits: expected integers of at most 64 bits")
     raise TypeError(f"state holds a {type(value).__name__}: expected numbers, text, bytes, times, or lists and dicts of these")
 
 
@@ -66,8 +74,52 @@ def pack_large(value: Any) -> bytes:
     return msgpack.packb(value, default=_extend)  # type: ignore[no-any-return]
 
 
-# The inverse. Times with a zone are returned in UTC, tuples as lists, or with `unpack_tuples` as tuples.
-unpack: Callable[[bytes], Any] = partial(msgpack.unpackb, timestamp=3, strict_map_key=False, ext_hook=_extended)
+def pack_each(keys: Iterable[Any], states: Collection[Any]) -> list[bytes]:
+    """The packed states of keys, in order. TypeError, which names the key, for one that could not be stored and read again."""
+    try:
+        packed = list(map(pack, states))
+        if max(map(len, packed), default=0) > _DEEP:
+            for value in packed:
+                _require_flat(value)
+    except Exception as e:
+        for key, state in zip(keys, states, strict=True):
+            try:
+                _require_flat(pack(state))
+            except Exception as why:
+                reason = "it is nested too deep" if isinstance(why, msgpack.StackError) or "recursion" in str(why) else why
+                raise TypeError(f"the state of key {key!r:.200} cannot be stored: {reason}") from e
+        raise
+    return packed
+
+
+def _require_flat(packed: bytes) -> None:
+    if len(packed) > _DEEP:
+        unpacker = msgpack.Unpacker(max_buffer_size=0)
+        unpacker.feed(_ABOVE)
+        unpacker.feed(packed)
+        unpacker.skip()  # without making the value: a fraction of what packing it takes
+
+
+_unpack = partial(msgpack.unpackb, timestamp=3, strict_map_key=False, ext_hook=_extended)
+
+
+def unpack(packed: bytes) -> Any:
+    """The inverse. Times with a zone are returned in UTC, tuples as lists, or where they are keys of a dict as tuples."""
+    try:
+        return _unpack(packed)
+    except TypeError:  # a list as a key
+        return _unpack(packed, object_pairs_hook=_with_tuples)
+
+
+def _with_tuples(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {_tuples(key): value for key, value in pairs}
+
+
+def _tuples(key: Any) -> Any:
+    return tuple(map(_tuples, key)) if isinstance(key, list) else key
+
+
+# The same with all lists as tuples.
 unpack_tuples = partial(msgpack.unpackb, timestamp=3, use_list=False, ext_hook=_extended)
 
 
@@ -114,7 +166,7 @@ def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
     state = unpack(raw)
     expires = state.pop(EXPIRES, None)
     new = versions.migrated(key, state, version)
-    return pack(new if expires is None else {**new, EXPIRES: expires})
+    return pack_each([key], [new if expires is None else {**new, EXPIRES: expires}])[0]
 
 
 def with_packed_keys(values: Mapping[Any, _V]) -> dict[bytes, _V]:

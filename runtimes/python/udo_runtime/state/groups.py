@@ -20,6 +20,7 @@ from udo_runtime.state.codec import (
     Delta,
     migrated,
     pack,
+    pack_each,
     pack_large,
     state_version,
     timed_only,
@@ -254,7 +255,7 @@ class Group:
         live, opened = self.live, self._opened
         if not live:
             return
-        packed = list(map(pack, live.values()))
+        packed = pack_each(live, live.values())
         if packed != opened:
             states = packed if EMPTY not in packed else [None if value == EMPTY else value for value in packed]
             self._replace(live, states, opened)
