@@ -21,7 +21,7 @@ from udo_runtime.execution.keyed_batches import NO_GROUP, Call, KeyedBatchProces
 from udo_runtime.execution.timers import KeyedContext
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.sdk.keyed import FrameKeys, FrameStates
-from udo_runtime.state.codec import EMPTY, TIMERS, pack, unpack_all
+from udo_runtime.state.codec import EMPTY, TIMERS, pack_each, unpack_all
 from udo_runtime.state.columns import ColumnValues
 from udo_runtime.state.groups import Group
 from udo_runtime.state.layout import Cells, Column, Layout, compact, whole
@@ -176,7 +176,8 @@ class ColumnStates(FrameStates):
                 part.group.write(part.keys, part.rows, old, new)
 
     def _store_dicts(self, states: Sequence[dict[str, Any]]) -> None:
-        packed = [None if p == EMPTY else p for p in map(pack, states)]
+        keys = [key for part in self._parts for key in part.keys]
+        packed = [None if p == EMPTY else p for p in pack_each(keys, states)]
         for part in self._parts:
             part.group.replace(dict(zip(part.keys, packed[part.first : part.last], strict=True)))
 

@@ -41,7 +41,7 @@ _ABOVE = b"\x91" * 16
 
 
 def _extend(value: Any) -> Any:
-    if isinstance(value, dt.datetime):
+    if isinstance(value, dt.datetime) and value == value:  # NaT is a datetime that is not equal to itself
         if value.tzinfo is not None:
             return msgpack.Timestamp.from_datetime(value.astimezone(dt.UTC))
         return msgpack.ExtType(_NAIVE, ((value - _EPOCH) // dt.timedelta(microseconds=1)).to_bytes(8, "big", signed=True))
@@ -74,22 +74,26 @@ def pack_large(value: Any) -> bytes:
     return msgpack.packb(value, default=_extend)  # type: ignore[no-any-return]
 
 
+def pack_all(states: Iterable[Any]) -> list[bytes]:
+    """The packed form of each. TypeError, ValueError or OverflowError for one that could not be stored and read again."""
+    packed = list(map(pack, states))
+    if max(map(len, packed), default=0) > _DEEP:
+        for value in packed:
+            _require_flat(value)
+    return packed
+
+
 def pack_each(keys: Iterable[Any], states: Collection[Any]) -> list[bytes]:
-    """The packed states of keys, in order. TypeError, which names the key, for one that could not be stored and read again."""
+    """The same for the states of keys. TypeError, which names the key, for one that could not be stored and read again."""
     try:
-        packed = list(map(pack, states))
-        if max(map(len, packed), default=0) > _DEEP:
-            for value in packed:
-                _require_flat(value)
-    except Exception as e:
+        return pack_all(states)
+    except (TypeError, ValueError, OverflowError) as e:
         for key, state in zip(keys, states, strict=True):
             try:
-                _require_flat(pack(state))
-            except Exception as why:
-                reason = "it is nested too deep" if isinstance(why, msgpack.StackError) or "recursion" in str(why) else why
-                raise TypeError(f"the state of key {key!r:.200} cannot be stored: {reason}") from e
+                pack_all([state])
+            except (TypeError, ValueError, OverflowError) as why:
+                raise TypeError(f"the state of key {key!r:.200} cannot be stored: {why}") from e
         raise
-    return packed
 
 
 def _require_flat(packed: bytes) -> None:
@@ -97,7 +101,10 @@ def _require_flat(packed: bytes) -> None:
         unpacker = msgpack.Unpacker(max_buffer_size=0)
         unpacker.feed(_ABOVE)
         unpacker.feed(packed)
-        unpacker.skip()  # without making the value: a fraction of what packing it takes
+        try:
+            unpacker.skip()  # without making the value: a fraction of what packing it takes
+        except msgpack.StackError:
+            raise ValueError(f"it is nested deeper than {_DEEP:,}") from None
 
 
 _unpack = partial(msgpack.unpackb, timestamp=3, strict_map_key=False, ext_hook=_extended)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from udo_runtime.state.codec import TIMERS, pack, unpack
+from udo_runtime.state.codec import TIMERS, pack_all, unpack
 from udo_runtime.state.groups import Group
 
 
@@ -30,11 +29,11 @@ class Snapshot:
     def __init__(self, groups: Mapping[int, Group], journal: list[Timed], states: Iterable[dict[str, Any]]) -> None:
         self._groups, self._journal, self._mark = groups, journal, len(journal)
         self._states = list(states)
-        self._packed = list(map(pack, self._states))
+        self._packed = pack_all(self._states)
 
     def check(self) -> None:
         """Raise these errors if a state now contains a value that cannot be stored."""
-        deque(map(pack, self._states), maxlen=0)
+        pack_all(self._states)
 
     def restore(self) -> None:
         """Undo all changes since the snapshot."""
