@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
@@ -17,7 +19,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
-from udo_interface import jvm_path, progress, remote, settings
+from udo_interface import jvm_path, keyed_plan, remote, settings
 from udo_interface.deployed import Deployed, fetch, plan
 from udo_interface.discovery import (
     NODE_SETTING,
@@ -29,14 +31,15 @@ from udo_interface.discovery import (
     registry_url,
 )
 from udo_interface.inputs import require_inputs, united
-from udo_interface.key_groups import by_key_group
+from udo_interface.key_groups import with_key_group
+from udo_interface.keyed_plan import Batch
 from udo_interface.listing import Listed, Listing
 from udo_interface.spark_types import delivered, output_fields, require_input
 from udo_interface.store import StoreLocation
 from udo_interface.store_place import located, require_writable
 from udo_interface.task import Keys, Task
 from udo_protocol.errors import SchemaError, UdoError, UsageError
-from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
+from udo_protocol.formats.schema import to_ipc
 from udo_protocol.registry.api import Registry
 
 if TYPE_CHECKING:
@@ -128,29 +131,32 @@ class DeployedOperator:
         fields = output_fields(deployed.output, df.schema, _zoneless(conf))
         settings.check(conf, df.isStreaming)
         in_jvm = self._in_jvm(df, deployed, chosen, fields)
-        keys = None
-        wanted = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
-        if _require_key(deployed, chosen.key):
-            remote.check_keyed(df, deployed.what)
-            settings.check_keyed(conf)
-            settings.keep_empty_stages(df.sparkSession.conf)
-            if df.isStreaming:
-                progress.watch(df.sparkSession)
-            elif inside := _query(df):
-                progress.require_synchronous_query(df.sparkSession, inside[0], deployed.what)
-            df, partitions = by_key_group(df, deployed.key, deployed.input, key_groups=deployed.key_groups)
-            if order:
-                df = df.sortWithinPartitions(*order)
-            stored = None if chosen.store is None else _stored(chosen.store, deployed, df)
-            keys = Keys(partitions, _call_id(df), chosen.start == "empty", self._plan(df), stored, deployed.key_groups)
-            wanted.append(GROUP_COLUMN)
-        elif chosen.store is not None:
-            raise UsageError(f"{deployed.what} keeps no state; call it without store=")
-        task = self._task(deployed, chosen, conf, delivered(fields), keys)
+        task_of = functools.partial(self._task, deployed, chosen, conf, delivered(fields))
         schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])
+        columns = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
+        if _require_key(deployed, chosen.key):
+            given, keys = self._keyed(df, deployed, chosen, columns, order)
+            return given.mapInArrow(task_of(keys).named(), schema)
+        if chosen.store is not None:
+            raise UsageError(f"{deployed.what} keeps no state; call it without store=")
         if in_jvm:
-            return jvm_path.through(df, task, schema)
-        return df.select([col("`" + n.replace("`", "``") + "`") for n in wanted]).mapInArrow(task.named(), schema)
+            return jvm_path.through(df, task_of(None), schema)
+        return df.select([col("`" + n.replace("`", "``") + "`") for n in columns]).mapInArrow(task_of(None).named(), schema)
+
+    def _keyed(
+        self, df: DataFrame, deployed: Deployed, chosen: CallOptions, columns: list[str], order: Sequence[Column]
+    ) -> tuple[DataFrame, Keys]:
+        """What a keyed call sends, these columns in partitions by key group, and how it is laid out."""
+        conf: Conf = df.sparkSession.conf.get
+        remote.check_keyed(df, deployed.what)
+        settings.check_keyed(conf)
+        inside = None if df.isStreaming else keyed_plan.around(df)
+        stored = None if chosen.store is None else _stored(chosen.store, deployed, lasting=df.isStreaming or inside is not None)
+        partitions = keyed_plan.partition_count(df)
+        grouped = with_key_group(df, deployed.key, deployed.input, key_groups=deployed.key_groups)
+        given, marked = keyed_plan.partitioned(grouped, partitions, columns, order, deployed.reference, chosen.uid, deployed.what)
+        start_empty, plan = chosen.start == "empty", self._plan(df, inside)
+        return given, Keys(partitions, _call_id(inside), start_empty, plan, stored, deployed.key_groups, marked)
 
     def _in_jvm(self, df: DataFrame, deployed: Deployed, chosen: CallOptions, fields: list[T.StructField]) -> bool:
         """Whether the call takes the JVM path; UsageError if it asks for that and cannot take it."""
@@ -184,12 +190,12 @@ class DeployedOperator:
     def _fetch(self, conf: Conf) -> Deployed:
         return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
 
-    def _plan(self, df: DataFrame) -> int:
+    def _plan(self, df: DataFrame, inside: Batch | None) -> int:
         """The number of this plan. In foreachBatch, which plans each batch anew, that of the first plan of the query's run."""
-        conf, inside = df.sparkSession.conf.get, _query(df)
-        run = (inside[0], df.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")) if inside else None
+        run = None if inside is None else (inside.query, inside.run)
         if run is not None and run in _first_plans:
             return _first_plans[run]
+        conf = df.sparkSession.conf.get
         number = plan(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
         return number if run is None else _first_plans.setdefault(run, number)
 
@@ -286,9 +292,9 @@ def _require_key(deployed: Deployed, key: tuple[str, ...]) -> bool:
     raise UsageError(f"{deployed.what} keeps state by {', '.join(deployed.key)}; call it with key={wanted!r}, got key={list(key)!r}")
 
 
-def _stored(location: str | os.PathLike[str], deployed: Deployed, df: DataFrame) -> StoreLocation:
+def _stored(location: str | os.PathLike[str], deployed: Deployed, *, lasting: bool) -> StoreLocation:
     """Where the call's state is kept; UsageError if it has none to keep, or the place cannot be written."""
-    if not df.isStreaming and not _query(df):
+    if not lasting:
         raise UsageError(
             f"{deployed.what}: store= keeps the state of a streaming query, and a batch job's ends with it: call it without store="
         )
@@ -297,29 +303,19 @@ def _stored(location: str | os.PathLike[str], deployed: Deployed, df: DataFrame)
     return stored
 
 
-def _query(df: DataFrame) -> tuple[str, str] | None:
-    """The streaming query in whose foreachBatch this runs, and its batch."""
-    try:
-        local = df.sparkSession.sparkContext.getLocalProperty
-        query, batch = local("sql.streaming.queryId"), local("streaming.sql.batchId")
-    except Exception:  # Spark Connect has no context on this side
-        return None
-    return (query, batch or "") if query else None
-
-
-_first_plans: dict[tuple[str, str | None], int] = {}  # (query, run) -> the number of the first plan that foreachBatch made in it
+_first_plans: dict[tuple[str, str], int] = {}  # (query, run) -> the number of the first plan that foreachBatch made in it
+_counting = Lock()
 _foreach_batch: dict[str, tuple[str, int]] = {}  # query -> (its batch, keyed calls made in it)
 
 
-def _call_id(df: DataFrame) -> str:
+def _call_id(inside: Batch | None) -> str:
     """Which call in the query this is: the same when its plan is evaluated again, and from batch to batch in foreachBatch."""
-    inside = _query(df)
     if inside is None:
         return secrets.token_hex(4)
-    query, batch = inside
-    before, count = _foreach_batch.get(query, ("", 0))
-    _foreach_batch[query] = (batch, count + 1 if before == batch else 1)
-    return f"foreachBatch.{_foreach_batch[query][1]}"
+    with _counting:
+        before, count = _foreach_batch.get(inside.query, ("", 0))
+        _foreach_batch[inside.query] = (inside.batch, count + 1 if before == inside.batch else 1)
+        return f"foreachBatch.{_foreach_batch[inside.query][1]}"
 
 
 def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _CALLS = "org.apache.spark.sql.udo.UdoCalls"
 _lock = Lock()
-_attached: dict[str, Any] = {}  # the running application -> its UdoCalls
+_attached: dict[str, Any] = {}  # the running application -> its UdoCalls, or why it has none
 # Casts to these never lose a value where require_input has let a column pass.
 _WIDENED = (pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal128)
 
@@ -56,7 +56,7 @@ def obstacle(
         if layout(answered.type) != layout(arrow_type(field.dataType)):
             return f"the operator answers with {type_text(answered.type)} in column {field.name!r}, which Spark does not read"
     try:
-        _calls(df.sparkSession)
+        calls(df.sparkSession)
     except Unavailable as e:
         return str(e)
     return ""
@@ -66,7 +66,7 @@ def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
     """`df` through the operator, with that schema, if there is no obstacle."""
     wanted = from_ipc(task.input)
     picked = df.select([_column(df.schema[f.name], f.type) for f in wanted])
-    call = {
+    told = {
         "deployment": task.deployment,
         "app": task.app,
         "uid": task.uid,
@@ -79,7 +79,7 @@ def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
         "input_id": base64.b64encode(schema_id(task.input)).decode(),
         "output_id": base64.b64encode(schema_id(task.output)).decode(),
     }
-    through = _calls(df.sparkSession).through(picked._jdf, json.dumps(call), schema.json())
+    through = calls(df.sparkSession).through(picked._jdf, json.dumps(told), schema.json())
     return type(df)(through, df.sparkSession)
 
 
@@ -115,15 +115,20 @@ def _column(have: T.StructField, want: pa.DataType) -> Any:
     return named if to is None or to == have.dataType else named.cast(to).alias(have.name)
 
 
-def _calls(session: SparkSession) -> Any:
+def calls(session: SparkSession) -> Any:
     """The entry in the session's JVM, which is given the jar once; executors fetch it with their next task. Unavailable without one."""
     context = session.sparkContext
     with _lock:
         if (app := context.applicationId) not in _attached:
-            found = jar(session.version)
+            _attached.clear()
+            try:
+                found = jar(session.version)
+            except Unavailable as e:  # it would be compiled in vain with each call
+                _attached[app] = e
+                raise
             java = session._jsparkSession
             java.sessionState().resourceLoader().addJar(found.as_uri())
-            calls = java.sharedState().jarClassLoader().loadClass(_CALLS).newInstance()
-            _attached.clear()
-            _attached[app] = calls
-        return _attached[app]
+            _attached[app] = java.sharedState().jarClassLoader().loadClass(_CALLS).newInstance()
+        if isinstance(made := _attached[app], Unavailable):
+            raise made
+        return made

@@ -46,6 +46,7 @@ class KeyedCall:
     plan: int = 0  # its number, from the registry
     key_groups: int = KEY_GROUPS  # that keys are spread over
     stored: bool = False  # its state is brought from a store and taken there, so any node may serve it
+    gap: bool = False  # nothing has happened in the epochs before, as far as the state does not reach
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def _stamp(request: Request, run: int) -> Stamp | None:
     if keyed is None:
         return None
     # A batch job is the only run of a session of its own.
-    return Stamp(run or 1, request.epoch or 0, request.attempt, keyed.groups, keyed.start_empty, job=not keyed.run)
+    return Stamp(run or 1, request.epoch or 0, request.attempt, keyed.groups, keyed.start_empty or keyed.gap, job=not keyed.run)
 
 
 def reach(

@@ -70,9 +70,9 @@ def require_synchronous_query(session: SparkSession, query: str, what: str) -> N
         raise _refusal(what)
 
 
-def require_synchronous(context: TaskContext, what: str) -> None:
-    """In a task: UsageError if its query tracks its progress asynchronously."""
-    if context.getLocalProperty(PROPERTY) == "true":
+def require_synchronous(context: TaskContext, what: str, *, marked: bool) -> None:
+    """In a task: UsageError if its query tracks its progress asynchronously, which its partition may be `marked` with."""
+    if marked or context.getLocalProperty(PROPERTY) == "true":
         raise _refusal(what)
 
 

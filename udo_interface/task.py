@@ -5,10 +5,8 @@ Objects here are pickled by the driver and carry plain values only; everything t
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,6 +17,7 @@ from pyspark.sql import Row
 
 from udo_interface.columns import Picker, kept
 from udo_interface.discovery import certificates, node_address, node_wait_s
+from udo_interface.evaluation import Evaluation, marked, of_task, run_of_task
 from udo_interface.held import held
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Collector, PendingFrame, Sender, exchange
@@ -49,6 +48,7 @@ class Keys:
     plan: int = 0  # its number, from the registry: runs of a query are ordered by it
     stored: StoreLocation | None = None  # a second store of its state
     key_groups: int = KEY_GROUPS
+    marked: bool = False  # each partition begins with a row that says which one it is
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,24 @@ class Task:
 
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for DataFrame.mapInArrow: record batches in, record batches of the `delivered` columns out."""
-        answers = _plainly(self._delivered(batches))
-        return held(answers) if self.keyed and _query(TaskContext.get()) else answers
+        return _plainly(self._whole(batches))
 
-    def _delivered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _whole(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        of = None
+        if self.keyed and self.keyed.marked:
+            of, batches = marked(batches)
+        elif (context := TaskContext.get()) is not None:
+            of = of_task(context)
+        answers = self._delivered(batches, of)
+        yield from held(answers) if self.keyed and of and of.query else answers
+
+    def _delivered(self, batches: Iterator[pa.RecordBatch], of: Evaluation | None) -> Iterator[pa.RecordBatch]:
         sent = from_ipc(self.input)
         if self.keyed:
             sent = sent.append(_GROUP)
         pick, deliver = Picker(sent, self.what), Picker(from_ipc(self.delivered), self.what)
         items = ((pick(b), b if self.keep else None) for b in batches if b.num_rows)
-        for asked, answer, place in self._exchange(items, sent, os.environ.get("SPARK_PIPELINED_UDF") == "1"):
+        for asked, answer, place in self._exchange(items, sent, of, os.environ.get("SPARK_PIPELINED_UDF") == "1"):
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
                 part = asked.kept.slice(asked.at, asked.rows)
@@ -100,7 +108,8 @@ class Task:
         sent, output = from_ipc(self.input), from_ipc(self.output)
         make = Row(*output.names, *self.keep)
         travels = sent.append(_GROUP) if self.keyed else sent
-        for asked, answer, place in _plainly(self._exchange(self._chunks(rows, sent), travels, False)):
+        of = of_task(context) if (context := TaskContext.get()) else None
+        for asked, answer, place in _plainly(self._exchange(self._chunks(rows, sent), travels, of, False)):
             columns = [c.to_pylist() for c in answer.columns]
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
@@ -108,13 +117,13 @@ class Task:
             yield from itertools.starmap(make, zip(*columns, strict=True))
 
     def _exchange(
-        self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, interleave: bool
+        self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, of: Evaluation | None, interleave: bool
     ) -> Iterator[tuple[PendingFrame, pa.RecordBatch, Place]]:
         first = next(items, None)
         if first is None and not self.keyed:  # nothing to ask in this partition
             return
         given = items if first is None else itertools.chain([first], items)
-        request = self.request()
+        request = self.request(of)
         wait_s = node_wait_s(self.node_wait)
         tls = certificates(self.tls)
         with conversations(node_address(self.node), request, sent, from_ipc(self.output), wait_s, tls) as (lanes, opened):
@@ -135,25 +144,19 @@ class Task:
         store = SessionStore(self.keyed.stored, self.deployment, place.session)
         return StoreLane(store, sender, collector, place, self.keyed.partitions, self.keyed.plan).around(answers)
 
-    def request(self) -> Request:
-        """The lane request of the task this runs in: session and epoch as Spark's local properties tell them."""
+    def request(self, of: Evaluation | None) -> Request:
+        """The lane request of the task this runs in, for the partition of that evaluation."""
         context = TaskContext.get()
-        if context is None:
+        if context is None or of is None:
             return Request(self.deployment, self.app, uid=self.uid, pin_epoch=self.pin_epoch, epoch=0, window=self.window)
-        query, batch = _query(context), context.getLocalProperty("streaming.sql.batchId")
-        if query:
-            session, epoch = query, int(batch or 0)
-        else:  # a batch job is one epoch of a session of its own
-            job = context.getLocalProperty("spark.sql.execution.id") or f"stage{context.stageId()}"
-            session, epoch = f"{self.app}/{job}", 0
-        keyed = None
+        session, keyed = of.session(self.app), None
         if self.keyed:
-            require_synchronous(context, self.what)
+            require_synchronous(context, self.what, marked=of.asynchronous)
             session = f"{session}.{self.uid}" if self.uid else session
-            run = self._run(context) if query else ""
+            run = of.run or (run_of_task(context, self.what) if of.query else "")
             # An RDD's partition is one group by itself: its keys come from nowhere else.
-            here, count = context.partitionId(), self.keyed.partitions
-            groups = groups_of(here, count, self.keyed.key_groups) if count else [here]
+            count = self.keyed.partitions
+            groups = groups_of(of.partition, count, self.keyed.key_groups) if count else [of.partition]
             keyed = KeyedCall(
                 run,
                 self.keyed.call,
@@ -162,27 +165,18 @@ class Task:
                 self.keyed.plan,
                 self.keyed.key_groups,
                 self.keyed.stored is not None,
+                of.gap,
             )
         return Request(
             self.deployment,
             session,
-            context.partitionId(),
+            of.partition,
             context.taskAttemptId(),
-            epoch,
+            of.epoch,
             self.pin_epoch,
             self.uid,
             self.window,
             keyed,
-        )
-
-    def _run(self, context: TaskContext) -> str:
-        """The run of the streaming query, which Spark makes the job group of its thread; a restarted query is told from it."""
-        run = context.getLocalProperty("spark.jobGroup.id") or ""
-        with contextlib.suppress(ValueError):
-            return str(uuid.UUID(run))
-        raise UsageError(
-            f"{self.what} keeps state and needs the run of its streaming query, which Spark keeps as the job group: "
-            f"expected a UUID, got {run!r}. In foreachBatch, call it before the job group is set to something else"
         )
 
     def _chunks(self, rows: Iterable[Any], sent: pa.Schema) -> Iterator[tuple[pa.RecordBatch, list[list[Any]]]]:
@@ -230,11 +224,6 @@ class NamedTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self._task.arrow(batches)
-
-
-def _query(context: TaskContext | None) -> str | None:
-    """Id of the streaming query that the task is of."""
-    return context.getLocalProperty("sql.streaming.queryId") if context else None
 
 
 def _plainly(answers: Iterator[T]) -> Iterator[T]:

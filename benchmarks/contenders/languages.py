@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from benchmarks.contenders import native
 from benchmarks.contenders.stateful import COUNTED
 from benchmarks.operators.keep.keep import THRESHOLD
-from udo_interface.key_groups import by_key_group
+from udo_interface.keyed_plan import repartitioned
 
 _KEYED = pa.schema([("id", pa.int64()), ("card", pa.int64())])
 _COUNTED = pa.schema([*_KEYED, ("n", pa.int64())])
@@ -22,7 +22,7 @@ def inside(df: DataFrame, operation: str) -> DataFrame:
         return native.map_in_arrow(df, operation)
     if operation in _EACH:
         return df.mapInArrow(_EACH[operation], df.schema)
-    return by_key_group(df, ["card"], _KEYED)[0].mapInArrow(_count, COUNTED)
+    return repartitioned(df, ["card"], _KEYED).mapInArrow(_count, COUNTED)
 
 
 def _forward_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from udo_interface import udo
 from udo_interface.deployed import fetch
-from udo_interface.key_groups import by_key_group
+from udo_interface.keyed_plan import repartitioned
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import TimerValues
@@ -67,4 +67,4 @@ def keyed(df: DataFrame, registry: str, name: str = "count") -> DataFrame:
 
 def stateless(df: DataFrame, registry: str) -> DataFrame:
     """The stateless operator behind the same repartition."""
-    return udo("each", registry=registry)(by_key_group(df, ["card"], fetch("each", registry).input)[0])
+    return udo("each", registry=registry)(repartitioned(df, ["card"], fetch("each", registry).input))

@@ -21,7 +21,7 @@ from tests.support.keyed_stream import COUNT, KEYS, MANIFEST, Stream, key_of
 from tests.support.selection import long
 from udo_cli.state_file import settled
 from udo_cli.state_text import entries
-from udo_interface import udo
+from udo_interface import keyed_plan, udo
 from udo_interface.key_groups import groups_of
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -141,7 +141,7 @@ def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSes
         stream.add()
 
     def each(df: DataFrame, epoch: int) -> None:
-        planned.add(udo(count)._plan(df))
+        planned.add(udo(count)._plan(df, keyed_plan.around(df)))
         stream.rows[epoch] = [tuple(r) for r in udo(count)(df, key="k").collect()]  # type: ignore[misc]
 
     query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "ckpt")).start()

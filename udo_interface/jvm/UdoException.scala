@@ -1,5 +1,7 @@
 package org.apache.spark.sql.udo
 
+import java.lang.reflect.Constructor
+
 import org.apache.spark.QueryContext
 import org.apache.spark.api.python.PythonException
 
@@ -12,8 +14,7 @@ final class UdoException(val kind: String, text: String) extends RuntimeExceptio
    * driver could not read a class of this jar from a failed task, and would know no reason.
    */
   def forSpark: PythonException = {
-    val told = Map("msg" -> toString, "traceback" -> "")
-    val error = new PythonException("PYTHON_EXCEPTION", told, null, Array.empty[QueryContext], "")
+    val error = UdoException.shown(toString)
     error.setStackTrace(Array.empty)
     error
   }
@@ -23,6 +24,17 @@ final class UdoException(val kind: String, text: String) extends RuntimeExceptio
 }
 
 object UdoException {
+  /** Spark's error of that text; those of Spark 4.0 have no class of errors. */
+  private val shown: String => PythonException = {
+    val made = classOf[PythonException].getConstructors.asInstanceOf[Array[Constructor[PythonException]]]
+    made.find(_.getParameterCount == 2) match {
+      case Some(plain) => text => plain.newInstance(text, null)
+      case None =>
+        val classed = made.find(_.getParameterTypes.apply(1) == classOf[Map[_, _]]).get
+        text => classed.newInstance("PYTHON_EXCEPTION", Map("msg" -> text, "traceback" -> ""), null, Array.empty[QueryContext], "")
+    }
+  }
+
   private val kinds = Map(
     "usage" -> "UsageError", "manifest" -> "ManifestError", "schema" -> "SchemaError", "not_found" -> "NotFound",
     "conflict" -> "Conflict", "unauthorized" -> "Unauthorized", "signature" -> "SignatureError", "refused" -> "Refused",

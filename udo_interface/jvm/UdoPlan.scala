@@ -5,7 +5,7 @@ import org.apache.spark.sql.{DataFrame, Row}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.analysis.MultiInstanceRelation
 import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet}
-import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnaryNode}
+import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, Sort, UnaryNode}
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
 import org.apache.spark.sql.classic.{Dataset, SparkSession}
@@ -19,9 +19,33 @@ final class UdoCalls {
   def through(df: Dataset[Row], call: String, schema: String): DataFrame = {
     val session = df.sparkSession
     val output = DataTypeUtils.toAttributes(DataType.fromJson(schema).asInstanceOf[StructType])
-    if (!session.experimental.extraStrategies.contains(UdoStrategy))
-      session.experimental.extraStrategies = session.experimental.extraStrategies :+ UdoStrategy
+    plan(session, UdoStrategy)
     Dataset.ofRows(session, Udo(Call.parse(call), output, df.logicalPlan))
+  }
+
+  /**
+   * `df` in partitions by its column `group`, each of which begins with a row that says in its last column which one it is. If `ordered`,
+   * `df` is sorted within partitions, and so are these.
+   */
+  def keyed(df: Dataset[Row], deployment: String, uid: String, group: String, partitions: Int, ordered: Boolean): DataFrame = {
+    val session = df.sparkSession
+    plan(session, UdoKeyedStrategy)
+    val belonging =
+      if (df.isStreaming) Stream else Queries.around(session, df.logicalPlan).fold[Belonging](Job)(Inside(_))
+    val (order, rows) = df.logicalPlan match {
+      case sorted: Sort if ordered && !sorted.global => (sorted.order, sorted.child)
+      case other => (Nil, other)
+    }
+    Dataset.ofRows(session, UdoKeyed.over(rows, deployment, uid, group, partitions, order, belonging))
+  }
+
+  /** Query, run and micro-batch in whose foreachBatch `df` is made, if it is. */
+  def around(df: Dataset[Row]): Array[String] =
+    Queries.around(df.sparkSession, df.logicalPlan).fold(Array.empty[String])(e => Array(s"${e.query}", s"${e.run}", s"${e.batch}"))
+
+  private def plan(session: SparkSession, strategy: SparkStrategy): Unit = synchronized {
+    if (!session.experimental.extraStrategies.contains(strategy))
+      session.experimental.extraStrategies = session.experimental.extraStrategies :+ strategy
   }
 }
 

@@ -1,0 +1,173 @@
+package org.apache.spark.sql.udo
+
+import java.util.UUID
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.{SparkContext, SparkException}
+import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.analysis.MultiInstanceRelation
+import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet, GenericInternalRow, SortOrder, UnsafeProjection}
+import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnaryNode}
+import org.apache.spark.sql.catalyst.plans.physical.{Distribution, Partitioning, StatefulOpClusteredDistribution, UnknownPartitioning}
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.{LogicalRDD, SparkPlan, SparkStrategy, UnaryExecNode}
+import org.apache.spark.unsafe.types.UTF8String
+import org.apache.spark.util.LongAccumulator
+
+/** A micro-batch of a run of a streaming query; `asynchronous`: the query writes its offsets now and then, not with each. */
+private[udo] final case class Epoch(query: UUID, run: UUID, batch: Long, asynchronous: Boolean)
+
+/** The streaming queries of this driver, told by what belongs to them alone: neither threads nor tasks say which query they work for. */
+private[udo] object Queries {
+  /** The micro-batch under way of the query that runs its batches in this session, which is a clone of its own. */
+  def epoch(session: SparkSession): Option[Epoch] =
+    active(session).values.asScala.find(own(_) eq session).map { query =>
+      // Real-time mode is run by that class, too.
+      val asynchronous = query.getClass.getSimpleName == "AsyncProgressTrackingMicroBatchExecution"
+      Epoch(query.id, query.runId, query.getLatestExecutionContext().batchId, asynchronous)
+    }
+
+  /**
+   * The micro-batch in whose foreachBatch a DataFrame is made: in the query's thread, from its DataFrame, or from anything that has it inside.
+   */
+  def around(session: SparkSession, plan: LogicalPlan): Option[Epoch] = {
+    val here = Option(session.sparkContext.getLocalProperty("sql.streaming.queryId")).map(UUID.fromString)
+    val sessions = here.flatMap(id => Option(active(session).get(id))).map(own(_)).toSeq ++
+      (session +: plan.collect { case rows: LogicalRDD => made(rows) })
+    sessions.iterator.flatMap(epoch).nextOption()
+  }
+
+  def isRunning(session: SparkSession, run: UUID): Boolean = active(session).values.asScala.exists(_.runId == run)
+
+  private def active(session: SparkSession) = session.sharedState.activeStreamingQueries
+
+  /** The session that a query runs its batches in; Spark 4.0 shows it to subclasses only. */
+  private def own(query: AnyRef): SparkSession =
+    query.getClass.getMethod("sparkSessionForStream").invoke(query).asInstanceOf[SparkSession]
+
+  private val sessionOf = {
+    val field = classOf[LogicalRDD].getDeclaredField("session")
+    field.setAccessible(true)
+    field
+  }
+
+  private def made(rows: LogicalRDD): SparkSession = sessionOf.get(rows).asInstanceOf[SparkSession]
+}
+
+/** For each call in a run of a query the last epoch of which a partition has been evaluated, so that those between are known to be of no effect. */
+private[udo] object Evaluated {
+  private final case class Last(since: Option[Long], epoch: Long, begun: LongAccumulator)
+  private val last = mutable.HashMap.empty[(UUID, String), Last]
+
+  /** Begins an epoch: the last one before it that has been evaluated, if there is one in this run, and what counts its partitions. */
+  def begin(call: String, of: Epoch, context: SparkContext, running: UUID => Boolean): (Option[Long], LongAccumulator) = synchronized {
+    last.filterInPlace { case ((run, _), _) => running(run) }
+    val before = last.get((of.run, call))
+    val same = before.filter(_.epoch == of.batch)
+    val since = same.map(_.since).getOrElse(before.flatMap(b => if (b.begun.sum > 0) Some(b.epoch) else b.since))
+    val begun = same.map(_.begun).getOrElse(context.longAccumulator)
+    last((of.run, call)) = Last(since, of.batch, begun)
+    (since, begun)
+  }
+}
+
+/** Whose epochs a keyed call takes part in: `Stream` is known when the plan of a micro-batch is carried out, the others when it is made. */
+private[udo] sealed trait Belonging
+private[udo] case object Stream extends Belonging
+private[udo] final case class Inside(epoch: Epoch) extends Belonging
+private[udo] case object Job extends Belonging
+
+/**
+ * What a keyed call's rows go through before it: one partition for each part of the key groups, and at the beginning of each partition, also
+ * of one without rows, a row whose last column says which evaluation of the plan it belongs to, and which partition of it it is. All other
+ * columns of that row are null, so all columns may be.
+ */
+private[udo] final case class UdoKeyed(
+    deployment: String,
+    uid: String,
+    group: String,
+    partitions: Int,
+    order: Seq[SortOrder],
+    belonging: Belonging,
+    override val output: Seq[Attribute],
+    child: LogicalPlan)
+    extends UnaryNode
+    with MultiInstanceRelation {
+  @transient override lazy val references: AttributeSet = AttributeSet(child.output)
+  override def producedAttributes: AttributeSet = AttributeSet(output)
+  override def newInstance(): LogicalPlan = copy(output = output.map(_.newInstance()))
+  override def nodeName: String = s"Udo keys of $deployment"
+  override protected def stringArgs: Iterator[Any] = Iterator(s"$partitions partitions")
+  override protected def withNewChildInternal(newChild: LogicalPlan): UdoKeyed = copy(child = newChild)
+}
+
+private[udo] object UdoKeyed {
+  /** Of a child whose last column is for the mark. */
+  def over(child: LogicalPlan, deployment: String, uid: String, group: String, partitions: Int, order: Seq[SortOrder], of: Belonging) =
+    UdoKeyed(deployment, uid, group, partitions, order, of, child.output.map(_.withNullability(true).newInstance()), child)
+}
+
+private[udo] object UdoKeyedStrategy extends SparkStrategy {
+  override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
+    case UdoKeyed(deployment, uid, group, partitions, order, belonging, output, child) =>
+      val by = child.output.find(_.name == group).getOrElse(throw new IllegalStateException(s"no column $group in ${child.output}"))
+      UdoKeyedExec(deployment, uid, by, partitions, order, belonging, output, planLater(child)) :: Nil
+    case _ => Nil
+  }
+}
+
+private[udo] final case class UdoKeyedExec(
+    deployment: String,
+    uid: String,
+    group: Attribute,
+    partitions: Int,
+    order: Seq[SortOrder],
+    belonging: Belonging,
+    override val output: Seq[Attribute],
+    child: SparkPlan)
+    extends UnaryExecNode {
+  override def producedAttributes: AttributeSet = AttributeSet(output)
+  override def requiredChildDistribution: Seq[Distribution] = StatefulOpClusteredDistribution(Seq(group), partitions) :: Nil
+  override def requiredChildOrdering: Seq[Seq[SortOrder]] = Seq(order)
+  override def outputPartitioning: Partitioning = UnknownPartitioning(partitions)
+  override def nodeName: String = s"Udo keys of $deployment"
+  override protected def stringArgs: Iterator[Any] = Iterator(s"$partitions partitions that say their number and epoch")
+  override protected def withNewChildInternal(newChild: SparkPlan): UdoKeyedExec = copy(child = newChild)
+
+  override protected def doExecute(): RDD[InternalRow] = {
+    val (evaluation, begun) = belonging match {
+      case Stream => of(Queries.epoch(session).getOrElse(throw notRunning()))
+      case Inside(epoch) => of(epoch)
+      case Job => (s""""job":"${UUID.randomUUID()}"""", None)
+    }
+    val rows = child.execute()
+    if (rows.getNumPartitions != partitions)
+      throw SparkException.internalError(s"$nodeName: expected $partitions partitions, Spark has made ${rows.getNumPartitions}")
+    // Unlike mapPartitions it does not look into the closure, whose class Spark's own loader does not know.
+    rows.mapPartitionsWithIndexInternal(new Marks(evaluation, begun, output))
+  }
+
+  private def of(epoch: Epoch): (String, Option[LongAccumulator]) = {
+    val (since, begun) = Evaluated.begin(s"$deployment $uid", epoch, sparkContext, Queries.isRunning(session, _))
+    val told = s""""query":"${epoch.query}","run":"${epoch.run}","epoch":${epoch.batch},"asynchronous":${epoch.asynchronous}"""
+    (told + since.fold("")(e => s""","since":$e"""), Some(begun))
+  }
+
+  private def notRunning() =
+    new IllegalStateException(s"$nodeName: the call was made on a stream, and no streaming query runs in the session that carries it out")
+}
+
+/** Puts the row in front of each partition. */
+private[udo] final class Marks(evaluation: String, begun: Option[LongAccumulator], output: Seq[Attribute])
+    extends ((Int, Iterator[InternalRow]) => Iterator[InternalRow])
+    with Serializable {
+  override def apply(partition: Int, rows: Iterator[InternalRow]): Iterator[InternalRow] = {
+    begun.foreach(_.add(1))
+    val mark = new GenericInternalRow(output.length)
+    mark.update(output.length - 1, UTF8String.fromString(s"""{$evaluation,"partition":$partition}"""))
+    Iterator.single(UnsafeProjection.create(output, output)(mark).copy(): InternalRow) ++ rows
+  }
+}
