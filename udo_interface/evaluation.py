@@ -30,13 +30,8 @@ class Evaluation:
     run: str = ""
     epoch: int = 0
     job: str = ""
-    since: int | None = None  # the last epoch before it that this run of the query has evaluated, if that is known
+    since: int | None = None  # the last epoch before it that has been evaluated, -1 for none; None: unknown, so the one before has to be
     asynchronous: bool = False  # the query writes its offsets now and then, not with each epoch
-
-    @property
-    def gap(self) -> bool:
-        """Whether epochs before it are known not to have been evaluated, in which nothing has happened."""
-        return self.since is not None and self.since < self.epoch - 1
 
     def session(self, app: str) -> str:
         """The state that it works on, by name."""

@@ -36,6 +36,11 @@ MOVED_INCREMENT_US, MOVED_CEILING_US, MOVED_LOOKS = 200, 1_000, 20
 LEAST_SHARE, SHARE_LOOK_S = 2, 0.25
 # An input batch that was longer in coming than a round trip takes: the source, not the operator, sets the pace.
 SLOW_INPUT_S = 0.002
+# Spark itself starts a newer attempt only where an older one has failed. Otherwise two evaluations of a call are under way.
+TWICE = (
+    ". If Spark has not tried this task again, the call is evaluated twice at once, by two branches of a plan or two threads: persist() "
+    "its DataFrame in foreachBatch before both use it, or, if each is to have a state of its own, call the operator twice, with uid= each"
+)
 
 
 class Rerouted(Exception):
@@ -154,7 +159,9 @@ class Sender:
         if reply.status is Push.EXPIRED:
             raise LaneExpired(f"{self.place}: {gone(self._end.lane, self._end.limits)}")
         if reply.status is Push.STALE:
-            raise Stale(f"{self.place}: a newer attempt at this epoch is known ({bytes(reply.value or b'').decode()}); this one gives up")
+            raise Stale(
+                f"{self.place}: a newer attempt at this epoch is known ({bytes(reply.value or b'').decode()}); this one gives up{TWICE}"
+            )
         if reply.status is not Push.ACCEPTED:
             raise ProtocolError(f"{self.place}: frame {number} of lane {self._end.lane} was refused: {reply.status} {reply.value or ''}")
 
@@ -247,7 +254,7 @@ class Collector:
         if header.kind == frame.ERROR:
             self._failed(header)
         if header.kind == frame.STALE:
-            raise Stale(f"{self._place}: a newer attempt at this epoch was processed; the answers of this one do not count")
+            raise Stale(f"{self._place}: a newer attempt at this epoch was processed; the answers of this one do not count{TWICE}")
         if header.kind != frame.ANSWER:
             raise OperatorError(f"{self._place} did not process frame {header.number}: an earlier frame of this attempt failed")
         return header

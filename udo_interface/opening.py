@@ -46,7 +46,7 @@ class KeyedCall:
     plan: int = 0  # its number, from the registry
     key_groups: int = KEY_GROUPS  # that keys are spread over
     stored: bool = False  # its state is brought from a store and taken there, so any node may serve it
-    gap: bool = False  # nothing has happened in the epochs before, as far as the state does not reach
+    since: int | None = None  # the last epoch before this one in which anything happened; None: the one before
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _stamp(request: Request, run: int) -> Stamp | None:
     if keyed is None:
         return None
     # A batch job is the only run of a session of its own.
-    return Stamp(run or 1, request.epoch or 0, request.attempt, keyed.groups, keyed.start_empty or keyed.gap, job=not keyed.run)
+    return Stamp(run or 1, request.epoch or 0, request.attempt, keyed.groups, keyed.start_empty, not keyed.run, keyed.since)
 
 
 def reach(

@@ -56,11 +56,12 @@ class Stamp:
     groups: tuple[int, ...]
     start_empty: bool = False
     job: bool = False
+    since: int | None = None  # the last epoch before this one in which anything happened; None: the one before
 
     def header(self) -> dict[str, Any]:
         """Header fields of every frame."""
         label = frame.Label(run=self.run, epoch=self.epoch, attempt=self.attempt)
-        return {"label": label, "start_empty": self.start_empty, "job": self.job}
+        return {"label": label, "start_empty": self.start_empty, "job": self.job, "since": self.since}
 
     def order(self) -> str:
         """By which the slot refuses older attempts early; compares as text."""

@@ -100,20 +100,24 @@ def newest_at(files: Iterable[File], epoch: int) -> dict[int, File]:
     return found
 
 
-def chains(files: Sequence[File], groups: Iterable[int], epoch: int, where: str) -> dict[int, list[File]]:
-    """For each group the files that make up its state before `epoch`, a full one first. StateLost names the first one missing."""
+def chains(files: Sequence[File], groups: Iterable[int], epoch: int, where: str, since: int | None = None) -> dict[int, list[File]]:
+    """For each group the files that make up its state before `epoch`, a full one first. StateLost names the first one missing.
+
+    Its newest file is of epoch `since` (None: the one before) or a later one, and from there back to the full one each epoch has a file.
+    """
     found: dict[int, list[File]] = {n: [] for n in groups}
+    needed = epoch - 1 if since is None else since
     open_ones, at = set(found), epoch - 1
     while open_ones:
         newest = newest_at(files, at)
-        if missing := sorted(open_ones - newest.keys()):
+        if missing := sorted(n for n in open_ones - newest.keys() if found[n] or at <= needed):
             reaches = f"files of epochs {min(f.epoch for f in files)} to {max(f.epoch for f in files)}" if files else "no files"
             raise StateLost(
                 f"{where}/{at}: no file holds key group {missing[0]}{' and others' * (len(missing) > 1)} after epoch {at}, and the query "
                 f"continues with epoch {epoch}: expected its state up to epoch {epoch - 1}, found {reaches} below that one. Restore the "
                 "missing files, or, if the operator is new in this query and the store empty, call it with start='empty'"
             )
-        for n in list(open_ones):
+        for n in open_ones & newest.keys():
             found[n].insert(0, newest[n])
             if newest[n].full:
                 open_ones.remove(n)
@@ -202,9 +206,11 @@ class SessionStore:
             raise self._away(f"{path} cannot be written", e, f"Epoch {file.epoch} is not complete without it: run it again") from e
         return len(data)
 
-    def values(self, files: Sequence[File], groups: Iterable[int], epoch: int) -> tuple[dict[int, dict[bytes, bytes]], int | None]:
+    def values(
+        self, files: Sequence[File], groups: Iterable[int], epoch: int, since: int | None = None
+    ) -> tuple[dict[int, dict[bytes, bytes]], int | None]:
         """State of these groups before `epoch`, packed, and its state version (None: no file was needed). Raises StateLost."""
-        kept = chains(files, groups, epoch, self.directory)
+        kept = chains(files, groups, epoch, self.directory, since)
         holding: dict[File, set[int]] = {}
         for n, chain in kept.items():
             for file in chain:

@@ -57,10 +57,12 @@ class StoreLane:
         if len(found.groups) != len(found.epochs):
             raise ProtocolError(f"{self.place} names {len(found.groups)} key groups and the epochs of {len(found.epochs)}")
         files = [f for f in self.store.files() if f.epoch < epoch]
-        if not files and (stamp.start_empty or not found.groups):
+        if not files and (stamp.start_empty or stamp.since == -1 or not found.groups):
             return
         lacking = [n for n, here in zip(found.groups, found.epochs, strict=True) if not _serves(files, n, here, epoch)]
-        values, state_version = self.store.values(files, lacking, epoch)
+        # To go on from the state there is, whichever epoch it is of.
+        since = max(f.epoch for f in files) if stamp.start_empty and files else stamp.since
+        values, state_version = self.store.values(files, lacking, epoch, since)
         told = event_times.fields(self.store.highest(files, epoch))
         told["state_version"] = found.state_version if state_version is None else state_version
         for complete, batch in _parts(values, body_bytes(self.place.frame_bytes)):

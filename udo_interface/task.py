@@ -165,7 +165,7 @@ class Task:
                 self.keyed.plan,
                 self.keyed.key_groups,
                 self.keyed.stored is not None,
-                of.gap,
+                of.since,
             )
         return Request(
             self.deployment,

@@ -223,8 +223,14 @@ def test_a_session_names_both_epochs_when_state_is_missing() -> None:
     for epoch in (4, 7):
         with pytest.raises(StateLost, match=f"epoch {epoch}, but its state reaches up to epoch 5"):
             s.admit(Label(1, epoch, 9))
+    assert s.admit(Label(1, 9, 9), since=5) and s.admit(Label(1, 9, 9), since=3), "nothing has happened in between"
+    with pytest.raises(StateLost, match="continues with epoch 9, but its state reaches up to epoch 5"):
+        s.admit(Label(1, 9, 9), since=6)
     assert s.admit(Label(2, 5, 1))
     assert not s.admit(Label(1, 6, 99))
+    assert Session("s").admit(Label(1, 5, 1), since=-1)
+    with pytest.raises(StateLost, match="expected state up to epoch 2, found none"):
+        Session("s").admit(Label(1, 5, 1), since=2)
 
 
 def test_the_watermark_is_the_highest_time_of_ended_epochs_and_the_same_on_a_retry() -> None:

@@ -50,7 +50,6 @@ BEHIND: dict[str, Shape] = {
     "join, sort-merge": lambda df: df.join(keys(df).hint("merge"), "k").select("id", "k", "n"),
     "drop duplicates": lambda df: df.dropDuplicates(["id"]),
     "watermark": lambda df: df.withColumn("t", F.timestamp_seconds("id")).withWatermark("t", "1 day").drop("t"),
-    "sort within": lambda df: df.sortWithinPartitions("k"),
 }
 # Before the call, on the events (id, k).
 BEFORE: dict[str, Shape] = {

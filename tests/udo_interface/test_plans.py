@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
-from tests.support.keyed_stream import COUNT, MANIFEST
-from tests.support.plans import BEFORE, BEHIND, INSIDE, Plan, Planned
+from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
+from tests.support.plans import BEFORE, BEHIND, INSIDE, Plan, Planned, configured
 from tests.support.seeds import seeds
 from tests.support.selection import long
+from udo_interface import udo
+from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.udo_interface.conftest import Platform
 
@@ -61,3 +72,185 @@ def test_the_partitions_may_be_any_number_and_another_one_after_a_restart(
 @pytest.mark.parametrize("seed", seeds(3, 200))
 def test_any_plan_counts_as_a_plain_process_does(spark: SparkSession, count: str, tmp_path: Path, seed: int) -> None:
     right(spark, count, tmp_path, Plan.drawn(seed))
+
+
+Evaluate = Callable[["DataFrame"], list[Any]]
+
+
+def counted(stream: Stream, evaluated: dict[int, Evaluate], runs: int = 1, **options: Any) -> None:
+    """Epochs of which only these are evaluated, as they say; the answers to each follow those of the last one that was."""
+
+    def each(df: DataFrame, epoch: int) -> None:
+        if epoch in evaluated:
+            stream.rows[epoch] = [tuple(r) for r in evaluated[epoch](df)]
+
+    for _ in range(max(evaluated) + 1):
+        stream.add()
+    stream.run(each=each, **options)
+    counts: Counter[str] = Counter()
+    for epoch, rows in sorted(stream.rows.items()):
+        for i, k, n in sorted(rows):
+            counts[k] += 1
+            assert (k, n) == (key_of(i), counts[k]), f"epoch {epoch}"
+
+
+def collected(df: DataFrame) -> list[Any]:
+    return df.collect()
+
+
+def test_epochs_that_nobody_evaluates_have_no_effect(spark: SparkSession, count: str, tmp_path: Path) -> None:
+    counted(Stream(spark, tmp_path / "a", count), {0: collected, 3: collected, 4: collected})
+    counted(Stream(spark, tmp_path / "b", count), {2: collected})
+
+
+def test_epochs_that_nobody_evaluates_have_no_effect_with_a_store(
+    spark: SparkSession, count: str, tmp_path: Path, platform: Platform
+) -> None:
+    """Also if the state has to come from the store."""
+
+    def lost(df: DataFrame) -> list[Any]:
+        node = connect_node(platform.node)
+        (session,) = [s.session for s in node.sessions(count).sessions if s.session not in before]
+        node.drop_state(count, session, force=True)
+        return df.collect()
+
+    before = {s.session for s in connect_node(platform.node).sessions(count).sessions}
+    counted(Stream(spark, tmp_path / "s", count, store=str(tmp_path / "store")), {1: collected, 3: collected, 6: lost, 7: collected})
+
+
+def test_after_a_restart_epochs_that_nobody_evaluated_are_refused_and_the_remedy_goes_on(
+    spark: SparkSession, count: str, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path, count)
+    for _ in range(3):
+        stream.add()
+    stream.run(each=lambda df, epoch: stream.gather(df, epoch) if epoch < 2 else None)
+    stream.add()
+    with pytest.raises(
+        PySparkException, match=r"continues with epoch 3, but its state reaches up to epoch 1.*with start='empty', which goes"
+    ):
+        stream.run()
+    again = Stream(spark, tmp_path / "again", count, start="empty")
+    again.directory, again.input, again.files, again.rows = stream.directory, stream.input, stream.files, stream.rows
+    again.run()
+    counts = Counter(key_of(1000 * epoch + i) for epoch in (0, 1) for i in range(40))
+    for i, k, n in sorted(again.rows[3]):
+        counts[k] += 1
+        assert (k, n) == (key_of(i), counts[k])
+
+
+def test_two_evaluations_at_once_are_right_or_told_and_the_remedy_works(spark: SparkSession, count: str, tmp_path: Path) -> None:
+    together = threading.Barrier(2)
+
+    def both(df: DataFrame) -> list[Any]:
+        def one(_: int) -> list[Any]:
+            together.wait(60)
+            return df.collect()
+
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(one, range(2))
+        assert sorted(first) == sorted(second)
+        return first
+
+    def persisted(df: DataFrame) -> list[Any]:
+        df.persist()
+        try:
+            return both(df)
+        finally:
+            df.unpersist()
+
+    told: list[str] = []
+    for n in range(4):
+        try:
+            counted(Stream(spark, tmp_path / f"{n}", count), dict.fromkeys(range(3), both))
+        except PySparkException as e:
+            told.append(str(e))
+            together.reset()
+    assert all("evaluated twice at once" in text and "persist()" in text and "uid=" in text for text in told), told
+    counted(Stream(spark, tmp_path / "persisted", count), dict.fromkeys(range(3), persisted))
+
+
+def test_a_batch_that_uses_its_answers_twice_has_them_twice_alike(spark: SparkSession, count: str) -> None:
+    """Each evaluation is a job of its own, with a state of its own."""
+    df = spark.range(60).selectExpr("id", "concat('k', id % 7) k")
+    counted_once = udo(count)(df, key="k")
+    assert Counter(counted_once.union(counted_once).collect()) == Counter(2 * counted_once.collect())
+    joined = counted_once.join(counted_once.withColumnRenamed("n", "m"), ["id", "k"])
+    assert joined.where("n <> m").count() == 0 and joined.count() == 60
+
+
+def test_a_static_call_beside_a_stream_is_the_same_in_each_micro_batch(spark: SparkSession, count: str, tmp_path: Path) -> None:
+    static = udo(count)(spark.range(17).selectExpr("id", "concat('k', id) k"), key="k").select("k", F.col("n").alias("m"))
+    stream = Stream(spark, tmp_path, count)
+    for _ in range(3):
+        stream.add()
+    seen: list[int] = []
+
+    def each(df: DataFrame, epoch: int) -> None:
+        rows = df.collect()
+        seen.extend(r.m for r in rows)
+        stream.rows[epoch] = [(r.id, r.k, r.n) for r in rows]
+
+    stream.run(lambda df: df.join(static, "k"), each)
+    stream.check()
+    assert set(seen) == {1}
+
+
+def test_part_of_the_answers_is_read_and_the_state_is_that_of_all(spark: SparkSession, count: str, tmp_path: Path) -> None:
+    def some(df: DataFrame) -> list[Any]:
+        df.sample(0.3, seed=1).collect()
+        df.select("k").distinct().collect()
+        assert len(df.orderBy("id").limit(3).collect()) == 3
+        return df.collect()
+
+    counted(Stream(spark, tmp_path, count), dict.fromkeys(range(3), some))
+
+
+def test_two_keyed_streams_in_one_query_and_one_behind_the_other(spark: SparkSession, count: str, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, count, uid="first")
+    for _ in range(3):
+        stream.add()
+
+    def after(df: DataFrame) -> DataFrame:
+        again = udo(count)(df.drop("n"), key="k", uid="second")
+        other = udo(count)(stream.source(), key="k", uid="third").withColumn("id", -1 - F.col("id"))
+        return again.union(other).coalesce(1)
+
+    def each(df: DataFrame, epoch: int) -> None:
+        rows = df.collect()
+        stream.rows[epoch] = [tuple(r) for r in rows if r.id >= 0]  # type: ignore[misc]
+        assert sorted((-1 - r.id, r.k, r.n) for r in rows if r.id < 0) == sorted(stream.rows[epoch])
+
+    stream.run(after, each)
+    stream.check()
+
+
+def test_a_window_behind_the_call_closes_in_micro_batches_without_data(platform: Platform, spark: SparkSession, tmp_path: Path) -> None:
+    """One file a run, and Spark's own micro-batch behind it that only moves the watermark."""
+    columns = {"t": "timestamp[us, tz=UTC]", "k": "string"}
+    source = COUNT.replace('"id": event["id"]', '"t": event["t"]')
+    name = platform.operator(source, entry="op:Count", key="k", input=columns, output={**columns, "n": "int64"})
+    out: list[Any] = []
+    (tmp_path / "in").mkdir()
+    for minute in range(4):
+        at = dt.datetime(2024, 1, 1, 0, minute, tzinfo=dt.UTC)
+        pq.write_table(pa.table({"t": pa.array([at] * 6, pa.timestamp("us", "UTC")), "k": ["a", "b", "c"] * 2}), tmp_path / "draft")
+        (tmp_path / "draft").rename(tmp_path / "in" / f"{minute}.parquet")
+        df = udo(name)(spark.readStream.schema("t timestamp, k string").parquet(str(tmp_path / "in")), key="k")
+        window = df.withWatermark("t", "0 seconds").groupBy(F.window("t", "10 seconds")).agg(F.count("*").alias("c"), F.max("n").alias("n"))
+        query = (
+            window.writeStream.foreachBatch(lambda d, e: out.extend(tuple(r) for r in d.collect()))
+            .outputMode("append")
+            .option("checkpointLocation", str(tmp_path / "ckpt"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    assert [(c, n) for _, c, n in out] == [(6, 2), (6, 4), (6, 6)]
+
+
+def test_the_plan_says_which_way_the_call_takes(spark: SparkSession, count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    df = spark.range(3).selectExpr("id", "'a' k")
+    with configured(spark, {"spark.sql.shuffle.partitions": "3"}):
+        udo(count)(df, key="k").explain()
+    assert f"Udo keys of {count} 3 partitions that say their number and epoch" in capsys.readouterr().out

@@ -62,12 +62,16 @@ private[udo] object Evaluated {
   private final case class Last(since: Option[Long], epoch: Long, begun: LongAccumulator)
   private val last = mutable.HashMap.empty[(UUID, String), Last]
 
-  /** Begins an epoch: the last one before it that has been evaluated, if there is one in this run, and what counts its partitions. */
+  /** Begins an epoch: the last one before it that has been evaluated (-1: none), if this run can know it, and what counts its partitions. */
   def begin(call: String, of: Epoch, context: SparkContext, running: UUID => Boolean): (Option[Long], LongAccumulator) = synchronized {
     last.filterInPlace { case ((run, _), _) => running(run) }
     val before = last.get((of.run, call))
     val same = before.filter(_.epoch == of.batch)
-    val since = same.map(_.since).getOrElse(before.flatMap(b => if (b.begun.sum > 0) Some(b.epoch) else b.since))
+    val since = (same, before) match {
+      case (Some(again), _) => again.since
+      case (_, Some(former)) => if (former.begun.sum > 0) Some(former.epoch) else former.since
+      case _ => Option.when(of.batch == 0)(-1L) // before the first epoch there is none
+    }
     val begun = same.map(_.begun).getOrElse(context.longAccumulator)
     last((of.run, call)) = Last(since, of.batch, begun)
     (since, begun)

@@ -87,7 +87,7 @@ class KeyedProcessor:
     def events(self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array) -> Processed | None:
         """A DATA frame whose events lie in the key groups `numbers`; None: STALE, nothing has changed."""
         label, partition = label_of(header), header.partition
-        if not session.admit(label, start_empty=header.start_empty):
+        if not session.admit(label, start_empty=header.start_empty, since=since_of(header)):
             return None
         touched = set(numbers.unique().to_pylist())
         if self._keyed.time_column is not None:
@@ -248,7 +248,7 @@ class KeyedProcessor:
         part in this epoch, before its timers; which of them failed is noted there.
         """
         label, partition = label_of(header), header.partition
-        if not session.admit(label, start_empty=header.start_empty):
+        if not session.admit(label, start_empty=header.start_empty, since=since_of(header)):
             return None
         if not session.touch(self._numbers(header), label, partition):
             return None
@@ -370,6 +370,11 @@ def bad_timer(row: int, due: Due, error: ProcessingError) -> BadEvent:
     at_us, _, number, packed = due
     event = {"key": unpack_key(packed), "at": EPOCH + dt.timedelta(microseconds=at_us)}
     return BadEvent(row, error, json.dumps(event, default=str, ensure_ascii=False), group=number, timer=True)
+
+
+def since_of(header: Header) -> int | None:
+    """The last epoch before a frame's in which anything happened; None: the one before."""
+    return header.since if header.HasField("since") else None
 
 
 def label_of(header: Header) -> Label:

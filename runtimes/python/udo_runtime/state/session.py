@@ -105,25 +105,29 @@ class Session:
         """Whether a newer run, or a later epoch of this run, has been seen."""
         return label.run < self.run or (label.run == self.run and label.epoch < self.epoch)
 
-    def admit(self, label: Label, *, start_empty: bool = False) -> bool:
+    def admit(self, label: Label, *, start_empty: bool = False, since: int | None = None) -> bool:
         """Whether frames of this label may be processed; False: they are STALE. StateLost if epochs are missing.
+
+        `since`: the last epoch before the label's in which anything happened; None: the one before, to which the state has to reach.
 
         Frames of an older run are STALE, and so are frames of an epoch that a later one of this run has followed: its watermark is no
         longer known, and Spark does not use its answers.
         """
         if self.overtaken(label):
             return False
+        needed = label.epoch - 1 if since is None else since
         if self.last_ended is None:
-            if label.epoch > 0 and not start_empty:
+            if needed >= 0 and not start_empty:
                 raise StateLost(
                     f"session {self.name} is at epoch {label.epoch}, and this node has never had state of it: expected state up to epoch "
-                    f"{label.epoch - 1}, found none. If the operator is new in this query, call it with start='empty'"
+                    f"{needed}, found none. If the operator is new in this query, call it with start='empty'"
                 )
-        elif not self.last_ended <= label.epoch <= self.last_ended + 1 and not start_empty:
+        elif not min(needed, label.epoch) <= self.last_ended <= label.epoch and not start_empty:
             raise StateLost(
                 f"session {self.name} continues with epoch {label.epoch}, but its state reaches up to epoch {self.last_ended}: "
-                f"expected epoch {self.last_ended} (again) or {self.last_ended + 1}. The query's checkpoint and the operator's state "
-                "are from different times; restore the matching one, or start='empty'"
+                f"expected epoch {self.last_ended} (again) or {self.last_ended + 1}. If nothing evaluated the call in the epochs between "
+                "(foreachBatch left its DataFrame alone), call the operator with start='empty', which goes on from the state there is. "
+                "Otherwise the query's checkpoint and the operator's state are from different times: restore the matching one"
             )
         if label.run > self.run:
             self.run, self.changed = label.run, True
