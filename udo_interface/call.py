@@ -151,12 +151,13 @@ class DeployedOperator:
         remote.check_keyed(df, deployed.what)
         settings.check_keyed(conf)
         inside = None if df.isStreaming else keyed_plan.around(df)
-        stored = None if chosen.store is None else _stored(chosen.store, deployed, lasting=df.isStreaming or inside is not None)
+        lasting = df.isStreaming or inside is not None
+        stored = None if chosen.store is None else _stored(chosen.store, deployed, lasting=lasting)
         partitions = keyed_plan.partition_count(df)
         grouped = with_key_group(df, deployed.key, deployed.input, key_groups=deployed.key_groups)
         given, marked = keyed_plan.partitioned(grouped, partitions, columns, order, deployed.reference, chosen.uid, deployed.what)
         start_empty, plan = chosen.start == "empty", self._plan(df, inside)
-        return given, Keys(partitions, _call_id(inside), start_empty, plan, stored, deployed.key_groups, marked)
+        return given, Keys(partitions, _call_id(inside), start_empty, plan, stored, deployed.key_groups, marked, lasting)
 
     def _in_jvm(self, df: DataFrame, deployed: Deployed, chosen: CallOptions, fields: list[T.StructField]) -> bool:
         """Whether the call takes the JVM path; UsageError if it asks for that and cannot take it."""

@@ -1,21 +1,26 @@
 """Which evaluation of a plan a task's rows belong to: of which query and micro-batch, or of which batch job, and which partition of it.
 
-In a classic session the plan says so itself, in a row before those of each partition (jvm/UdoKeyed.scala). Elsewhere it is what Spark tells
-the task, whose partition is one of the call's only where nothing behind the call has put partitions together.
+In a classic session the plan says so itself, in a row before those of each partition (jvm/UdoKeyed.scala). Elsewhere Spark tells a task its
+query and epoch, and the rows tell the partition by their key group: the number of the task's own is another one where something behind
+the call has put partitions together, sorted or united them. A partition without rows is then not known, and nothing happens in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from udo_interface.key_groups import groups_of, partition_of
 from udo_protocol.errors import ProtocolError, UsageError
+from udo_protocol.formats.schema import GROUP_COLUMN
 
 # The last column of what a keyed call gets; null but in the first row of each partition.
 MARK_COLUMN = "__udo_mark"
@@ -55,6 +60,32 @@ def run_of_task(context: TaskContext, what: str) -> str:
         f"{what} keeps state and needs the run of its streaming query, which Spark keeps as the job group: "
         f"expected a UUID, got {run!r}. In foreachBatch, call it before the job group is set to something else"
     )
+
+
+def told_by_rows(
+    of: Evaluation, batches: Iterator[pa.RecordBatch], partitions: int, key_groups: int, what: str
+) -> tuple[Evaluation | None, Iterator[pa.RecordBatch]]:
+    """The evaluation of the partition that these rows are of; None if there are none."""
+    rows = (b for b in batches if b.num_rows)
+    if (first := next(rows, None)) is None:
+        return None, rows
+    partition = partition_of(first.column(GROUP_COLUMN)[0].as_py(), partitions, key_groups)
+    # In which of the epochs before it nothing has happened is not known.
+    told = replace(of, partition=partition, since=-1)
+    return told, required(itertools.chain([first], rows), partition, partitions, key_groups, what)
+
+
+def required(batches: Iterator[pa.RecordBatch], partition: int, partitions: int, key_groups: int, what: str) -> Iterator[pa.RecordBatch]:
+    """These batches; UsageError at the first with a row of another partition."""
+    mine = pa.array(groups_of(partition, partitions, key_groups), pa.int32())
+    for batch in batches:
+        if not pc.all(pc.is_in(batch.column(GROUP_COLUMN), mine)).as_py():
+            raise UsageError(
+                f"{what} keeps state, and this task has rows of other partitions than its own, {partition}: something behind the call puts "
+                "partitions together (coalesce, union, a sort). With store= and outside of a classic session a call cannot take part in "
+                "that: do it in foreachBatch, with what df.localCheckpoint() returns there"
+            )
+        yield batch
 
 
 def marked(batches: Iterator[pa.RecordBatch]) -> tuple[Evaluation, Iterator[pa.RecordBatch]]:

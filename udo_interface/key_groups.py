@@ -38,6 +38,11 @@ def groups_of(partition: int, partitions: int, key_groups: int = KEY_GROUPS) -> 
     return found
 
 
+def partition_of(group: int, partitions: int, key_groups: int = KEY_GROUPS) -> int:
+    """The partition that Spark's hash partitioning sends this key group to."""
+    return int(_murmur3(key_groups)[group] % partitions)
+
+
 @functools.lru_cache(maxsize=16)
 def _murmur3(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Spark's hash of the ints below `count` (Murmur3_x86_32, seed 42), as signed 32-bit numbers."""

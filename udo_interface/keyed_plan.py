@@ -41,12 +41,16 @@ def around(df: DataFrame) -> Batch | None:
     if (calls := _calls(df)) is not None:
         found = list(calls.around(df._jdf))
         return Batch(*found) if found else None
-    try:
-        local = df.sparkSession.sparkContext.getLocalProperty
-        query, batch = local("sql.streaming.queryId"), local("streaming.sql.batchId")
-    except Exception:  # Spark Connect has no context on this side
+    if not hasattr(df, "_jdf"):  # Spark Connect tells nothing of it on this side
         return None
-    return Batch(query, local("spark.jobGroup.id") or "", batch or "") if query else None
+    local = df.sparkSession.sparkContext.getLocalProperty
+    if query := local("sql.streaming.queryId"):
+        return Batch(query, local("spark.jobGroup.id") or "", local("streaming.sql.batchId") or "")
+    session = df.sparkSession._jsparkSession  # a query's own, a clone, if the DataFrame is its batch in another thread
+    for running in session.sharedState().activeStreamingQueries().values():
+        if running.sparkSessionForStream().equals(session):
+            return Batch(running.id().toString(), running.runId().toString(), str(running.getLatestExecutionContext().batchId()))
+    return None
 
 
 def partitioned(

@@ -17,7 +17,7 @@ from pyspark.sql import Row
 
 from udo_interface.columns import Picker, kept
 from udo_interface.discovery import certificates, node_address, node_wait_s
-from udo_interface.evaluation import Evaluation, marked, of_task, run_of_task
+from udo_interface.evaluation import Evaluation, marked, of_task, required, run_of_task, told_by_rows
 from udo_interface.held import held
 from udo_interface.key_groups import groups_of
 from udo_interface.lane import Collector, PendingFrame, Sender, exchange
@@ -49,6 +49,7 @@ class Keys:
     stored: StoreLocation | None = None  # a second store of its state
     key_groups: int = KEY_GROUPS
     marked: bool = False  # each partition begins with a row that says which one it is
+    lasting: bool = False  # the call was made on a stream, or in foreachBatch
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,31 @@ class Task:
         return _plainly(self._whole(batches))
 
     def _whole(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        of = None
+        context, of = TaskContext.get(), None
         if self.keyed and self.keyed.marked:
             of, batches = marked(batches)
-        elif (context := TaskContext.get()) is not None:
+        elif context is not None:
             of = of_task(context)
+            if self.keyed:
+                of, batches = self._unmarked(self.keyed, of, batches)
+                if of is None:
+                    return
         answers = self._delivered(batches, of)
         yield from held(answers) if self.keyed and of and of.query else answers
+
+    def _unmarked(
+        self, keys: Keys, of: Evaluation, batches: Iterator[pa.RecordBatch]
+    ) -> tuple[Evaluation | None, Iterator[pa.RecordBatch]]:
+        """Which partition this is, of which epoch; None if nothing is to be done."""
+        if keys.lasting and not of.query:
+            raise UsageError(
+                f"{self.what} keeps state, and Spark does not tell this task which streaming query it works for: another thread than the "
+                "query's evaluates the call. Do it in the thread that foreachBatch is called in, or start the other one with "
+                "pyspark.inheritable_thread_target"
+            )
+        if keys.stored is None:
+            return told_by_rows(of, batches, keys.partitions, keys.key_groups, self.what)
+        return of, required((b for b in batches if b.num_rows), of.partition, keys.partitions, keys.key_groups, self.what)
 
     def _delivered(self, batches: Iterator[pa.RecordBatch], of: Evaluation | None) -> Iterator[pa.RecordBatch]:
         sent = from_ipc(self.input)

@@ -58,7 +58,7 @@ def read(spark: SparkSession) -> Any:
         jar.jar(spark.version)
     except Unavailable as e:
         require("java", str(e))
-    jvm_path._calls(spark)
+    jvm_path.calls(spark)
     jvm: Any = spark.sparkContext._jvm
     loader = spark._jsparkSession.sharedState().jarClassLoader()
 

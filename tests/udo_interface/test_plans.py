@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -20,7 +22,8 @@ from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
 from tests.support.plans import BEFORE, BEHIND, INSIDE, Plan, Planned, configured
 from tests.support.seeds import seeds
 from tests.support.selection import long
-from udo_interface import udo
+from udo_interface import jvm_path, udo
+from udo_protocol.errors import Unavailable
 from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:
@@ -254,3 +257,83 @@ def test_the_plan_says_which_way_the_call_takes(spark: SparkSession, count: str,
     with configured(spark, {"spark.sql.shuffle.partitions": "3"}):
         udo(count)(df, key="k").explain()
     assert f"Udo keys of {count} 3 partitions that say their number and epoch" in capsys.readouterr().out
+
+
+@pytest.fixture
+def unmarked(spark: SparkSession) -> Iterator[None]:
+    """Spark without the jar, as one that it does not compile for: tasks go by what Spark and the rows tell them."""
+    app = spark.sparkContext.applicationId
+    before = jvm_path._attached.pop(app, None)
+    jvm_path._attached[app] = Unavailable("it does not compile against this Spark")
+    yield
+    jvm_path._attached.pop(app)
+    if before is not None:
+        jvm_path._attached[app] = before
+
+
+REFUSED = r"another thread than the query's evaluates the call. Do it in the thread that foreachBatch is called in"
+
+
+def right_or_refused(spark: SparkSession, count: str, tmp_path: Path, plan: Plan) -> bool:
+    """Whether it was right."""
+    try:
+        right(spark, count, tmp_path, plan)
+    except PySparkException as e:
+        assert plan.inside == "in a thread" and re.search(REFUSED, str(e)), e
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(behind=("coalesce",), epochs=EMPTY),
+        long(Plan(inside="union with a table on its left")),
+        long(Plan(inside="sorted", called="inside", epochs=EMPTY)),
+        long(Plan(before=("columns", "filter"), partitions=(8, 2), epochs=EMPTY, adaptive=False)),
+    ],
+    ids=["coalesce", "union", "sorted", "columns"],
+)
+def test_without_the_jar_the_rows_tell_the_partition(spark: SparkSession, count: str, tmp_path: Path, unmarked: None, plan: Plan) -> None:
+    right(spark, count, tmp_path, plan)
+
+
+@pytest.mark.parametrize("called", ["stream", "inside"])
+def test_without_the_jar_another_thread_is_refused_and_the_remedy_works(
+    spark: SparkSession, count: str, tmp_path: Path, unmarked: None, called: str
+) -> None:
+    assert not right_or_refused(spark, count, tmp_path / "a", Plan(inside="in a thread", called=called))
+    inherits = INSIDE["in a thread"]
+    INSIDE["in a thread"] = lambda df: call_in_thread(inheritable_thread_target(df.sparkSession)(df.collect))
+    try:
+        right(spark, count, tmp_path / "b", Plan(inside="in a thread", called=called))
+    finally:
+        INSIDE["in a thread"] = inherits
+
+
+def call_in_thread(evaluate: Callable[[], list[Any]]) -> list[Any]:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(evaluate).result()
+
+
+@pytest.mark.parametrize("seed", seeds(1, 50))
+def test_without_the_jar_any_plan_counts_right_or_is_refused(
+    spark: SparkSession, count: str, tmp_path: Path, unmarked: None, seed: int
+) -> None:
+    right_or_refused(spark, count, tmp_path, Plan.drawn(seed))
+
+
+def test_without_the_jar_a_store_needs_the_partitions_that_the_call_has_made(
+    spark: SparkSession, count: str, tmp_path: Path, unmarked: None
+) -> None:
+    stream = Stream(spark, tmp_path / "right", count, store=str(tmp_path / "store"))
+    for _ in range(2):
+        stream.add()
+    stream.run()
+    stream.check()
+    other = Stream(spark, tmp_path / "refused", count, store=str(tmp_path / "store"))
+    other.add()
+    with pytest.raises(PySparkException, match=r"rows of other partitions than its own.*in foreachBatch, with what df.localCheckpoint\(\)"):
+        other.run(lambda df: df.coalesce(1))
+    remedy = Stream(spark, tmp_path / "remedy", count, store=str(tmp_path / "store"))
+    counted(remedy, dict.fromkeys(range(2), lambda df: df.localCheckpoint().coalesce(1).collect()))
