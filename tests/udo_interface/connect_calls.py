@@ -63,8 +63,10 @@ def streams(spark: SparkSession, double: str, count: str, folder: Path) -> dict[
     spark.conf.set("spark.udo.synchronousProgress", "true")
     for first in (ROWS, 2 * ROWS):  # the second query goes on from the first one's checkpoint
         run(udo(count)(source, key="k"), folder / "keyed")
+        run(udo(count)(source, key="k").coalesce(1), folder / "coalesced")
         events(spark, first).coalesce(1).write.mode("append").parquet(str(arrived))
     run(udo(count)(source, key="k"), folder / "keyed")
+    run(udo(count)(source, key="k").coalesce(1), folder / "coalesced")
     run(udo(double, pin="epoch")(source), folder / "stateless")
     beside = str(folder / "beside")
 
@@ -78,6 +80,7 @@ def streams(spark: SparkSession, double: str, count: str, folder: Path) -> dict[
     return {
         "refused": refused,
         "counted": sorted(tuple(r) for r in spark.read.parquet(str(folder / "keyed" / "out")).collect()),
+        "coalesced": sorted(tuple(r) for r in spark.read.parquet(str(folder / "coalesced" / "out")).collect()),
         "doubled": spark.read.parquet(str(folder / "stateless" / "out")).selectExpr("sum(twice) AS s").collect()[0].s,
         "inside": spark.read.parquet(beside).selectExpr("sum(twice) AS s").collect()[0].s,
         "keyed inside": said(lambda: run(source, folder / "refused", keyed)),

@@ -7,14 +7,26 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.conftest import bound
+from tests.support.keyed_stream import COUNT, MANIFEST
 
 if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
+
+
+def run(platform: Platform, tmp_path: Path, name: str, *arguments: str) -> Any:
+    """What the application on two executor processes printed."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))}
+    job = [sys.executable, "-m", "tests.udo_interface.cluster_job", name, platform.url, platform.node, *arguments]
+    root = Path(__file__).parents[2]
+    env |= {"PYTHONPATH": str(root), "SPARK_WORKER_DIR": str(tmp_path)}
+    out = subprocess.run(job, env=env, cwd=root, capture_output=True, text=True, timeout=bound(180), check=False)
+    assert out.returncode == 0, out.stderr[-3000:]
+    return json.loads(out.stdout.splitlines()[-1])
 
 
 @pytest.mark.long
@@ -22,11 +34,10 @@ if TYPE_CHECKING:
 def test_executors_of_a_cluster_find_the_node_manager_by_their_environment(
     java: None, platform: Platform, tmp_path: Path, path: str
 ) -> None:
-    name = platform.operator()
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))}
-    job = [sys.executable, "-m", "tests.udo_interface.cluster_job", name, platform.url, platform.node, path]
-    root = Path(__file__).parents[2]
-    env |= {"PYTHONPATH": str(root), "SPARK_WORKER_DIR": str(tmp_path)}
-    out = subprocess.run(job, env=env, cwd=root, capture_output=True, text=True, timeout=bound(120), check=False)
-    assert out.returncode == 0, out.stderr[-3000:]
-    assert json.loads(out.stdout.splitlines()[-1]) == {"ids": True, "executors": 2}
+    assert run(platform, tmp_path, platform.operator(), path) == {"ids": True, "executors": 2}
+
+
+@pytest.mark.long
+def test_a_keyed_call_counts_right_in_plans_on_a_cluster_of_two_workers(java: None, platform: Platform, tmp_path: Path) -> None:
+    name = platform.operator(COUNT, **MANIFEST)
+    assert [wrong for wrong in run(platform, tmp_path, name, "python", str(tmp_path)) if wrong] == []
