@@ -59,8 +59,8 @@ MUTATIONS = {
     ),
     "answers-leave-one-by-one": Mutation(
         "udo_interface/task.py",
-        "        return held(answers) if self.keyed and _query(TaskContext.get()) else answers\n",
-        "        return answers\n",
+        "        yield from held(answers) if self.keyed and of and of.query else answers\n",
+        "        yield from answers\n",
         "udo_interface/test_keyed.py::test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_does_not_run_not_at_all",
     ),
     "own-time-at-each-slot": Mutation(
@@ -167,8 +167,8 @@ MUTATIONS = {
     ),
     "speculation-allowed": Mutation(
         "udo_interface/call.py",
-        "            settings.check_keyed(conf)\n            settings.keep_empty_stages",
-        "            settings.keep_empty_stages",
+        "        settings.check_keyed(conf)\n        inside =",
+        "        inside =",
         "udo_interface/test_keyed.py::test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone",
     ),
     "speculation-allowed-for-rdds": Mutation(
@@ -184,10 +184,41 @@ MUTATIONS = {
         "udo_interface/test_streaming.py::test_the_call_itself_warns_of_settings_that_hold_answers_back",
     ),
     "asynchronous-progress-allowed": Mutation(
-        "udo_interface/call.py",
-        "                progress.watch(df.sparkSession)\n",
-        "                pass\n",
+        "udo_interface/progress.py",
+        '    if marked or context.getLocalProperty(PROPERTY) == "true":\n',
+        '    if context.getLocalProperty(PROPERTY) == "true":\n',
         "udo_interface/test_keyed.py::test_asynchronous_progress_tracking_is_refused_before_the_first_event",
+    ),
+    "asynchronous-progress-not-looked-for": Mutation(
+        "udo_interface/keyed_plan.py",
+        "        progress.watch(df.sparkSession)\n",
+        "        pass\n",
+        "udo_interface/test_plans.py::test_without_the_jar_asynchronous_progress_tracking_is_refused_before_the_first_event",
+    ),
+    "mark-left-out": Mutation(
+        "udo_interface/jvm/UdoKeyed.scala",
+        "    Iterator.single(UnsafeProjection.create(output, output)(mark).copy(): InternalRow) ++ rows\n",
+        "    if (rows.hasNext) Iterator.single(UnsafeProjection.create(output, output)(mark).copy(): InternalRow) ++ rows else rows\n",
+        "udo_interface/test_plans.py::test_the_partitions_may_be_any_number_and_another_one_after_a_restart",
+    ),
+    "thread-takes-itself-for-a-job": Mutation(
+        "udo_interface/jvm/UdoKeyed.scala",
+        "      (session +: plan.collect { case rows: LogicalRDD => made(rows) })\n",
+        "      Nil\n",
+        "udo_interface/test_plans.py::test_in_foreach_batch_it_is_evaluated_in_any_way",
+    ),
+    "partition-by-the-task": Mutation(
+        "udo_interface/evaluation.py",
+        "    told = replace(of, partition=partition, since=-1)\n",
+        "    told = replace(of, since=-1)\n",
+        "udo_interface/test_plans.py::test_without_the_jar_the_rows_tell_the_partition",
+    ),
+    "gap-is-a-loss": Mutation(
+        "runtimes/python/udo_runtime/state/session.py",
+        "        needed = label.epoch - 1 if since is None else since\n",
+        "        needed = label.epoch - 1\n",
+        "runtime/test_groups.py::test_a_session_names_both_epochs_when_state_is_missing",
+        quick=True,
     ),
     "session-not-looked-at": Mutation(
         "runtimes/python/udo_runtime/main.py",

@@ -8,11 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from pyspark.errors import PySparkException
+
 from udo_interface import udo
+from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from tests.udo_interface.conftest import Platform
 
 COUNT = """
 from udo_runtime import Operator
@@ -87,3 +93,27 @@ class Stream:
                 expected.append((i, k, counts[k]))
             assert sorted(self.rows[epoch]) == expected, f"epoch {epoch}"
             assert [i for i, _, _ in expected] == list(range(epoch * 1000, epoch * 1000 + len(expected)))
+
+
+def refuses_asynchronous_progress(stream: Stream, platform: Platform, *, inside: bool) -> None:
+    """A keyed call on it, or inside of its foreachBatch, fails in such a query before any event, and not in another one."""
+    call = udo(stream._operator, key="k")
+    stream.add()
+
+    def each(df: DataFrame, epoch: int) -> None:
+        call(df).count()
+
+    for directory, options in (("async", {"asyncProgressTrackingEnabled": "true"}), ("sync", {})):
+        writer = stream.source().writeStream.foreachBatch(each) if inside else call(stream.source()).writeStream.format("noop")
+        writer = writer.options(**options, _asyncProgressTrackingOverrideSinkSupportCheck="true")
+        query = writer.option("checkpointLocation", str(stream.directory / directory)).start()
+        try:
+            if options:
+                with pytest.raises(PySparkException, match="op.*keeps state, and this query was started with asyncProgressTrackingEnabled"):
+                    query.processAllAvailable()
+            else:
+                query.processAllAvailable()
+        finally:
+            query.stop()
+        begun = [s.session for s in connect_node(platform.node).sessions(stream._operator).sessions]
+        assert (str(query.id) in begun) == (not options), "no event was to reach the operator"

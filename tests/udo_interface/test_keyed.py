@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
-from tests.support.keyed_stream import COUNT, KEYS, MANIFEST, Stream, key_of
+from tests.support.keyed_stream import COUNT, KEYS, MANIFEST, Stream, key_of, refuses_asynchronous_progress
 from tests.support.selection import long
 from udo_cli.state_file import settled
 from udo_cli.state_text import entries
@@ -350,23 +350,4 @@ def test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone(spark: S
 @pytest.mark.parametrize("inside", [False, True])
 def test_asynchronous_progress_tracking_is_refused_before_the_first_event(stream: Stream, platform: Platform, inside: bool) -> None:
     """Spark sees a stateless plan and allows it; restarted, such a query runs several of its epochs as one."""
-    call = udo(stream._operator, key="k")
-    stream.add()
-
-    def each(df: DataFrame, epoch: int) -> None:
-        call(df).count()
-
-    for directory, options in (("async", {"asyncProgressTrackingEnabled": "true"}), ("sync", {})):
-        writer = stream.source().writeStream.foreachBatch(each) if inside else call(stream.source()).writeStream.format("noop")
-        writer = writer.options(**options, _asyncProgressTrackingOverrideSinkSupportCheck="true")
-        query = writer.option("checkpointLocation", str(stream.directory / directory)).start()
-        try:
-            if options:
-                with pytest.raises(PySparkException, match="op.*keeps state, and this query was started with asyncProgressTrackingEnabled"):
-                    query.processAllAvailable()
-            else:
-                query.processAllAvailable()
-        finally:
-            query.stop()
-        begun = [s.session for s in connect_node(platform.node).sessions(stream._operator).sessions]
-        assert (str(query.id) in begun) == (not options), "no event was to reach the operator"
+    refuses_asynchronous_progress(stream, platform, inside=inside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import threading
 from collections import Counter
@@ -18,10 +19,12 @@ from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
+from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of, refuses_asynchronous_progress
 from tests.support.plans import BEFORE, BEHIND, INSIDE, Plan, Planned, configured
 from tests.support.seeds import seeds
 from tests.support.selection import long
+from tests.support.timed_stream import MANIFEST as TIMED_MANIFEST
+from tests.support.timed_stream import TIMED
 from udo_interface import jvm_path, udo
 from udo_protocol.errors import Unavailable
 from udo_protocol.node.api import connect_node
@@ -337,3 +340,60 @@ def test_without_the_jar_a_store_needs_the_partitions_that_the_call_has_made(
         other.run(lambda df: df.coalesce(1))
     remedy = Stream(spark, tmp_path / "remedy", count, store=str(tmp_path / "store"))
     counted(remedy, dict.fromkeys(range(2), lambda df: df.localCheckpoint().coalesce(1).collect()))
+
+
+@pytest.mark.parametrize(("way", "fires_in"), [("marked", 2), ("left alone", 3), ("unmarked", 4)])
+def test_a_timer_fires_once_whichever_partitions_and_epochs_have_no_event(
+    platform: Platform, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, way: str, fires_in: int
+) -> None:
+    """Of key `a`, which has events in epochs 0 and 4; the watermark is past it from epoch 2 on."""
+    if way == "unmarked":
+        request.getfixturevalue("unmarked")
+    name = platform.operator(TIMED, **{**TIMED_MANIFEST, "entry": "op:Timed"})
+    stream = Stream(spark, tmp_path, name)
+    for epoch, key in enumerate("abbba"):
+        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=100 * (epoch > 0) + epoch)
+        table = {"id": pa.array([epoch], pa.int64()), "k": [key], "t": pa.array([at], pa.timestamp("us", "UTC"))}
+        pq.write_table(pa.table(table), tmp_path / "draft")
+        os.utime(tmp_path / "draft", (1_700_000_000 + epoch,) * 2)
+        (tmp_path / "draft").rename(stream.input / f"{epoch}.parquet")
+    source = spark.readStream.schema("id long, k string, t timestamp").option("maxFilesPerTrigger", 1).parquet(str(stream.input))
+
+    def each(df: DataFrame, epoch: int) -> None:
+        if not (way == "left alone" and epoch == 2):
+            stream.gather(df, epoch)
+
+    with configured(spark, {"spark.sql.shuffle.partitions": "8"}):
+        query = udo(name)(source, key="k").writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "ckpt")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    fired = [epoch for epoch, rows in stream.rows.items() for i, k, _ in rows if i < 0 and k == "a"]
+    assert fired == [fires_in], stream.rows
+
+
+@pytest.mark.parametrize("group", [None, long("mine")])
+def test_without_the_jar_a_foreach_batch_that_takes_its_querys_job_group_away_is_told_so(
+    spark: SparkSession, count: str, tmp_path: Path, unmarked: None, group: str | None
+) -> None:
+    """Without the run of the query a restarted one could not be told from its zombie."""
+    stream = Stream(spark, tmp_path, count)
+    stream.add()
+
+    def each(df: DataFrame, epoch: int) -> None:
+        df.sparkSession.sparkContext.setLocalProperty("spark.jobGroup.id", group)
+        udo(count)(df, key="k").collect()
+
+    query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "ckpt")).start()
+    try:
+        with pytest.raises(PySparkException, match=f"needs the run of its streaming query.*got '{group or ''}'"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def test_without_the_jar_asynchronous_progress_tracking_is_refused_before_the_first_event(
+    spark: SparkSession, platform: Platform, tmp_path: Path, unmarked: None
+) -> None:
+    refuses_asynchronous_progress(Stream(spark, tmp_path, platform.operator(COUNT, **MANIFEST)), platform, inside=False)
