@@ -205,7 +205,7 @@ MUTATIONS = {
         "udo_interface/jvm/UdoKeyed.scala",
         "      (session +: plan.collect { case rows: LogicalRDD => made(rows) })\n",
         "      Nil\n",
-        "udo_interface/test_plans.py::test_in_foreach_batch_it_is_evaluated_in_any_way",
+        "udo_interface/test_plans.py::test_a_call_that_is_made_in_another_thread_is_one_of_its_query",
     ),
     "partition-by-the-task": Mutation(
         "udo_interface/evaluation.py",

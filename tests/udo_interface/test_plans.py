@@ -68,6 +68,28 @@ def test_in_foreach_batch_it_is_evaluated_in_any_way(spark: SparkSession, count:
     right(spark, count, tmp_path, Plan(inside=inside, called=called))
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_a_call_that_is_made_in_another_thread_is_one_of_its_query(spark: SparkSession, count: str, tmp_path: Path, left: bool) -> None:
+    """Also on a union that begins with a table of the application's own session."""
+    stream = Stream(spark, tmp_path, count)
+    nothing = spark.range(0).selectExpr("id", "'' k")
+
+    def each(df: DataFrame, epoch: int) -> None:
+        def evaluate() -> list[Any]:
+            return udo(count)(nothing.union(df) if left else df, key="k").collect()
+
+        stream.rows[epoch] = [tuple(r) for r in call_in_thread(evaluate)]  # type: ignore[misc]
+
+    for _ in range(2):
+        stream.add()
+        query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "ckpt")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    stream.check()
+
+
 @pytest.mark.parametrize("partitions", [(1, 8), long((8, 2)), long((200, 1))])
 def test_the_partitions_may_be_any_number_and_another_one_after_a_restart(
     spark: SparkSession, count: str, tmp_path: Path, partitions: tuple[int, int]
