@@ -63,7 +63,7 @@ def partitioned(
         mark = F.lit(None).cast("string").alias(MARK_COLUMN)
         given = df.select("*", mark).sortWithinPartitions(*order) if order else df.select(*wanted, mark)
         made = type(df)(calls.keyed(given._jdf, deployment, uid, GROUP_COLUMN, partitions, bool(order)), df.sparkSession)
-        return made.select(*columns, GROUP_COLUMN, MARK_COLUMN) if order else made, True
+        return made.select(*wanted, MARK_COLUMN) if order else made, True
     if df.isStreaming:
         progress.watch(df.sparkSession)
     elif inside := around(df):

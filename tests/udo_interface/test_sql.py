@@ -87,6 +87,15 @@ def test_order_by_is_the_order_of_each_keys_events(sql: SparkSession, count: str
         assert [r.id for r in sorted(rows, key=lambda r: r.n) if r.k == key] == sorted((r.id for r in rows if r.k == key), reverse=True)
 
 
+def test_order_by_takes_columns_whose_names_have_a_dot(platform: Platform, sql: SparkSession) -> None:
+    source = COUNT.replace('event["id"]', 'event["a.b"]').replace('"id":', '"a.b":')
+    columns = {"a.b": "int64", "k": "string"}
+    name = platform.operator(source, **{**MANIFEST, "input": columns, "output": {**columns, "n": "int64"}})
+    sql.range(5).selectExpr("id as `a.b`", "'x' k", "-id as at").createOrReplaceTempView("dotted")
+    rows = sql.sql(f"SELECT * FROM udo('{name}', TABLE(dotted) PARTITION BY k ORDER BY at)").collect()
+    assert sorted((r["a.b"], r.n) for r in rows) == [(4 - n, n + 1) for n in range(4, -1, -1)]
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
