@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from udo_runtime.execution.timers import unpack_key
-from udo_runtime.state.codec import EMPTY, EXPIRES, PACKED_TIMERS, TIMER, unpack
+from udo_runtime.state.codec import EMPTY, EXPIRES, PACKED_TIMERS, TIMER, unpack, unpack_key
 
 from udo_cli.state_file import STORED_VERSION, EndedGroup
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import os
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +25,12 @@ from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.codec import EXPIRES, TIMERS, pack, pack_each, unpack, unpack_all, unpack_each
+from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
+from udo_protocol.state.pieces import StoredGroup
 
 ANSWERS = pa.schema([("n", pa.int64())])
 TIME = pa.timestamp("us")
@@ -128,6 +131,24 @@ def test_zero_is_one_key_whatever_its_sign(run: Run) -> None:
         assert epochs(pa.array([-0.0], pa.float64()).cast(kind), second=10) == ([3], [])
         assert sorted(epochs(pa.array([7.0], pa.float64()).cast(kind), second=20)[1]) == [101, 103], "one timer for both zeros"
         assert sorted(epochs.states) == [0.0, 1.5, 7.0] and math.copysign(1, min(epochs.states)) == 1
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_nan_is_one_key_also_once_it_is_stored(run: Run, columns: int) -> None:
+    """Whatever its bits are; with timers, which are kept by packed keys."""
+    other = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
+    more = (pa.array(["a", "a", "a"]),) if columns == 2 else ()
+    types = (pa.float64(), pa.string())[:columns]
+    epochs = run(*types)
+    assert epochs(pa.array([math.nan, other, 1.0]), *more) == ([1, 2, 1], [])
+    group = epochs.session.groups[0]
+    stored = StoredGroup(group.meta(), group.snapshot(), [], group.place)
+    epochs.session.groups[0] = Group.restore(stored, group.versions)
+    epochs.session.states.clear()
+    assert epochs(pa.array([other, math.nan, 1.0]), *more, second=10) == ([3, 4, 2], [])
+    moved = Group.imported(*epochs.session.groups[0].last_ended())
+    assert len(moved.values) == 3 and moved.keys == 2 and moved.waiting == 0  # two keys, and the timers
+    assert sorted(epochs(pa.array([5.0, 5.0, 5.0]), *more, second=20)[1]) in ([102, 104], [102, 104, 202, 204])
 
 
 def test_a_time_with_a_zone_is_an_instant_also_in_the_hour_that_comes_twice(run: Run) -> None:

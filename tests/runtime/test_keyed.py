@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from tests.conftest import Servers, bound
 from tests.runtime.conftest import P
 from tests.support.attempt import group_of
 from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, Start, an_attempt, counter
-from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
 from udo_protocol.queue import slot
-from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, STALE
+from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE
 from udo_protocol.state import checkpoints
 
 RENEWED = """
@@ -225,17 +222,6 @@ def test_state_that_cannot_be_stored_fails_its_own_attempt_and_no_other(start: S
     alone.end()
     assert "state holds a set" in alone.frames()[-1].header.failure.message
     assert an_attempt(servers, 1, 4).run(["a"]) == [("a", 2)]
-
-
-def test_a_key_that_is_not_a_number_is_named(start: Start, servers: Servers) -> None:
-    events = pa.schema([("k", pa.float64()), ("t", pa.timestamp("us"))])
-    start(COUNT, "op:Count", schemas=(events, COUNTS), keyed={"columns": ["k"]})
-    sent = events.append(pa.field(GROUP_COLUMN, pa.int32()))
-    attempt = an_attempt(servers, 0, 1)
-    attempt.lane.open(to_ipc(sent))
-    batch = pa.record_batch([pa.array([float("nan")]), pa.array([None], pa.timestamp("us")), pa.array([0], pa.int32())], schema=sent)
-    attempt.push(DATA, batch)
-    assert "key column 'k' is NaN" in attempt.frames()[0].header.failure.message
 
 
 def test_state_above_its_bound_names_session_and_largest_keys(start: Start, servers: Servers) -> None:

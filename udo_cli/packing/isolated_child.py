@@ -41,8 +41,7 @@ def _keyed(processor: Any, request: dict[str, Any], output: Any, ctx: Any, batch
 def _migrate(processor: Any, request: dict[str, Any]) -> None:
     """Run the operator's migrate() on every state in the file."""
     import msgpack
-    from udo_runtime.execution.timers import unpack_key
-    from udo_runtime.state.codec import PACKED_TIMERS, migrated
+    from udo_runtime.state.codec import PACKED_TIMERS, migrated, unpack_key
     from udo_runtime.state.versions import Versions
 
     keyed = request["keyed"]

@@ -26,10 +26,10 @@ from udo_runtime.execution.distinct_keys import distinct
 from udo_runtime.execution.failure import ProcessingError, event_text, explained
 from udo_runtime.execution.keyed import KeyedProcessor, bad_timer
 from udo_runtime.execution.keyed_bad_events import Policy
-from udo_runtime.execution.timers import Due, KeyedContext, unpack_key
+from udo_runtime.execution.timers import Due, KeyedContext
 from udo_runtime.execution.typed import require_types
 from udo_runtime.sdk.api import Operator
-from udo_runtime.state.codec import EMPTY, EXPIRY, pack, unpack
+from udo_runtime.state.codec import EMPTY, EXPIRY, pack, unpack, unpack_key
 from udo_runtime.state.session import Session
 from udo_runtime.state.snapshot import Snapshot
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from udo_runtime.state.codec import NAN
 
 # Types of which Arrow and Python agree on when two values are the same key. (Floats: Arrow tells 0.0 from -0.0.)
 _SAME = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_boolean, pa.types.is_date32)
@@ -15,8 +18,8 @@ _SAME = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.t
 def comparable(column: pa.Array) -> pa.Array:
     """A key column of which equal values, and only these, are equal in Python; the column itself if it is so already.
 
-    0.0 and -0.0 are one key. A time with a zone is the instant, in UTC: Python compares two times of one zone by their wall clock, which
-    shows each time of an hour in autumn twice. Times are of µs, as in Spark.
+    0.0 and -0.0 are one key (for NaN see `values_of`). A time with a zone is the instant, in UTC: Python compares two times of one zone by
+    their wall clock, which shows each time of an hour in autumn twice. Times are of µs, as in Spark.
     """
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
@@ -27,13 +30,32 @@ def comparable(column: pa.Array) -> pa.Array:
     return column
 
 
+def values_of(column: pa.Array) -> list[Any]:
+    """The values of a comparable column, as the keys of a dict."""
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return [NAN if value != value else value for value in values]
+    return values
+
+
+def comparable_value(value: Any) -> Any:
+    """The same of a single value."""
+    if isinstance(value, tuple):
+        return tuple(map(comparable_value, value))
+    if isinstance(value, float):
+        return NAN if value != value else value + 0.0
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC)
+    return value
+
+
 def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Any], pa.Array]:
     """For each row the number of its key; each key's value; its first row."""
     if len(columns) == 1 and any(is_one(columns[0].type) for is_one in _SAME):
         encoded = columns[0].dictionary_encode(null_encoding="encode")
         count = pa.array(range(len(encoded.dictionary)), pa.int32())
         return encoded.indices, encoded.dictionary.to_pylist(), pc.index_in(count, encoded.indices)
-    values = [column.to_pylist() for column in columns]
+    values = [values_of(column) for column in columns]
     rows: dict[Any, int] = {}
     index: list[int] = []
     first: list[int] = []

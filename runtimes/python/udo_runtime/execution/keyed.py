@@ -21,12 +21,12 @@ from udo_protocol.queue.event_times import ONLY, EventTimes
 from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import BadEvent, bad_row, empty, joined, rows_of
-from udo_runtime.execution.distinct_keys import comparable
+from udo_runtime.execution.distinct_keys import comparable, comparable_value, values_of
 from udo_runtime.execution.failure import ProcessingError, event_text, explained, not_answers, own_traceback, rows_to_batch
 from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
-from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us, unpack_key
+from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us
 from udo_runtime.sdk.api import Context, Operator
-from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMERS
+from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMERS, unpack_key
 from udo_runtime.state.groups import Label
 from udo_runtime.state.session import Session, time_group
 from udo_runtime.state.snapshot import Timed
@@ -127,7 +127,7 @@ class KeyedProcessor:
         columns = self._key_columns(batch)
         if all(column is as_given for column, as_given in zip(columns, given, strict=True)):
             return events, list(map(self._key, events))
-        values = [column.to_pylist() for column in columns]
+        values = list(map(values_of, columns))
         return events, values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
     def _each(
@@ -202,16 +202,10 @@ class KeyedProcessor:
             return bad_events.run(frame, policy, self._output)
 
     def _without_key(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any] | ProcessingError], list[Any], dict[int, ProcessingError]]:
-        """Events, keys, and why there is no key for some rows: Python cannot hold the event, or its key is NaN."""
+        """Events, keys, and why there is no key for some rows: Python cannot hold the event."""
         events = rows_of(batch)
-        keys = [None if isinstance(event, ProcessingError) else self._key(event) for event in events]
-        wrong: dict[int, ProcessingError] = {}
-        for row, event in enumerate(events):
-            if isinstance(event, ProcessingError):
-                wrong[row] = event
-            elif _is_nan(keys[row]):
-                wrong[row] = _nan_key(self._keyed.columns, event)
-        return events, keys, wrong
+        keys = [None if isinstance(event, ProcessingError) else comparable_value(self._key(event)) for event in events]
+        return events, keys, {row: event for row, event in enumerate(events) if isinstance(event, ProcessingError)}
 
     @contextmanager
     def _journaled(self) -> Iterator[list[Timed]]:
@@ -337,12 +331,8 @@ class KeyedProcessor:
         return ProcessingError(message, "", event_text(event), SchemaError.code)
 
     def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The key columns, comparable. ProcessingError for NaN."""
-        columns = [comparable(batch.column(name)) for name in self._keyed.columns]
-        for name, column in zip(self._keyed.columns, columns, strict=True):
-            if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-                raise _nan_key([name])
-        return columns
+        """The key columns, comparable."""
+        return [comparable(batch.column(name)) for name in self._keyed.columns]
 
     def _check_size(self, session: Session) -> None:
         if session.size > self._keyed.state_bytes:
@@ -353,16 +343,6 @@ class KeyedProcessor:
                 f"state of {ctx.operator}@{ctx.version}, session {session.name}, takes {session.size} bytes; the bound is "
                 f"{self._keyed.state_bytes} (limits.state_mb). Largest keys: {largest}"
             )
-
-
-def _is_nan(key: Any) -> bool:
-    return any(part != part for part in key) if isinstance(key, tuple) else key != key
-
-
-def _nan_key(columns: Sequence[str], event: dict[str, Any] | None = None) -> ProcessingError:
-    names = ", ".join(map(repr, columns))
-    message = f"key column {names} is NaN, which is not equal to itself: leave such events out, or cast the column"
-    return ProcessingError(message, "", "" if event is None else event_text(event))
 
 
 def bad_timer(row: int, due: Due, error: ProcessingError) -> BadEvent:

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Any
 
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMER, TIMERS, pack, unpack
+from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMER, TIMERS, pack
 from udo_runtime.state.groups import Group
 from udo_runtime.state.snapshot import Timed
 
@@ -109,9 +109,3 @@ def take_due(timers: dict[str, Any], number: int, watermark_us: int) -> list[Due
         if kind in timers and not timers[kind]:
             del timers[kind]
     return found
-
-
-def unpack_key(packed: bytes) -> Any:
-    """The key as events carry it: several columns make a tuple."""
-    key = unpack(packed)
-    return tuple(key) if isinstance(key, list) else key

@@ -31,6 +31,9 @@ EMPTY = b"\x80"
 # Extension types, beside MessagePack's own timestamp (-1, for times with a zone).
 _NAIVE, _DATE, _DECIMAL = 1, 2, 3
 _EPOCH = dt.datetime(1970, 1, 1)
+# The NaN that keys have: NaN is not equal to itself, but a dict finds this very object, also within a tuple. As it is packed:
+NAN = float("nan")
+_PACKED_NAN: bytes = msgpack.packb(NAN)
 _V = TypeVar("_V")
 
 
@@ -144,7 +147,8 @@ def unpack_each(raws: Sequence[bytes], mark: bytes) -> list[Any]:
 def timed_only(timers: Mapping[str, Collection[bytes]], values: Mapping[Any, bytes]) -> int:
     """Number of keys of a group that have a timer and no state, from its timers (the value of TIMERS) and its values."""
     packed = timers.get(TIMER, ())
-    return len(set(unpack_tuples(b"".join((b"\xdd", len(packed).to_bytes(4, "big"), *packed)))) - values.keys())
+    joined = b"".join((b"\xdd", len(packed).to_bytes(4, "big"), *packed))
+    return len(set(findable(unpack_tuples(joined), joined)) - values.keys())
 
 
 def columns(version: int, delta: Mapping[Any, bytes | None]) -> list[Any]:
@@ -183,4 +187,21 @@ def with_packed_keys(values: Mapping[Any, _V]) -> dict[bytes, _V]:
 
 def with_keys(values: Mapping[bytes, _V]) -> dict[Any, _V]:
     """The inverse of `with_packed_keys`."""
-    return {unpack_tuples(k): v for k, v in values.items()}
+    return {unpack_key(k): v for k, v in values.items()}
+
+
+def unpack_key(packed: bytes) -> Any:
+    """The key as events carry it: several columns make a tuple."""
+    key = unpack_tuples(packed)
+    return _findable(key) if _PACKED_NAN in packed else key
+
+
+def findable(keys: Sequence[Any], packed: bytes) -> Sequence[Any]:
+    """Keys as they were unpacked from that, as the keys of a dict."""
+    return list(map(_findable, keys)) if _PACKED_NAN in packed else keys
+
+
+def _findable(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(map(_findable, key))
+    return NAN if key != key else key

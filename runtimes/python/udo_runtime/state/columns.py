@@ -11,7 +11,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import chain
 from typing import Any
 
-from udo_runtime.state.codec import TIMERS, Delta, pack, pack_large, unpack, unpack_tuples
+from udo_runtime.state.codec import TIMERS, Delta, findable, pack, pack_large, unpack, unpack_tuples
 from udo_runtime.state.layout import Cells, Layout, compact, whole
 
 # The first byte of values stored as columns: one that no MessagePack begins with.
@@ -214,6 +214,7 @@ def stored_columns(version: int, layout: Layout, others: Delta, block: Block) ->
 def read_columns(packed: bytes, known: Layout | None = None) -> tuple[Layout, Delta, Block]:
     """The inverse: layout, others, block; `known` is the layout if it has the same columns."""
     names, values, keys, described, stored = unpack_tuples(memoryview(packed)[2:])
+    names, keys = findable(names, packed), findable(keys, packed)
     layout = known if known is not None and list(described) == known.described() else Layout.stored(described)
     columns: list[Cells] = []
     for column, (data, given) in zip(layout.columns, stored, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from udo_runtime.state.codec import Delta, columns, migrated, pack_large, state_version, unpack_tuples
+from udo_runtime.state.codec import Delta, columns, findable, migrated, pack_large, state_version, unpack_tuples
 from udo_runtime.state.columns import COLUMNS, ColumnValues, rows_of
 from udo_runtime.state.versions import Versions
 
@@ -25,7 +25,7 @@ def read_values(versions: Versions | None, packed: bytes) -> Delta:
     if packed[0] == COLUMNS:
         return migrated(versions, rows_of(packed), state_version(packed))
     version, keys, values = unpack_tuples(packed)
-    delta: Delta = dict(zip(keys, values, strict=True))
+    delta: Delta = dict(zip(findable(keys, packed), values, strict=True))
     return migrated(versions, delta, version)
 
 
