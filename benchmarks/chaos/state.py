@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from udo_runtime.execution.timers import unpack_key
-from udo_runtime.state.codec import TIMERS, unpack
+from udo_runtime.state.codec import TIMERS, unpack, unpack_key
 from udo_runtime.state.durable import load_session
 
 from benchmarks.chaos.kinds import Kind

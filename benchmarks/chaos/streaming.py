@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from benchmarks.chaos.attempt import EVENTS, Rows
 from benchmarks.chaos.judge import Mismatch, judge
 from benchmarks.chaos.kinds import Kind
+from benchmarks.chaos.plans import BEFORE, BEHIND, EVALUATED
 from benchmarks.chaos.query import events_of, keys_of
 from udo_interface import udo
 
@@ -64,6 +65,9 @@ class StreamingQuery:
         self._evaluation = {e: rng.choice(how) for e in range(len(self._epochs))}
         self._stop_at = {e: rng.random() * 0.5 for e in range(len(self._epochs)) if rng.random() < 0.2}
         self._break_at = {e for e in range(len(self._epochs)) if rng.random() < 0.75}
+        names = (BEFORE, BEHIND, EVALUATED)
+        self._before, self._behind, self._collect = (rng.choice(list(of)) if rng.random() < 0.7 else next(iter(of)) for of in names)
+        self._adaptive = rng.random() < 0.5
         self._rows: dict[int, Rows] = {}
         self.trace: list[str] = []
         self.faults: Counter[str] = Counter()
@@ -106,12 +110,14 @@ class StreamingQuery:
         self.runs += 1
         partitions = self.rng.randrange(1, 5)
         self._spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        self._log(f"start {self.runs} with {partitions} partitions")
+        self._spark.conf.set("spark.sql.adaptive.enabled", str(self._adaptive).lower())
+        plan = f"{self._before} before, {self._behind} behind, {self._collect}, adaptive: {self._adaptive}"
+        self._log(f"start {self.runs} with {partitions} partitions: {plan}")
         try:
             source = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self._dir / "in"))
             if self._front:
                 source = udo(self._front, path="jvm")(source)
-            df = udo(self._deployment)(source, key="k")
+            df = BEHIND[self._behind](udo(self._deployment)(BEFORE[self._before](source), key="k"))
             df = df.mapInArrow(_wrong(self._wrong, self.rng.randrange(partitions)), df.schema)
             self._query = df.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self._dir / "ckpt")).start()
             try:
@@ -145,13 +151,16 @@ class StreamingQuery:
         how = self._evaluation[epoch]
         if how == "limit first":
             df.limit(1).collect()
-        rows = df.collect()
+        collect = EVALUATED[self._collect]
+        rows = collect(df)
         if how == "twice":
-            rows = df.collect()
+            rows = collect(df)
         elif how == "limit after":
             df.limit(1).collect()
         if how:
             self._did(f"evaluated: {how}")
+        for kind, name in (("before", self._before), ("behind", self._behind), ("in foreachBatch", self._collect)):
+            self._did(f"plan: {name} {kind}")
         if wrong := self._wrong[epoch]:
             self._did(f"task: {wrong}")
         self._rows[epoch] = [r.asDict() for r in rows]

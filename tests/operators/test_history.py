@@ -15,9 +15,8 @@ import pytest
 from udo_runtime.child.process import Launch
 from udo_runtime.child.processor import ChildProcessor
 from udo_runtime.execution.keyed import KeyedConfig
-from udo_runtime.execution.timers import unpack_key
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.codec import TIMERS, unpack
+from udo_runtime.state.codec import TIMERS, unpack, unpack_key
 from udo_runtime.state.session import Session
 
 from benchmarks.chaos.attempt import EVENTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from benchmarks.chaos import plans
+from benchmarks.chaos.plans import Evaluate, Shape
 from tests.support.keyed_stream import key_of
 from udo_interface import udo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Shape = Callable[["DataFrame"], "DataFrame"]
 Row = tuple[int, str, int]
 # Rows of the static table that is put beside a stream have this key, which no event has.
 OTHER = "other"
@@ -40,12 +41,9 @@ def keys(df: DataFrame) -> DataFrame:
 
 # Behind the call, on its answers (id, k, n): all of them come out, once each.
 BEHIND: dict[str, Shape] = {
-    "nothing": lambda df: df,
-    "coalesce": lambda df: df.coalesce(1),
+    **plans.BEHIND,
     "repartition": lambda df: df.repartition(3),
-    "repartition by key": lambda df: df.repartition(2, "k"),
     "columns": lambda df: df.selectExpr("n + 0 as n", "k", "id").select("id", "k", "n"),
-    "filter": lambda df: df.where("n > 0"),
     "join, broadcast": lambda df: df.join(F.broadcast(keys(df)), "k").select("id", "k", "n"),
     "join, sort-merge": lambda df: df.join(keys(df).hint("merge"), "k").select("id", "k", "n"),
     "drop duplicates": lambda df: df.dropDuplicates(["id"]),
@@ -53,20 +51,12 @@ BEHIND: dict[str, Shape] = {
 }
 # Before the call, on the events (id, k).
 BEFORE: dict[str, Shape] = {
-    "nothing": lambda df: df,
-    "coalesce": lambda df: df.coalesce(1),
+    **plans.BEFORE,
     "repartition": lambda df: df.repartition(3),
-    "filter": lambda df: df.where("id >= 0"),
-    "columns": lambda df: df.select("k", "id"),
     "join, broadcast": lambda df: df.join(F.broadcast(keys(df)), "k"),
     "union": lambda df: df.where("id % 2 = 0").union(df.where("id % 2 = 1")),
     "drop duplicates": lambda df: df.dropDuplicates(["id"]),
 }
-
-
-def _in_thread(df: DataFrame) -> list[Any]:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(df.collect).result()
 
 
 def _two_sinks(df: DataFrame) -> list[Any]:
@@ -96,9 +86,8 @@ def _in_turns(df: DataFrame) -> list[Any]:
 
 
 # In foreachBatch, on a DataFrame of answers.
-INSIDE: dict[str, Callable[[DataFrame], list[Any]]] = {
-    "collected": lambda df: df.collect(),
-    "in a thread": _in_thread,
+INSIDE: dict[str, Evaluate] = {
+    **plans.EVALUATED,
     "isEmpty first": _is_empty_first,
     "cached, by two threads": _cached,
     "in turns": _in_turns,
@@ -107,9 +96,7 @@ INSIDE: dict[str, Callable[[DataFrame], list[Any]]] = {
     "union with a table on its left": lambda df: [r for r in static(df).union(df).collect() if r.k != OTHER],
     "union with a table on its right": lambda df: [r for r in df.union(static(df)).collect() if r.k != OTHER],
     "joined": lambda df: df.join(keys(df).hint("merge"), "k").select("id", "k", "n").collect(),
-    "coalesced": lambda df: df.coalesce(1).collect(),
     "as an RDD": lambda df: df.rdd.map(tuple).collect(),
-    "iterated": lambda df: list(df.toLocalIterator()),
 }
 
 

@@ -153,7 +153,7 @@ def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSes
     stream.check()
 
 
-@pytest.mark.parametrize("group", [None, "mine"])
+@pytest.mark.parametrize("group", [None, long("mine")])
 def test_a_foreach_batch_may_take_its_querys_job_group_away(stream: Stream, count: str, group: str | None) -> None:
     def each(df: DataFrame, epoch: int) -> None:
         df.sparkSession.sparkContext.setLocalProperty("spark.jobGroup.id", group)

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.support.keyed_stream import Stream
+from tests.support.selection import long
 from udo_interface import udo
 from udo_protocol.errors import ManifestError, SchemaError
 
@@ -40,15 +41,15 @@ TIMES = ("2024-10-27 00:30:00", "2024-10-27 01:30:00", "2024-03-31 01:30:00", "2
     ("kind", "values"),
     [
         ("double", "cast(x as double)"),
-        ("float", "cast(x as float)"),
+        long("float", "cast(x as float)"),
         ("timestamp[us, tz=Europe/Berlin]", "t"),
-        ("timestamp[us, tz=UTC]", "t"),
-        ("timestamp[us]", "t"),
+        long("timestamp[us, tz=UTC]", "t"),
+        long("timestamp[us]", "t"),
         ("timestamp[us]", "cast(t as timestamp_ntz)"),
-        ("decimal128(10, 2)", "cast(nanvl(x, 2.5D) as decimal(10, 2))"),
-        ("date32[day]", "cast(t as date)"),
-        ("binary", "cast(cast(x as string) as binary)"),
-        ("bool", "x > 0"),
+        long("decimal128(10, 2)", "cast(nanvl(x, 2.5D) as decimal(10, 2))"),
+        long("date32[day]", "cast(t as date)"),
+        long("binary", "cast(cast(x as string) as binary)"),
+        long("bool", "x > 0"),
     ],
 )
 def test_events_of_one_key_are_those_that_group_by_takes_for_one(platform: Platform, spark: SparkSession, kind: str, values: str) -> None:

@@ -19,6 +19,7 @@ from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from tests.conftest import bound
 from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of, refuses_asynchronous_progress
 from tests.support.plans import BEFORE, BEHIND, INSIDE, Plan, Planned, configured
 from tests.support.seeds import seeds
@@ -62,13 +63,13 @@ def test_before_the_call_there_may_be_anything(spark: SparkSession, count: str, 
     right(spark, count, tmp_path, Plan(before=(before,), adaptive=adaptive))
 
 
-@pytest.mark.parametrize("called", ["stream", "inside"])
+@pytest.mark.parametrize("called", ["stream", long("inside")])
 @pytest.mark.parametrize("inside", [*ONCE_WRONG, *(long(name) for name in INSIDE if name not in ONCE_WRONG)])
 def test_in_foreach_batch_it_is_evaluated_in_any_way(spark: SparkSession, count: str, tmp_path: Path, inside: str, called: str) -> None:
     right(spark, count, tmp_path, Plan(inside=inside, called=called))
 
 
-@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("left", [long(False), True])
 def test_a_call_that_is_made_in_another_thread_is_one_of_its_query(spark: SparkSession, count: str, tmp_path: Path, left: bool) -> None:
     """Also on a union that begins with a table of the application's own session."""
     stream = Stream(spark, tmp_path, count)
@@ -97,7 +98,7 @@ def test_the_partitions_may_be_any_number_and_another_one_after_a_restart(
     right(spark, count, tmp_path, Plan(partitions=partitions, behind=("coalesce",), epochs=EMPTY))
 
 
-@pytest.mark.parametrize("seed", seeds(3, 200))
+@pytest.mark.parametrize("seed", seeds(1, 200))
 def test_any_plan_counts_as_a_plain_process_does(spark: SparkSession, count: str, tmp_path: Path, seed: int) -> None:
     right(spark, count, tmp_path, Plan.drawn(seed))
 
@@ -131,6 +132,7 @@ def test_epochs_that_nobody_evaluates_have_no_effect(spark: SparkSession, count:
     counted(Stream(spark, tmp_path / "b", count), {2: collected})
 
 
+@pytest.mark.long
 def test_epochs_that_nobody_evaluates_have_no_effect_with_a_store(
     spark: SparkSession, count: str, tmp_path: Path, platform: Platform
 ) -> None:
@@ -167,12 +169,13 @@ def test_after_a_restart_epochs_that_nobody_evaluated_are_refused_and_the_remedy
         assert (k, n) == (key_of(i), counts[k])
 
 
+@pytest.mark.long
 def test_two_evaluations_at_once_are_right_or_told_and_the_remedy_works(spark: SparkSession, count: str, tmp_path: Path) -> None:
     together = threading.Barrier(2)
 
     def both(df: DataFrame) -> list[Any]:
         def one(_: int) -> list[Any]:
-            together.wait(60)
+            together.wait(bound(60))
             return df.collect()
 
         with ThreadPoolExecutor(2) as pool:
@@ -207,6 +210,7 @@ def test_a_batch_that_uses_its_answers_twice_has_them_twice_alike(spark: SparkSe
     assert joined.where("n <> m").count() == 0 and joined.count() == 60
 
 
+@pytest.mark.long
 def test_a_static_call_beside_a_stream_is_the_same_in_each_micro_batch(spark: SparkSession, count: str, tmp_path: Path) -> None:
     static = udo(count)(spark.range(17).selectExpr("id", "concat('k', id) k"), key="k").select("k", F.col("n").alias("m"))
     stream = Stream(spark, tmp_path, count)
@@ -224,6 +228,7 @@ def test_a_static_call_beside_a_stream_is_the_same_in_each_micro_batch(spark: Sp
     assert set(seen) == {1}
 
 
+@pytest.mark.long
 def test_part_of_the_answers_is_read_and_the_state_is_that_of_all(spark: SparkSession, count: str, tmp_path: Path) -> None:
     def some(df: DataFrame) -> list[Any]:
         df.sample(0.3, seed=1).collect()
@@ -323,7 +328,7 @@ def test_without_the_jar_the_rows_tell_the_partition(spark: SparkSession, count:
     right(spark, count, tmp_path, plan)
 
 
-@pytest.mark.parametrize("called", ["stream", "inside"])
+@pytest.mark.parametrize("called", ["stream", long("inside")])
 def test_without_the_jar_another_thread_is_refused_and_the_remedy_works(
     spark: SparkSession, count: str, tmp_path: Path, unmarked: None, called: str
 ) -> None:
@@ -341,13 +346,15 @@ def call_in_thread(evaluate: Callable[[], list[Any]]) -> list[Any]:
         return pool.submit(evaluate).result()
 
 
-@pytest.mark.parametrize("seed", seeds(1, 50))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", seeds(50))
 def test_without_the_jar_any_plan_counts_right_or_is_refused(
     spark: SparkSession, count: str, tmp_path: Path, unmarked: None, seed: int
 ) -> None:
     right_or_refused(spark, count, tmp_path, Plan.drawn(seed))
 
 
+@pytest.mark.long
 def test_without_the_jar_a_store_needs_the_partitions_that_the_call_has_made(
     spark: SparkSession, count: str, tmp_path: Path, unmarked: None
 ) -> None:
@@ -364,7 +371,7 @@ def test_without_the_jar_a_store_needs_the_partitions_that_the_call_has_made(
     counted(remedy, dict.fromkeys(range(2), lambda df: df.localCheckpoint().coalesce(1).collect()))
 
 
-@pytest.mark.parametrize(("way", "fires_in"), [("marked", 2), ("left alone", 3), ("unmarked", 4)])
+@pytest.mark.parametrize(("way", "fires_in"), [("marked", 2), long("left alone", 3), long("unmarked", 4)])
 def test_a_timer_fires_once_whichever_partitions_and_epochs_have_no_event(
     platform: Platform, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, way: str, fires_in: int
 ) -> None:
@@ -395,7 +402,8 @@ def test_a_timer_fires_once_whichever_partitions_and_epochs_have_no_event(
     assert fired == [fires_in], stream.rows
 
 
-@pytest.mark.parametrize("group", [None, long("mine")])
+@pytest.mark.long
+@pytest.mark.parametrize("group", [None, "mine"])
 def test_without_the_jar_a_foreach_batch_that_takes_its_querys_job_group_away_is_told_so(
     spark: SparkSession, count: str, tmp_path: Path, unmarked: None, group: str | None
 ) -> None:
@@ -415,6 +423,7 @@ def test_without_the_jar_a_foreach_batch_that_takes_its_querys_job_group_away_is
         query.stop()
 
 
+@pytest.mark.long
 def test_without_the_jar_asynchronous_progress_tracking_is_refused_before_the_first_event(
     spark: SparkSession, platform: Platform, tmp_path: Path, unmarked: None
 ) -> None:

@@ -56,6 +56,7 @@ class TouchedKeys:
             self.at(row)
             return self.ctx
 
+        self.ctx._at(None, -1, {})
         return FrameKeys(list(map(unpack_key, self._keys)), self.index(request), select), batch, FrameStates(self.states)
 
     def due(self, request: Received) -> list[tuple[int, dt.datetime]]:
