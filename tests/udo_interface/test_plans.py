@@ -91,6 +91,27 @@ def test_a_call_that_is_made_in_another_thread_is_one_of_its_query(spark: SparkS
     stream.check()
 
 
+def test_a_call_in_foreach_batch_may_be_united_with_a_table_of_the_applications_own_session(
+    spark: SparkSession, count: str, tmp_path: Path
+) -> None:
+    """The plan is made in that session, which has seen no call so far."""
+    session = spark.newSession()
+    stream = Stream(session, tmp_path, count)
+
+    def each(df: DataFrame, epoch: int) -> None:
+        table = session.range(1).selectExpr("-1L id", "'' k", "0L n")
+        stream.rows[epoch] = [tuple(r) for r in table.union(udo(count)(df, key="k")).collect() if r.k]  # type: ignore[misc]
+
+    for _ in range(2):
+        stream.add()
+    query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "ckpt")).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    stream.check()
+
+
 @pytest.mark.parametrize("partitions", [(1, 8), long((8, 2)), long((200, 1))])
 def test_the_partitions_may_be_any_number_and_another_one_after_a_restart(
     spark: SparkSession, count: str, tmp_path: Path, partitions: tuple[int, int]

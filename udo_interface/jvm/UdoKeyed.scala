@@ -40,6 +40,10 @@ private[udo] object Queries {
     sessions.iterator.flatMap(epoch).nextOption()
   }
 
+  /** Those in which queries were started, and those that they run their batches in. */
+  def sessions(session: SparkSession): Seq[SparkSession] =
+    active(session).values.asScala.toSeq.flatMap(query => Seq(query.sparkSession.asInstanceOf[SparkSession], own(query)))
+
   def isRunning(session: SparkSession, run: UUID): Boolean = active(session).values.asScala.exists(_.runId == run)
 
   private def active(session: SparkSession) = session.sharedState.activeStreamingQueries

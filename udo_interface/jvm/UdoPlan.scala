@@ -43,9 +43,11 @@ final class UdoCalls {
   def around(df: Dataset[Row]): Array[String] =
     Queries.around(df.sparkSession, df.logicalPlan).fold(Array.empty[String])(e => Array(s"${e.query}", s"${e.run}", s"${e.batch}"))
 
+  /** Also in the sessions whose DataFrames the call's may be put together with: a plan is made in the session of the leftmost one. */
   private def plan(session: SparkSession, strategy: SparkStrategy): Unit = synchronized {
-    if (!session.experimental.extraStrategies.contains(strategy))
-      session.experimental.extraStrategies = session.experimental.extraStrategies :+ strategy
+    val others = SparkSession.getActiveSession ++ SparkSession.getDefaultSession ++ Queries.sessions(session)
+    for (each <- (others.toSeq :+ session).distinct if !each.experimental.extraStrategies.contains(strategy))
+      each.experimental.extraStrategies = each.experimental.extraStrategies :+ strategy
   }
 }
 
