@@ -39,7 +39,7 @@ from udo_interface.store import StoreLocation
 from udo_interface.store_place import located, require_writable
 from udo_interface.task import Keys, Task
 from udo_protocol.errors import SchemaError, UdoError, UsageError
-from udo_protocol.formats.schema import to_ipc
+from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
 from udo_protocol.registry.api import Registry
 
 if TYPE_CHECKING:
@@ -148,6 +148,11 @@ class DeployedOperator:
     ) -> tuple[DataFrame, Keys]:
         """What a keyed call sends, these columns in partitions by key group, and how it is laid out."""
         conf: Conf = df.sparkSession.conf.get
+        if taken := [n for n in columns if n.casefold() == GROUP_COLUMN]:
+            raise SchemaError(
+                f"keep={taken[0]!r}: {deployed.what} keeps state, and the key groups of its events travel in a column of that name; "
+                "rename yours before the call"
+            )
         remote.check_keyed(df, deployed.what)
         settings.check_keyed(conf)
         inside = None if df.isStreaming else keyed_plan.around(df)

@@ -1,6 +1,6 @@
 """Which evaluation of a plan a task's rows belong to: of which query and micro-batch, or of which batch job, and which partition of it.
 
-In a classic session the plan says so itself, in a row before those of each partition (jvm/UdoKeyed.scala). Elsewhere Spark tells a task its
+In a classic session the plan says so itself, in rows before those of each partition (jvm/UdoKeyed.scala). Elsewhere Spark tells a task its
 query and epoch, and the rows tell the partition by their key group: the number of the task's own is another one where something behind
 the call has put partitions together, sorted or united them. A partition without rows is then not known, and nothing happens in it.
 """
@@ -22,8 +22,7 @@ from udo_interface.key_groups import groups_of, partition_of
 from udo_protocol.errors import ProtocolError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN
 
-# The last column of what a keyed call gets; null but in the first row of each partition.
-MARK_COLUMN = "__udo_mark"
+_WORD = 4  # bytes of its mark that a row's key group holds
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,15 @@ def required(batches: Iterator[pa.RecordBatch], partition: int, partitions: int,
 
 
 def marked(batches: Iterator[pa.RecordBatch]) -> tuple[Evaluation, Iterator[pa.RecordBatch]]:
-    """What the first row of a marked partition says, and the partition without it."""
+    """What the first rows of a marked partition say by their key groups, and the partition without them."""
     first = next((b for b in batches if b.num_rows), None)
-    said = None if first is None else first.column(MARK_COLUMN)[0].as_py()
-    if first is None or said is None:
-        raise ProtocolError("a partition of a keyed call begins without the row that says which one it is: something has been put between")
-
-    def rest() -> Iterator[pa.RecordBatch]:
-        yield first.slice(1)
-        yield from batches
-
-    return Evaluation(**json.loads(said)), rest()
+    length = 0 if first is None else -first.column(GROUP_COLUMN)[0].as_py()
+    if first is None or length <= 0:
+        raise ProtocolError("a partition of a keyed call begins without the rows that say which one it is: something has been put between")
+    said, missing = b"", -(-length // _WORD)
+    for batch in itertools.chain([first.slice(1)], batches):
+        words = batch.column(GROUP_COLUMN).slice(0, missing)
+        said, missing = said + words.to_numpy().astype("<i4").tobytes(), missing - len(words)
+        if not missing:
+            return Evaluation(**json.loads(said[:length])), itertools.chain([batch.slice(len(words))], batches)
+    raise ProtocolError(f"a partition of a keyed call ends within the {length} bytes that say which one it is")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from udo_interface import jvm_path, progress, settings
-from udo_interface.evaluation import MARK_COLUMN
 from udo_interface.key_groups import with_key_group
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.schema import GROUP_COLUMN
@@ -60,10 +59,9 @@ def partitioned(
     settings.keep_empty_stages(df.sparkSession.conf)
     wanted = [F.col("`" + n.replace("`", "``") + "`") for n in (*columns, GROUP_COLUMN)]
     if (calls := _calls(df)) is not None:
-        mark = F.lit(None).cast("string").alias(MARK_COLUMN)
-        given = df.select("*", mark).sortWithinPartitions(*order) if order else df.select(*wanted, mark)
+        given = df.sortWithinPartitions(*order) if order else df.select(*wanted)
         made = type(df)(calls.keyed(given._jdf, deployment, uid, GROUP_COLUMN, partitions, bool(order)), df.sparkSession)
-        return made.select(*wanted, MARK_COLUMN) if order else made, True
+        return made.select(*wanted) if order else made, True
     if df.isStreaming:
         progress.watch(df.sparkSession)
     elif inside := around(df):

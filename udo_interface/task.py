@@ -48,7 +48,7 @@ class Keys:
     plan: int = 0  # its number, from the registry: runs of a query are ordered by it
     stored: StoreLocation | None = None  # a second store of its state
     key_groups: int = KEY_GROUPS
-    marked: bool = False  # each partition begins with a row that says which one it is
+    marked: bool = False  # each partition begins with rows that say which one it is
     lasting: bool = False  # the call was made on a stream, or in foreachBatch
 
 

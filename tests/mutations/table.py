@@ -197,8 +197,8 @@ MUTATIONS = {
     ),
     "mark-left-out": Mutation(
         "udo_interface/jvm/UdoKeyed.scala",
-        "    Iterator.single(UnsafeProjection.create(output, output)(mark).copy(): InternalRow) ++ rows\n",
-        "    if (rows.hasNext) Iterator.single(UnsafeProjection.create(output, output)(mark).copy(): InternalRow) ++ rows else rows\n",
+        "    } ++ rows\n",
+        "    }.filter(_ => rows.hasNext) ++ rows\n",
         "udo_interface/test_plans.py::test_the_partitions_may_be_any_number_and_another_one_after_a_restart",
     ),
     "thread-takes-itself-for-a-job": Mutation(

@@ -111,6 +111,7 @@ class Plan:
     partitions: tuple[int, int] = (2, 2)  # of the first run and of the one after a restart
     adaptive: bool = True
     epochs: tuple[tuple[int, ...], ...] = ((40, 40), (40,))  # of each run
+    rows_per_batch: int = 10_000  # at most, of those that Spark hands to its workers
 
     @classmethod
     def drawn(cls, seed: int) -> Plan:
@@ -132,6 +133,7 @@ class Plan:
             (rng.choice([1, 2, 3, 8]), rng.choice([1, 2, 3, 8])),
             rng.random() < 0.5,
             tuple(tuple(rng.choice([0, 1, 12, 40]) for _ in range(rng.randint(1, 3))) for _ in range(2)),
+            rng.choice([3, 10_000]),
         )
 
 
@@ -153,7 +155,11 @@ class Planned:
         for sizes, partitions in zip(self.plan.epochs, self.plan.partitions, strict=True):
             for size in sizes:
                 self._add(size)
-            changed = {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": str(self.plan.adaptive).lower()}
+            changed = {
+                "spark.sql.shuffle.partitions": str(partitions),
+                "spark.sql.adaptive.enabled": str(self.plan.adaptive).lower(),
+                "spark.sql.execution.arrow.maxRecordsPerBatch": str(self.plan.rows_per_batch),
+            }
             with configured(self.spark, changed):
                 query = self._query()
                 try:

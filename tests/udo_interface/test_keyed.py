@@ -23,7 +23,7 @@ from udo_cli.state_file import settled
 from udo_cli.state_text import entries
 from udo_interface import keyed_plan, udo
 from udo_interface.key_groups import groups_of
-from udo_protocol.errors import UsageError
+from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.node.api import connect_node
 
@@ -307,6 +307,10 @@ def test_a_call_that_does_not_fit_the_operators_key_is_refused_with_the_remedy(s
         udo(count)(df, key="k", pin="epoch")
     with pytest.raises(UsageError, match="pinned version"):
         udo(f"{count}@1")(df, key="k")
+    with pytest.raises(SchemaError, match="keep='__UDO_group': .* rename yours before the call"):
+        udo(count)(df.withColumn("__UDO_group", df.id), key="k", keep="__UDO_group")
+    answers = udo(count)(df.withColumn("__udo_group", df.id), key="k")  # nobody asked for it
+    assert [tuple(r) for r in answers.collect()] == [(1, "a", 1)]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from tests.support.keyed_stream import Stream
+from tests.support.keyed_stream import MANIFEST, Stream
 from tests.support.selection import long
 from udo_interface import udo
 from udo_protocol.errors import ManifestError, SchemaError
@@ -98,6 +98,11 @@ def test_a_wall_clock_as_a_key_is_the_same_key_in_another_time_zone(platform: Pl
 def test_what_cannot_be_a_key_is_refused_before_it_is_pushed(platform: Platform, kind: str) -> None:
     with pytest.raises(ManifestError, match=r"key: column 'k' is .*; expected numbers, text, .*name the fields as columns of their own"):
         platform.operator(COUNT, **counting(kind))
+
+
+def test_a_column_of_the_name_that_key_groups_travel_in_is_refused_before_it_is_pushed(platform: Platform) -> None:
+    with pytest.raises(ManifestError, match="input: '__udo_group' is the column in which the key groups of keyed events travel"):
+        platform.operator(COUNT, **{**MANIFEST, "input": {"id": "int64", "k": "string", "__udo_group": "int32"}})
 
 
 def test_a_version_with_another_type_of_key_is_refused_and_the_query_goes_on(

@@ -116,7 +116,7 @@ def test_a_call_in_foreach_batch_may_be_united_with_a_table_of_the_applications_
 def test_the_partitions_may_be_any_number_and_another_one_after_a_restart(
     spark: SparkSession, count: str, tmp_path: Path, partitions: tuple[int, int]
 ) -> None:
-    right(spark, count, tmp_path, Plan(partitions=partitions, behind=("coalesce",), epochs=EMPTY))
+    right(spark, count, tmp_path, Plan(partitions=partitions, behind=("coalesce",), epochs=EMPTY, rows_per_batch=3))
 
 
 @pytest.mark.parametrize("seed", seeds(1, 200))
@@ -191,10 +191,16 @@ def test_after_a_restart_epochs_that_nobody_evaluated_are_refused_and_the_remedy
 
 
 @pytest.mark.long
-def test_two_evaluations_at_once_are_right_or_told_and_the_remedy_works(spark: SparkSession, count: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["threads", "a union"])
+def test_two_evaluations_at_once_are_right_or_told_and_the_remedy_works(spark: SparkSession, count: str, tmp_path: Path, by: str) -> None:
     together = threading.Barrier(2)
 
     def both(df: DataFrame) -> list[Any]:
+        if by == "a union":
+            rows = Counter(df.union(df).collect())
+            assert set(rows.values()) <= {2}
+            return list(rows)
+
         def one(_: int) -> list[Any]:
             together.wait(bound(60))
             return df.collect()

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.udo
 
+import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.charset.StandardCharsets
 import java.util.UUID
 
 import scala.collection.mutable
@@ -14,7 +16,6 @@ import org.apache.spark.sql.catalyst.plans.logical.{LogicalPlan, UnaryNode}
 import org.apache.spark.sql.catalyst.plans.physical.{Distribution, Partitioning, StatefulOpClusteredDistribution, UnknownPartitioning}
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{LogicalRDD, SparkPlan, SparkStrategy, UnaryExecNode}
-import org.apache.spark.unsafe.types.UTF8String
 import org.apache.spark.util.LongAccumulator
 
 /** A micro-batch of a run of a streaming query; `asynchronous`: the query writes its offsets now and then, not with each. */
@@ -90,8 +91,8 @@ private[udo] case object Job extends Belonging
 
 /**
  * What a keyed call's rows go through before it: one partition for each part of the key groups, and at the beginning of each partition, also
- * of one without rows, a row whose last column says which evaluation of the plan it belongs to, and which partition of it it is. All other
- * columns of that row are null, so all columns may be.
+ * of one without rows, rows whose key groups say which evaluation of the plan it belongs to, and which partition of it it is. All other
+ * columns of those rows are null, so all columns may be.
  */
 private[udo] final case class UdoKeyed(
     deployment: String,
@@ -113,7 +114,6 @@ private[udo] final case class UdoKeyed(
 }
 
 private[udo] object UdoKeyed {
-  /** Of a child whose last column is for the mark. */
   def over(child: LogicalPlan, deployment: String, uid: String, group: String, partitions: Int, order: Seq[SortOrder], of: Belonging) =
     UdoKeyed(deployment, uid, group, partitions, order, of, child.output.map(_.withNullability(true).newInstance()), child)
 }
@@ -155,7 +155,7 @@ private[udo] final case class UdoKeyedExec(
     if (rows.getNumPartitions != partitions)
       throw SparkException.internalError(s"$nodeName: expected $partitions partitions, Spark has made ${rows.getNumPartitions}")
     // Unlike mapPartitions it does not look into the closure, whose class Spark's own loader does not know.
-    rows.mapPartitionsWithIndexInternal(new Marks(evaluation, begun, output))
+    rows.mapPartitionsWithIndexInternal(new Marks(evaluation, begun, output, child.output.indexWhere(_.exprId == group.exprId)))
   }
 
   private def of(epoch: Epoch): (String, Option[LongAccumulator]) = {
@@ -168,14 +168,21 @@ private[udo] final case class UdoKeyedExec(
     new IllegalStateException(s"$nodeName: the call was made on a stream, and no streaming query runs in the session that carries it out")
 }
 
-/** Puts the row in front of each partition. */
-private[udo] final class Marks(evaluation: String, begun: Option[LongAccumulator], output: Seq[Attribute])
+/**
+ * Puts the mark in front of each partition, in the column `group`, so that no row is wider for it: the length of its UTF-8 as a negative
+ * number, which no key group is, then its bytes, four to a row, little endian, filled up with zeros.
+ */
+private[udo] final class Marks(evaluation: String, begun: Option[LongAccumulator], output: Seq[Attribute], group: Int)
     extends ((Int, Iterator[InternalRow]) => Iterator[InternalRow])
     with Serializable {
   override def apply(partition: Int, rows: Iterator[InternalRow]): Iterator[InternalRow] = {
     begun.foreach(_.add(1))
-    val mark = new GenericInternalRow(output.length)
-    mark.update(output.length - 1, UTF8String.fromString(s"""{$evaluation,"partition":$partition}"""))
-    Iterator.single(UnsafeProjection.create(output, output)(mark).copy(): InternalRow) ++ rows
+    val mark = s"""{$evaluation,"partition":$partition}""".getBytes(StandardCharsets.UTF_8)
+    val words = mark.grouped(4).map(bytes => ByteBuffer.wrap(bytes.padTo(4, 0.toByte)).order(ByteOrder.LITTLE_ENDIAN).getInt)
+    val (row, unsafe) = (new GenericInternalRow(output.length), UnsafeProjection.create(output, output))
+    (Iterator.single(-mark.length) ++ words).map { word =>
+      row.update(group, word)
+      unsafe(row): InternalRow
+    } ++ rows
   }
 }

@@ -24,7 +24,7 @@ final class UdoCalls {
   }
 
   /**
-   * `df` in partitions by its column `group`, each of which begins with a row that says in its last column which one it is. If `ordered`,
+   * `df` in partitions by its column `group`, each of which begins with rows whose groups say which one it is. If `ordered`,
    * `df` is sorted within partitions, and so are these.
    */
   def keyed(df: Dataset[Row], deployment: String, uid: String, group: String, partitions: Int, ordered: Boolean): DataFrame = {

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from udo_protocol.errors import ManifestError, SchemaError
 from udo_protocol.formats.inputs import united
-from udo_protocol.formats.schema import is_key_type, parse_schema, parse_type, schema_text, update_misfits
+from udo_protocol.formats.schema import GROUP_COLUMN, is_key_type, parse_schema, parse_type, schema_text, update_misfits
 from udo_protocol.formats.state_types import StateTypes
 
 FILE_NAME = "operator.toml"
@@ -140,6 +140,8 @@ class Manifest(BaseModel):
                     f"key: column {name!r} is {self.input[name]}; expected numbers, text, bytes, booleans, dates or timestamps, which can "
                     "be compared and found again. Of a struct name the fields as columns of their own: key = [...]"
                 )
+        if self.key and (taken := [name for name in self.input if name.casefold() == GROUP_COLUMN]):
+            raise ValueError(f"input: {taken[0]!r} is the column in which the key groups of keyed events travel; expected another name")
         of_all = [*self.key, *([self.event_time.column] if self.event_time else [])]
         for one, columns in self.inputs.items():
             if lacking := [name for name in of_all if name not in columns]:
