@@ -159,10 +159,12 @@ class Manager:
         source: str = "local",
         slots: int = 1,
         in_all: int = 1,
+        made: int | None = None,
     ) -> str:
         """Make it callable and wait for it; the same again changes nothing. Answers the instance.
 
         `slots` are those of a new keyed deployment, which keeps them; other ones are scaled. `in_all`: on all nodes that it is spread over.
+        `made`: its number at the registry.
         """
         image = self.images.get(operator, version, digest)
         InstanceConfig.parse(config)
@@ -182,7 +184,7 @@ class Manager:
                 raise Conflict(f"deployment {name!r} on node {self.settings.node} serves {there}; change it with: udo update {name}")
             elif source == "local":
                 self.deployments.require_local(deployment, f"udo deploy {name}")
-            deployment.source, deployment.in_all = source, in_all
+            deployment.source, deployment.in_all, deployment.made = source, in_all, made
         instance = self.updates.change(name, image.manifest.version, image.digest, config, wait_s)
         self.copies.taken(deployment)
         return instance
@@ -237,6 +239,22 @@ class Manager:
         self.deployments.remove(name)
         for done in [slot.stop(drop=True) for slot in deployment.slots]:
             done.result(self.settings.stop_grace_s + 15)
+
+    def remove_former(self, name: str, operator: str, made: int | None) -> None:
+        """Undeploy what has that name here if it is another deployment than the one that is wanted, which this node was not told of.
+
+        `made` is the wanted one's number (None: a registry that gives no numbers). What has none here is the wanted one, and takes it.
+        """
+        with self.deployments.lock:
+            deployment = self.deployments.get(name)
+            if deployment is None:
+                return
+            if deployment.made is None and made is not None:
+                deployment.made = made
+                self.deployments.save()
+            former = made is not None and made > (deployment.made or 0)
+        if former or deployment.operator != operator:
+            self.undeploy(name, source="registry")
 
     def leave(self, name: str, stopping: Event) -> None:
         """Remove a deployment over nodes that has no slots on this node any more; after a step, when no lane is open any more."""

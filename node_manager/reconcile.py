@@ -281,6 +281,7 @@ class Reconciler:
                 manager.undeploy(name, source="registry")
             self._told.pop(name, None)
             return True
+        manager.remove_former(name, wish["operator"], wish.get("made"))
         update, slots = wish.get("update"), manager.across.slots_here(wish)
         if slots == 0:
             return self._elsewhere(wish, update)
@@ -295,9 +296,6 @@ class Reconciler:
             deployment = manager.deployments.find(name)
         except NotFound:
             deployment = None
-        if deployment is not None and deployment.operator != wish["operator"]:
-            manager.undeploy(name, source="registry")
-            deployment = None
         if deployment is None:
             self._deploy(wish, config, slots)
         else:
@@ -311,7 +309,7 @@ class Reconciler:
     def _deploy(self, wish: Mapping[str, Any], config: dict[str, Any], slots: int) -> str:
         """Serve the wanted version here in so many slots; the instance."""
         known = wish["name"], wish["operator"], wish["version"], wish["digest"]
-        return self._manager.deploy(*known, config, _DEPLOY_WAIT_S, "registry", slots, self._manager.across.in_all(wish))
+        return self._manager.deploy(*known, config, _DEPLOY_WAIT_S, "registry", slots, self._manager.across.in_all(wish), wish.get("made"))
 
     def _elsewhere(self, wish: Mapping[str, Any], update: Mapping[str, Any] | None) -> bool:
         """None of its slots is on this node, which only tells producers where they are."""

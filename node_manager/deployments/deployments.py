@@ -47,11 +47,12 @@ class NodeDeployment:
     prepared: dict[int, Slot] = field(default_factory=dict)  # slots that stand ready for it: no part of the group map, without lanes
     # Its own slots that came here by a later version of the placement than the first: number -> version (Replication.terms).
     terms: dict[int, int] = field(default_factory=dict)
+    made: int | None = None  # its number at the registry, higher than those of former deployments of this name; None: not told
     adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
 
     def record(self) -> dict[str, Any]:
         """The record on disk."""
-        names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number", "in_all", "asked")
+        names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number", "in_all", "asked", "made")
         numbers: dict[str, Any] = {"more": list(self.more), "beside": list(self.beside)}
         numbers["preparation"] = self.preparation and self.preparation.record()
         if terms := [(number, term) for number, term in self.terms.items() if term != FIRST_VERSION]:  # which former releases do not know

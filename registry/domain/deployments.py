@@ -177,12 +177,14 @@ def create(session: Session, caller: Caller, new: NewDeployment, there: Presence
             f"--file or --unset, its slots and replicas with: udo scale {new.name}; for other limits or another policy undeploy it first"
         )
     applications.require_no_application(session, new.name)
+    generation = bump(session)
     deployment = Deployment(
         name=new.name,
         version_id=version.id,
         version=version,
         previous=[],
-        generation=bump(session),
+        generation=generation,
+        made=generation,
         created_at=caller.now,
         placement=None,
         **config,

@@ -124,6 +124,7 @@ def wanted(session: Session) -> dict[str, Any]:
                 "layers": d.version.layers,
                 "slots": d.slots,
                 "placement": {k: v for k, v in d.placement.items() if k != "moving"} if d.placement else None,
+                "made": d.made,  # a higher one says: another deployment of that name, with none of the former one's state
                 "generation": d.generation,  # another one says: try again what was refused
                 "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy}
                 | ({"elasticity": d.elasticity} if d.elasticity else {})

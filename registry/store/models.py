@@ -79,6 +79,7 @@ class Deployment(Base):
     limits: Mapped[dict[str, Any]]
     previous: Mapped[list[Any]]  # [{version, digest}], the latest first
     generation: Mapped[int]
+    made: Mapped[int]  # the generation it was deployed with; 0: with a release that kept no such numbers
     created_at: Mapped[float]
     elasticity: Mapped[dict[str, Any] | None]  # elasticity.scaling.modes.Elasticity; null: its defaults
     placement: Mapped[dict[str, Any] | None]  # {version, nodes}: the node of each slot; null: so many slots on each node

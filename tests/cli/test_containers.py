@@ -204,6 +204,7 @@ def test_a_node_without_the_runtime_base_pulls_it_from_the_registry(
         docker("rmi", "kept:base")
 
 
+@pytest.mark.long
 def test_down_removes_the_containers_of_a_node_manager_that_was_killed(node: Shell, docker: Daemon, operator: Callable[..., Path]) -> None:
     node("push", operator(name="v"))
     node("deploy", "v@1")

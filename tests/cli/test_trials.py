@@ -35,7 +35,6 @@ def deployed(platform: Shell, operator: Operators, request: pytest.FixtureReques
     platform("undeploy", name)
 
 
-@pytest.mark.short
 def test_a_diff_says_what_differs_writes_it_and_changes_nothing(platform: Shell, deployed: str, tmp_path: Path) -> None:
     with traffic(platform, deployed) as told:
         found = platform("update", deployed, "2", "--diff", "--for", "2s", "-o", tmp_path / "d.jsonl", "--json", code=9).json

@@ -213,6 +213,12 @@ MUTATIONS = {
         "    told = replace(of, since=-1)\n",
         "udo_interface/test_plans.py::test_without_the_jar_the_rows_tell_the_partition",
     ),
+    "former-deployment-stays": Mutation(
+        "node_manager/manager.py",
+        "            former = made is not None and made > (deployment.made or 0)\n",
+        "            former = False\n",
+        "node_manager/test_registry.py::test_a_deployment_that_takes_the_name_of_a_removed_one_has_none_of_its_state",
+    ),
     "gap-is-a-loss": Mutation(
         "runtimes/python/udo_runtime/state/session.py",
         "        needed = label.epoch - 1 if since is None else since\n",

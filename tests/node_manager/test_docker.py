@@ -176,6 +176,7 @@ def test_an_operator_in_a_container_of_its_own_sees_no_server_keeps_its_state_an
     assert own.id not in [c.id for c in containers()]
 
 
+@pytest.mark.long
 def test_a_diff_compares_in_a_container_of_its_own_which_goes_with_it(
     daemon: Daemon, lane: Open, containers: Callable[[], list[Container]]
 ) -> None:

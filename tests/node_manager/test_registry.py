@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -257,3 +258,39 @@ def test_the_registry_says_of_an_operator_that_dies_of_its_first_event_that_it_f
     wait_until(lambda: cluster.state() == ("answering", "1"), 20, "the registry to know that it answers")
     (node,) = cluster.client.deployment("d")["nodes"]
     assert node["detail"] == ""
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_deployment_that_takes_the_name_of_a_removed_one_has_none_of_its_state(cluster: Cluster, away: bool) -> None:
+    """Also where the node never saw that the former one was gone."""
+    keyed(cluster)
+    if away:
+        cluster.node.stop()
+    cluster.client.undeploy("d", drop_state=True)
+    cluster.client.deploy("d", "t", "1")
+    if away:
+        cluster.start_node()
+
+    wait_until(lambda: cluster.state() == ("answering", "1"), 30, "the second one to answer")
+    assert not cluster.node.api.sessions("d").sessions
+
+
+def test_a_deployment_from_before_there_were_numbers_keeps_its_state_and_takes_its_number(cluster: Cluster) -> None:
+    keyed(cluster)
+    cluster.node.stop()
+    wanted = cluster.node.home / "wanted.json"
+    (record,) = json.loads(wanted.read_text())["deployments"]
+    assert record.pop("made") > 0
+    wanted.write_text(json.dumps({"deployments": [record]}))
+    cluster.start_node()
+
+    wait_until(lambda: json.loads(wanted.read_text())["deployments"][0].get("made"), 30, "its number")
+    assert Attempt.at_node(cluster.node.api, "d", "q", 1, 2).run([1]) == [3]
+
+
+def keyed(cluster: Cluster) -> None:
+    """A deployment that has counted two events."""
+    cluster.push("1", COUNT, **KEYED)
+    cluster.client.deploy("d", "t", "1")
+    wait_until(lambda: cluster.state() == ("answering", "1"), 30, "version 1 to answer")
+    assert Attempt.at_node(cluster.node.api, "d", "q", 0, 1).run([1, 1]) == [1, 2]

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Store:
     version = Version(name="t", version="1", digest="x", manifest={}, layers=[], created_at=0.0, pushed_by="ada")
     empty: dict[str, object] = {"env": {}, "secrets": {}, "files": {}, "limits": {}, "previous": []}
     with made.write() as session:
-        session.add(Deployment(name="d", version=version, slots=1, policy="fail", generation=1, created_at=0.0, **empty))
+        session.add(Deployment(name="d", version=version, slots=1, policy="fail", generation=1, made=1, created_at=0.0, **empty))
     return made
 
 

@@ -351,7 +351,7 @@ def test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone(spark: S
     udo(count)(df, key="k")
 
 
-@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("inside", [long(False), True])
 def test_asynchronous_progress_tracking_is_refused_before_the_first_event(stream: Stream, platform: Platform, inside: bool) -> None:
     """Spark sees a stateless plan and allows it; restarted, such a query runs several of its epochs as one."""
     refuses_asynchronous_progress(stream, platform, inside=inside)

@@ -169,6 +169,7 @@ def test_epochs_that_nobody_evaluates_have_no_effect_with_a_store(
     counted(Stream(spark, tmp_path / "s", count, store=str(tmp_path / "store")), {1: collected, 3: collected, 6: lost, 7: collected})
 
 
+@pytest.mark.long
 def test_after_a_restart_epochs_that_nobody_evaluated_are_refused_and_the_remedy_goes_on(
     spark: SparkSession, count: str, tmp_path: Path
 ) -> None:
@@ -355,7 +356,8 @@ def test_without_the_jar_the_rows_tell_the_partition(spark: SparkSession, count:
     right(spark, count, tmp_path, plan)
 
 
-@pytest.mark.parametrize("called", ["stream", long("inside")])
+@pytest.mark.long
+@pytest.mark.parametrize("called", ["stream", "inside"])
 def test_without_the_jar_another_thread_is_refused_and_the_remedy_works(
     spark: SparkSession, count: str, tmp_path: Path, unmarked: None, called: str
 ) -> None:
