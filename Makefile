@@ -11,7 +11,7 @@ ARCHIVE := $(CURDIR)/build/spark.jsa
 # Each process would compile all that it imports: two seconds at each start of a registry.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test deep quick orders lint lock proto bench site release clean
+.PHONY: help setup demo test deep quick orders lint checked lock proto bench site release clean
 
 help:
 	@echo "make demo [DRIVER=docker] | test | deep [PART=nodes] | quick | orders | lint | lock | proto | bench NAME=throughput | site | release | clean"
@@ -40,11 +40,11 @@ demo: setup
 	$(BIN)/udo demo $(if $(DRIVER),--driver $(DRIVER)) $(ARGS)
 
 # The gate: what each change has to pass, in CI and on a newcomer's machine (one part: make test ARGS=spark; one file: python -m pytest FILE).
-test: lint | $(ARCHIVE)
+test: checked
 	$(BIN)/python -m tests.parts $(ARGS)
 
 # All tests, those marked `long` too, in parts that need not run in one go: make deep, or make deep PART=nodes.
-deep: lint | $(ARCHIVE)
+deep: checked
 	$(BIN)/python -m tests.parts --deep $(PART) $(ARGS)
 
 # What tells most within a minute, for the hand.
@@ -57,7 +57,7 @@ quick-%:
 
 # The gate in five random orders: what a test leaves behind must not matter to the next one. ORDERS=7: in that one.
 ORDERS ?= 1 2 3 4 5
-orders: lint | $(ARCHIVE)
+orders: checked
 	for order in $(ORDERS); do $(BIN)/python -m tests.parts --order $$order || exit 1; done
 
 lint: setup
@@ -65,6 +65,10 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What precedes tests: each keeps one core busy.
+checked: setup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint $(ARCHIVE)
 
 # The sessions of the tests are short: a JVM that compiles less, and maps Spark's classes instead of reading them, is done in a third of the time.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC

@@ -56,13 +56,13 @@ GATE = {
     "nodes": Part(("node_manager",), without=(*_TRIALS, *_SCALING)),
     "spark": Part(("udo_interface",)),
     "cli": Part(("cli", "attacks")),
-    "docs": Part(("docs",)),
-    "docker": Part((".",), "docker"),
     "languages": Part(("operators",)),
+    "docker": Part((".",), "docker"),
     "registry": Part(("registry",)),
-    "units": Part(("gate", "engine", "model", "elasticity", "packaging", "benchmarks")),
     "runtime": Part(("protocol", "runtime", "chaos", "mutations")),
+    "units": Part(("gate", "engine", "model", "elasticity", "packaging", "benchmarks")),
     "scaling": Part((*_TRIALS, *_SCALING)),
+    "docs": Part(("docs",)),
 }
 DEEP = {
     "chaos": Part(("chaos",), without=("chaos/test_broken_builds.py",)),

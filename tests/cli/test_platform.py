@@ -16,6 +16,7 @@ import pytest
 from tests.cli.conftest import Shell
 from tests.conftest import bound, require, wait_until
 from tests.support.asking import ask
+from tests.support.selection import long
 from udo_cli.commands.node import CAPABILITIES
 
 Operators = Callable[..., Path]
@@ -306,7 +307,7 @@ def test_a_network_that_the_sandbox_refuses_is_told_as_the_reason(platform: Shel
         platform("undeploy", f"net{n}")
 
 
-@pytest.mark.parametrize("words", [("registry",), ("node",)])
+@pytest.mark.parametrize("words", [long(("registry",)), ("node",)])
 def test_daemons_run_in_the_foreground_until_ctrl_c(platform: Shell, words: tuple[str, ...], tmp_path: Path) -> None:
     other = Shell(platform.home / f"own-{words[0]}", {"UDO_REGISTRY": platform("up", "--json").json["registry"]})
     other.home.mkdir()

@@ -17,6 +17,7 @@ from elasticity.scaling import journal
 from elasticity.scaling.journal import Controller, Header, JournalEntry
 from elasticity.scaling.model import KeyGroups, OperatorSample, Plan, Replica, Sample
 from tests.elasticity.applications import COSTS, node
+from tests.support.selection import long
 
 # What a replica answers in a second when it works all the time; samples are 10 s apart, and so long are their windows.
 CAPACITY, EVERY_S = 100.0, 10.0
@@ -109,7 +110,7 @@ def test_a_group_above_a_replicas_share_is_named_and_nothing_moves_or_scales_in_
     assert any("more replicas do not relieve" in reason and "key group 0 (75% of the events)" in reason for reason in told), told
 
 
-@pytest.mark.parametrize("period_s", [20, 60, 120, 240])
+@pytest.mark.parametrize("period_s", [20, long(60), long(120), long(240)])
 def test_a_skew_that_swings_to_and_fro_is_not_followed(period_s: float) -> None:
     one, other = skewed(), skewed()[::-1]
     entries, _ = run(lambda at_s: one if at_s % period_s < period_s / 2 else other, 4 * 3600, policy="fuzzy", calm=10**6)

@@ -21,6 +21,7 @@ from udo_runtime.state.session import Session
 
 from tests.support.counted import SCRIPT, Epochs, Plans, oracle, play
 from tests.support.counting_slot import CountFrames, slot
+from tests.support.selection import long
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import DATA, END, Header
 from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
@@ -31,7 +32,7 @@ ANSWERS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 Row = tuple[str | None, int, int]
 
 
-@pytest.mark.parametrize("commit", ["epoch", "frame"])
+@pytest.mark.parametrize("commit", ["epoch", long("frame")])
 def test_whatever_effect_a_process_dies_at_the_next_goes_on_as_if_nothing_had_happened(commit: str) -> None:
     undisturbed = slot(commit=commit, counting=CountFrames)
     assert [a.answers() for a in play(undisturbed, SCRIPT, broken_off=[1])] == oracle(SCRIPT)

@@ -12,6 +12,7 @@ from udo_runtime.state.codec import TIMERS, unpack
 from tests.support.attempt import GROUPS, Attempt
 from tests.support.counting_slot import COUNTS, EVENTS, slot
 from tests.support.memory_slot import MemorySlot
+from tests.support.selection import long
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import ADOPT, ANSWER, ERROR, HANDOVER, PREPARE, SKIPPED, Header, encode
 from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
@@ -114,7 +115,7 @@ EXPECTED = count([2, 6, 3], [2, 6, 7], [2, 1, 2, 3])
 STATE = {2: 4, 6: 2, 3: 2, 7: 1, 1: 1}
 
 
-@pytest.mark.parametrize(("commit", "told"), [("epoch", 2), ("epoch", 1), ("frame", 2)])
+@pytest.mark.parametrize(("commit", "told"), [("epoch", 2), long("epoch", 1), long("frame", 2)])
 def test_whatever_effect_an_owner_dies_at_while_a_group_moves_each_event_counts_once(commit: str, told: int) -> None:
     """Also between the first answers of the slot that adopts and the checkpoint that makes the group part of its state."""
     undisturbed = Two(commit=commit, told=told)

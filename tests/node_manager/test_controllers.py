@@ -16,6 +16,7 @@ from node_manager.control import journals
 from node_manager.control.controllers import Controllers
 from node_manager.control.journals import DeploymentJournal
 from tests.support.plants import SimulatedPlant, automatic
+from tests.support.selection import long
 
 HOUR_S = 3600
 POLICIES = ("fuzzy", "ds2", "accept_all")
@@ -64,7 +65,7 @@ def test_a_load_is_followed_up_and_given_back(tmp_path: Path, policy: str) -> No
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("period_s", [40, 240])
+@pytest.mark.parametrize("period_s", [40, long(240)])
 def test_an_oscillating_load_never_makes_it_flap(tmp_path: Path, policy: str, period_s: float) -> None:
     plant = SimulatedPlant(swinging(period_s), automatic(policy))
     run(plant, tmp_path, 4 * HOUR_S)

@@ -148,6 +148,7 @@ def test_it_is_pushed_deployed_and_called(sdk: Sdk, platform: Shell, tmp_path: P
     assert got == [{"id": 7, "flagged": True}]
 
 
+@pytest.mark.parametrize("sdk", [long("cpp"), "java", "node", long("rust")], indirect=True)
 def test_an_update_from_python_and_back_keeps_the_state(sdk: Sdk, daemon: Daemon) -> None:
     daemon.deploy(PYTHON_COUNT, entry="op:Count", **COUNT)
     assert counted(daemon, 0, [1, 2, 1]) == [1, 1, 2]
@@ -159,6 +160,7 @@ def test_an_update_from_python_and_back_keeps_the_state(sdk: Sdk, daemon: Daemon
     assert counted(daemon, 2, [1, 2, 3]) == [5, 3, 2]
 
 
+@pytest.mark.parametrize("sdk", [long("cpp"), long("java"), "node", long("rust")], indirect=True)
 def test_an_update_is_to_a_version_that_has_rehearsed_and_not_to_one_that_fails_in_it(sdk: Sdk, daemon: Daemon) -> None:
     from udo_interface import connect
 

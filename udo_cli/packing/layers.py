@@ -28,6 +28,7 @@ SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 # Those that Python makes at imports; they are not reported as left out.
 _CACHES = ("__pycache__", ".pyc", ".pyo")
 _PIECE = 1 << 20
+_LEVEL = 3  # of gzip: on Arrow's and NumPy's files 2.4 times as fast as the usual 6, for 8 % more bytes
 CODE_ROOT = "opt/udo/code"
 DEPENDENCIES_ROOT = "opt/udo/deps"
 
@@ -107,7 +108,7 @@ def compress(tar: BinaryIO, target: Path) -> Layer:
     """Compress a tar of another tool's image to `target`."""
     with target.open("wb") as raw:
         packed = _Digesting(raw)
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as zipped:
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=packed, mtime=0) as zipped:
             plain = _Digesting(zipped)
             shutil.copyfileobj(tar, plain, _PIECE)
     return Layer(target, "base", f"sha256:{packed.hash.hexdigest()}", f"sha256:{plain.hash.hexdigest()}", packed.size_bytes)
@@ -131,7 +132,7 @@ def pack(kind: str, root: str, files: Iterator[tuple[str, Path]], target: Path) 
     """Write `files` (path inside, path on disk) as a layer to `target`, with `root` before the paths."""
     with target.open("wb") as raw:
         packed = _Digesting(raw)
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as zipped:
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=packed, mtime=0) as zipped:
             plain = _Digesting(zipped)
             with tarfile.open(fileobj=plain, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
                 for folder in _parents(root):
