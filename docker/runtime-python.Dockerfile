@@ -9,4 +9,4 @@ RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/udo/runtime
 ENV UDO_PYTHONPATH=/opt/udo/runtime LANG=C.UTF-8
 LABEL dev.udo.runtime=python dev.udo.python_tag=${PYTHON_TAG}
 USER 65532:65532
-ENTRYPOINT ["python3", "-I", "-S", "/opt/udo/runtime/udo_runtime/bootstrap.py"]
+ENTRYPOINT ["python3", "-s", "-P", "-S", "/opt/udo/runtime/udo_runtime/bootstrap.py"]

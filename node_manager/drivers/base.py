@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from node_manager.drivers import users
 from udo_protocol.formats.manifest import Manifest
 
 # Of the node manager's own interpreter, as wheels name it.
@@ -62,7 +63,7 @@ class Inside:
     """Paths as an instance sees them: other ones than outside where the driver gives it a view of its own.
 
     `runtime`: the runtime base of the driver's image, which starts it by itself; '': the node manager's Python and runtime.
-    `images`: it sees the node's images; otherwise its operator is put into its directory.
+    `images`: it sees the node's images; otherwise its operator is put into its directory. `user`: as whom it finds itself.
     """
 
     directory: str
@@ -70,6 +71,7 @@ class Inside:
     home: str
     runtime: str = ""
     images: bool = False
+    user: str = users.NAME
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import LogConfig, Mount
 
-from node_manager.drivers import docker_operator
+from node_manager.drivers import docker_operator, users
 from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.container import LOST, WatchedContainer, attach, bounds, confined, over_memory, said, update, used
 from node_manager.drivers.docker_images import RUNTIME, DockerImages
@@ -60,6 +60,7 @@ class DockerDriver:
         self.python_tag = self._images.python_tag
         self._user = os.getuid() or UNPRIVILEGED
         self._group = os.getgid() or UNPRIVILEGED
+        self._users = users.files(settings.home.absolute() / "users", self._user, self._group, INSIDE.home)
         self._tasks: dict[str, WatchedContainer] = {}
         self._lock = Lock()
         self._engines = ProcessDriver(remark="")
@@ -121,6 +122,7 @@ class DockerDriver:
             working_dir=INSIDE.directory,
             labels={**self._labels, INSTANCE_LABEL: spec.instance},
             mounts=[
+                *(Mount(inside, path, type="bind", read_only=True) for inside, path in ({} if spec.image else self._users).items()),
                 Mount(INSIDE.sockets, self._sockets, type="bind", read_only=True),
                 Mount(INSIDE.directory, str(spec.directory), type="bind", read_only=True),
             ],
@@ -160,7 +162,7 @@ class DockerDriver:
     ) -> list[str]:
         labels = {**self._labels, INSTANCE_LABEL: directory.parent.name}
         image = self._images.runtime if python else self._images.empty() if bare else self._images.commands
-        return docker_operator.command(image, directory, cwd, allowance, f"{self._user}:{self._group}", labels, nice)
+        return docker_operator.command(image, directory, cwd, allowance, f"{self._user}:{self._group}", labels, self._users, nice)
 
     def sweep(self, known: Collection[str]) -> None:
         mine: dict[str, str | list[str] | bool] = {"label": f"{HOME_LABEL}={self._home}"}

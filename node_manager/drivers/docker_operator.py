@@ -40,8 +40,19 @@ _CANNOT_START = 125  # as `docker run` ends
 _SHARED = "UDO_OPERATOR_SHARED"
 
 
-def command(image: str, directory: Path, cwd: Path, allowance: Allowance, user: str, labels: Mapping[str, str], nice: int = 0) -> list[str]:
-    """To be put in front of the program; all of it is seen in lists of processes, so it holds no secrets."""
+def command(
+    image: str,
+    directory: Path,
+    cwd: Path,
+    allowance: Allowance,
+    user: str,
+    labels: Mapping[str, str],
+    seen: Mapping[str, str],
+    nice: int = 0,
+) -> list[str]:
+    """`seen`: files, by their place inside.
+
+    To be put in front of the program; all of it is seen in lists of processes, so it holds no secrets."""
     told = {
         "path": sys.path,
         "daemon": {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")},
@@ -50,6 +61,7 @@ def command(image: str, directory: Path, cwd: Path, allowance: Allowance, user: 
         "cwd": str(cwd),
         "allowance": asdict(allowance),
         "user": user,
+        "seen": dict(seen),
         "labels": dict(labels),
         # What a niceness weighs to the kernel: one within a container counts in there only.
         "more": {"cpu_shares": round(1024 / 1.25**nice)} if nice else {},
@@ -72,7 +84,7 @@ def main(told: dict[str, Any], program: Sequence[str]) -> int:
             environment={name: value for name, value in os.environ.items() if name not in ("PATH", _SHARED)},
             working_dir=told["cwd"],
             labels=told["labels"],
-            mounts=[Mount(told["directory"], told["directory"], type="bind", read_only=True)],
+            mounts=[Mount(inside, path, type="bind", read_only=True) for inside, path in ((told["directory"],) * 2, *told["seen"].items())],
             log_config=LogConfig(type=LogConfig.types.NONE),
             **confined(allowance, told["user"]),
             **told["more"],

@@ -21,7 +21,7 @@ from threading import Event, Lock
 from typing import Any
 
 from node_manager import proc
-from node_manager.drivers import logfile, network
+from node_manager.drivers import logfile, network, users
 from node_manager.drivers.base import OWN_PYTHON_TAG, Allowance, Capabilities, Exit, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.sandbox import Sandbox, confining
 from udo_protocol import supervised
@@ -31,9 +31,8 @@ from udo_protocol.errors import OperatorError
 BUSY_SAMPLE_S, IDLE_SAMPLE_S = 0.1, 1.0
 # Raises an operator's chance to be chosen when the whole machine runs out of memory, before servers and Spark.
 OOM_SCORE = 500
-# Of one file. In a sandbox that is only the log, which is cut at each sample; without one it keeps a mistake from filling the disk.
+# Of one file: more than is written to a log before it is cut, at each sample. It keeps a mistake from filling the disk.
 FILE_BYTES = 1 << 30
-_SANDBOXED_FILE_BYTES = 64 << 20
 _START_TIMEOUT_S = 20.0
 _SIGNALLED = 128
 
@@ -78,6 +77,7 @@ class _Task:
 
     def sample(self) -> bool:
         """Measure, enforce the memory limit, bound the log; whether it has worked since the last sample."""
+        logfile.bound(self.log)
         rss, cpu_s, processes = proc.usage(self.process.pid)
         now = time.monotonic()
         busy = cpu_s - self.cpu_s > 0.005 or rss > self.rss_bytes
@@ -87,7 +87,6 @@ class _Task:
             self.kill(why)
         if self.relay is not None and self.relay.poll() is not None and proc.alive(self.process):
             self.kill("killed: the relay to its network ended; another instance gets another one")
-        logfile.bound(self.log)
         return busy
 
     def kill(self, reason: str) -> None:
@@ -131,8 +130,8 @@ class ProcessDriver:
 
     def inside(self, directory: Path, sockets: Path, *, engine: bool = False) -> Inside:
         if self._sandbox is not None:
-            return Inside(str(directory), str(sockets), self._sandbox.scratch(directory)[0])
-        return Inside(str(directory), str(sockets), str(directory), images=True)
+            return Inside(str(directory), str(sockets), self._sandbox.scratch(directory)[0], user=self._sandbox.user)
+        return Inside(str(directory), str(sockets), str(directory), images=True, user=users.of_this_process())
 
     def operator_box(
         self, directory: Path, cwd: Path, allowance: Allowance, *, python: bool = False, bare: bool = False, nice: int = 0
@@ -226,7 +225,7 @@ class ProcessDriver:
         sandboxed = "monitor" in handle.data
         if task and sandboxed and allowance.network and task.relay is None:
             task.relay = network.start(task.process, Path(handle.directory), allowance.network)
-        bounds = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: _SANDBOXED_FILE_BYTES if sandboxed else FILE_BYTES}
+        bounds = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: FILE_BYTES}
         if allowance.open_files:
             bounds[resource.RLIMIT_NOFILE] = allowance.open_files
         if allowance.pids and sandboxed:  # counted in the sandbox's own user namespace; the kernel exempts root

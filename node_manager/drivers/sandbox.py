@@ -15,25 +15,32 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from node_manager.drivers import confine, network
 from node_manager.drivers.base import Capabilities
+from node_manager.drivers.users import NAME, files, of_this_process
 
 PROGRAM = "bwrap"
 # Each of the two places an operator can write to: memory, on top of its own.
 TMP_BYTES = 64 << 20
+_HOME = "/tmp"
 # For a node manager that runs as root: the unprivileged user inside.
 _UNPRIVILEGED = "65532"
 _PROBE_TIMEOUT_S = 20.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# What programs need to find their libraries and the local time, and the settings without which Debian's JVMs do not start; nothing else
-# of /etc is shown.
-_ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+# What programs need to find their libraries, the local time, whom to trust and what ports are called, and the settings without which
+# Debian's JVMs do not start; nothing else of /etc is shown.
+_ETC = (
+    *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/services", "/etc/protocols"),
+    *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf"),
+    *("/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/ca-trust/extracted"),
+)
 _ETC_OF_JVMS = "java-*-openjdk"
+_USERS = ("/etc/passwd", "/etc/group")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _INSIDE = """
 import json, os, socket, sys
@@ -79,6 +86,7 @@ class Sandbox(Protocol):
     """A sandbox: how the command of an instance is wrapped."""
 
     capabilities: Capabilities
+    user: str  # as whom the program finds itself
     # Whether the program is started by one that stays outside and tells, on the descriptor it is given, whose child leads it.
     monitored: bool
 
@@ -92,16 +100,18 @@ class Sandbox(Protocol):
 @dataclass
 class Bubblewrap:
     """Namespaces of its own. `shared`: what it sees beside the system and its own directory, at the same place; `runtime`: those of them
-    that a Python program needs."""
+    that a Python program needs; `users`: files that name its user, by their place inside."""
 
     program: str
     shared: tuple[Path, ...]
+    users: Mapping[str, str]
     runtime: tuple[Path, ...] = ()
     capabilities: Capabilities = Capabilities()
+    user: str = NAME
     monitored: bool = True
 
     def scratch(self, directory: Path) -> list[str]:
-        return ["/tmp", "/dev/shm"]
+        return [_HOME, "/dev/shm"]
 
     def command(self, directory: Path, info_fd: int = -1) -> list[str]:
         c = [self.program, "--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--cap-drop", "ALL", "--hostname", "udo"]
@@ -114,6 +124,8 @@ class Bubblewrap:
                 c += ["--ro-bind", name, name]
         for name in _etc():
             c += ["--ro-bind-try", name, name]
+        for inside, found in self.users.items():
+            c += ["--ro-bind", found, inside]
         for own, name in network.FILES:  # there once it has a network
             c += ["--symlink", str(directory / own), name]
         c += ["--proc", "/proc", "--dev", "/dev"]
@@ -132,13 +144,14 @@ class Landlock:
     shared: tuple[Path, ...]
     runtime: tuple[Path, ...] = ()
     capabilities: Capabilities = Capabilities()
+    user: str = field(default_factory=of_this_process)
     monitored: bool = False
 
     def scratch(self, directory: Path) -> list[str]:
         return [str(directory / "scratch")]
 
     def command(self, directory: Path, info_fd: int = -1) -> list[str]:
-        reads = [*_SYSTEM, *_etc(), *_DEVICES, "/proc", *map(str, self.shared), str(directory)]
+        reads = [*_SYSTEM, *_etc(), *_USERS, *_DEVICES, "/proc", *map(str, self.shared), str(directory)]
         writes = [*self.scratch(directory), "/dev/null"]
         return [sys.executable, "-I", "-S", str(Path(confine.__file__)), *reads, "--", *writes, "--"]
 
@@ -164,8 +177,10 @@ def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:
     if wide := next((p for p in (*shared, Path("/usr")) if home.is_relative_to(p)), None):
         return None, f"no sandbox: the node manager's home {home} lies inside {wide}, which operators have to see; choose another --home"
     why = []
+    user, group = (int(_UNPRIVILEGED),) * 2 if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    named = files(home / "users", user, group, _HOME)
     for box, name in (
-        (Bubblewrap(shutil.which(PROGRAM) or PROGRAM, shared, python), "bubblewrap"),
+        (Bubblewrap(shutil.which(PROGRAM) or PROGRAM, shared, named, python), "bubblewrap"),
         (Landlock(shared, python), "Landlock"),
     ):
         try:

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from node_manager.drivers import users
 from node_manager.drivers.base import Allowance, Driver, Inside
 from node_manager.images.images import OperatorImage
 from node_manager.instances import instance_files, linking
 from udo_protocol.formats.manifest import Manifest
 
+# How Python is started: on its module path are neither its user's packages nor those of the folder it runs in.
+ALONE = ("-s", "-P", "-S")
 # Of the operator, within its instance's directory.
 OWN = "op"
 
@@ -31,13 +34,21 @@ class Python:
     def starting(self, manifest: Manifest) -> list[str]:
         """The program and its arguments."""
         start = f"{self.path[-1]}/udo_runtime/served/start.py"
-        return [self.interpreter, "-I", "-S", start, manifest.entry, manifest.name, manifest.version]
+        return [self.interpreter, *ALONE, start, manifest.entry, manifest.name, manifest.version]
 
 
-def launch(manifest: Manifest, code: str, directory: str, before: Sequence[str], home: str, python: Python | None = None) -> dict[str, Any]:
-    """What an assignment says of it (docs/protocol.md): `code` and `directory` as the engine sees them. `python`: of an operator that is
-    no command; it is started in its directory, a command in its code."""
-    kept = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "UTC")}
+def surroundings(inside: Inside) -> dict[str, str]:
+    """Variables that every operator finds, as far as its deployment does not say otherwise. Text hashes alike in all of its processes: what
+    it makes of the order of a set stays the same after an update, a retry and in a replay."""
+    return {"TZ": os.environ.get("TZ", "UTC"), "HOME": inside.home, **users.environment(inside.user), "PYTHONHASHSEED": "0"}
+
+
+def launch(
+    manifest: Manifest, code: str, directory: str, before: Sequence[str], inside: Inside, python: Python | None = None
+) -> dict[str, Any]:
+    """What an assignment says of it (docs/protocol.md): `code` and `directory` as the engine sees them; `inside`: what it finds itself.
+    `python`: of an operator that is no command; it is started in its directory, a command in its code."""
+    kept = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", **surroundings(inside)}
     if python is not None:
         program, cwd = python.starting(manifest), directory
         kept["UDO_PYTHONPATH"] = os.pathsep.join(python.path)
@@ -49,7 +60,7 @@ def launch(manifest: Manifest, code: str, directory: str, before: Sequence[str],
         "argv": [*before, *program],
         "cwd": cwd,
         "directory": directory,
-        "env": {**kept, "HOME": home, "TMPDIR": home},
+        "env": {**kept, "TMPDIR": inside.home},
         "open_timeout_s": manifest.limits.open_timeout_s,
         "answer_timeout_s": manifest.limits.answer_timeout_s,
         "rehearse": f"{code}/{manifest.rehearse}" if manifest.rehearse else "",
@@ -79,4 +90,4 @@ def placed(
     cwd = Path(code) if python is None else seen
     bare = python is None and "/" in manifest.command[0] and linking.static(image.code / manifest.command[0])
     box = driver.operator_box(seen, cwd, allowance, python=python is not None, bare=bare, nice=nice)
-    return launch(manifest, code, str(seen), box, alone.home, python)
+    return launch(manifest, code, str(seen), box, alone, python)

@@ -135,7 +135,7 @@ class Instances:
 
     def start(self, cold: OperatorImage | None = None, env: Mapping[str, str] | None = None, *, engine: bool = False) -> Instance:
         """A new instance: warm, as the `engine` of an operator in a process of its own, too, or cold for an image whose dependencies a warm
-        one could not load."""
+        one could not load. `env`: variables of its deployment, some of which act only on a process that is started with them."""
         if cold is not None and cold.manifest.own_process:
             raise OperatorError(
                 f"{cold.manifest.reference} asks for a process of its own (isolation in operator.toml), which this node gives only to "
@@ -147,9 +147,8 @@ class Instances:
         instance = Instance(name, directory, "cold" if cold else ENGINE if engine else WARM)
         inside = self._inside(instance, engine=engine)
         environment = {
+            **commands.surroundings(inside),
             **(env or {}),
-            "TZ": os.environ.get("TZ", "UTC"),
-            "HOME": inside.home,
             "UDO_INSTANCE": name,
             "UDO_QUEUE_SOCKET": self._socket(inside, "queue"),
             "UDO_PASSWORD_FILE": _PASSWORD,
@@ -157,8 +156,8 @@ class Instances:
         }
         argv: tuple[str, ...] = ()
         if not inside.runtime:
-            argv = (sys.executable, "-I", "-S", str(runtime_base.bootstrap()))
-            environment |= {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+            argv = (sys.executable, *commands.ALONE, str(runtime_base.bootstrap()))
+            environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", **environment}
         try:
             whole = cold is not None and self.whole(cold)
             if not whole:

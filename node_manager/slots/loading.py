@@ -108,7 +108,11 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
         follow = _followed(load, state, prefix)
     pool = node.engines if manifest.own_process else node.pool
     cold = node.instances.whole(image) or (not manifest.own_process and contradicts(image.dependencies))
-    instance = load.instance = node.instances.start(image, load.wanted.config.env) if cold else pool.take()
+    env = load.wanted.config.env
+    if cold or (env and not manifest.own_process):
+        instance = load.instance = node.instances.start(image if cold else None, env)
+    else:
+        instance = load.instance = pool.take()
     instance.listen(lambda _: None)
     node.instances.assign(
         instance,

@@ -17,8 +17,8 @@ from typing import Any
 
 from udo_runtime.child.process import Launch
 
-from node_manager.drivers import sandbox
-from node_manager.drivers.base import Allowance
+from node_manager.drivers import sandbox, users
+from node_manager.drivers.base import Allowance, Inside
 from node_manager.images.images import Images, OperatorImage
 from node_manager.instances import commands, runtime_base
 from udo_cli import output, remote
@@ -105,16 +105,17 @@ def _in_sandbox(image: OperatorImage, work: Path) -> Starting:
         output.say(f"run without isolation ({remark}); a node that isolates gives it no network and no files but its own")
 
     def start(directory: str, env: Mapping[str, str]) -> Launch:
-        private, before, home = Path(directory), list[str](), directory
+        private, before = Path(directory), list[str]()
+        inside = Inside(directory, "", directory, user=users.of_this_process())
         python, cwd = None, image.code
         if not manifest.command:
             python, cwd = commands.Python(sys.executable, [str(image.code), str(image.dependencies), str(base)]), private
         if box is not None:
-            home = box.scratch(private)[0]
+            inside = Inside(directory, "", box.scratch(private)[0], user=box.user)
             for scratch in box.scratch(private):
                 Path(scratch).mkdir(exist_ok=True)
             before = sandbox.confining(box, private, cwd, [image.code, image.dependencies], python=python is not None)
-        return Launch.of(commands.launch(manifest, str(image.code), directory, before, home, python), env)
+        return Launch.of(commands.launch(manifest, str(image.code), directory, before, inside, python), env)
 
     return start
 
@@ -135,7 +136,7 @@ def _in_docker(reference: str) -> Starting:
         if os.getuid() != user:
             os.chown(directory, user, group)
         allowance = Allowance.of(Manifest(name="conformance", version="1", input={"n": "int64"}, output={"n": "int64"}))
-        argv = docker_operator.command(reference, Path(directory), Path(directory), allowance, f"{user}:{group}", {})
+        argv = docker_operator.command(reference, Path(directory), Path(directory), allowance, f"{user}:{group}", {}, {})
         return Launch(tuple(argv), directory, directory, {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", **env})
 
     return start

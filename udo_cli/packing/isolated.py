@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from node_manager import proc
-from node_manager.drivers.base import Allowance
+from node_manager.drivers import users
+from node_manager.drivers.base import Allowance, Inside
 from node_manager.drivers.process import BUSY_SAMPLE_S, excess
 from node_manager.drivers.sandbox import Bubblewrap, Sandbox, confining
 from node_manager.instances import commands, runtime_base
@@ -94,14 +95,20 @@ def _start(
 
 def own_process(trial: Prepared, manifest: Manifest, code: Path, box: Sandbox | None) -> dict[str, Any]:
     """What the request says of an operator in a process of its own: nothing of it is on the module path of its engine."""
-    home = box.scratch(trial.private)[0] if box is not None else str(trial.private)
     python, cwd = None, code
     path, base = trial.request["path"], trial.request["base"][-1]
     if not manifest.command:
         python, cwd = commands.Python(sys.executable, [*path, base]), trial.private
     before = [] if box is None else confining(box, trial.private, cwd, map(Path, path), python=python is not None)
-    command = commands.launch(manifest, str(code), str(trial.private), before, home, python)
+    command = commands.launch(manifest, str(code), str(trial.private), before, _inside(trial, box), python)
     return {"command": command, "path": [], "base": [base]}
+
+
+def _inside(trial: Prepared, box: Sandbox | None) -> Inside:
+    """What the operator finds."""
+    if box is None:
+        return Inside(str(trial.private), "", str(trial.private), user=users.of_this_process())
+    return Inside(str(trial.private), "", box.scratch(trial.private)[0], user=box.user)
 
 
 @dataclass(frozen=True)
@@ -177,12 +184,14 @@ def _run(
     trial: Prepared, manifest: Manifest, bound_s: float | None, box: Sandbox | None, inherited: tuple[int, ...], *, foreground: bool
 ) -> str:
     """Run the child; returns how it ended, in words."""
-    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TZ", "TERM")}
-    command = [sys.executable, "-I", "-S", "-B", str(CHILD), str(trial.work)]
+    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TERM")} | commands.surroundings(_inside(trial, box))
+    if not trial.request.get("command"):  # else they are for the operator's own process
+        kept |= trial.request["env"]
+    command = [sys.executable, *commands.ALONE, "-B", str(CHILD), str(trial.work)]
     gate = boxed.Gate() if manifest.network and isinstance(box, Bubblewrap) else None
     if box is not None:
         command = [*(gate.command(box, trial.private) if gate else box.command(trial.private)), *command]  # type: ignore[arg-type]
-        kept |= {"HOME": box.scratch(trial.private)[0], "TMPDIR": box.scratch(trial.private)[0]}
+        kept["TMPDIR"] = box.scratch(trial.private)[0]
     # A handler instead of SIG_IGN, which the child would inherit.
     before = signal.signal(signal.SIGINT, lambda *_: None) if foreground else None
     try:

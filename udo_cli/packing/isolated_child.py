@@ -1,4 +1,4 @@
-"""Program of the child (isolated.py), run with `python -I -S`: loads an operator as an instance would, answers sample events, reports.
+"""Program of the child (isolated.py), run with `python -s -P -S`: loads an operator as an instance would, answers sample events, reports.
 
 It can import the runtime's packages, the operator's code and its dependencies only; it never imports udo_cli. Argument: a directory with
 `request.json` and maybe `events.arrow`. It may not be able to write there, so results go to file descriptors that the request names.
@@ -62,6 +62,7 @@ def _migrate(processor: Any, request: dict[str, Any]) -> None:
 
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
+    from udo_runtime import children
     from udo_runtime.loading import load
     from udo_runtime.sdk.api import Context
 
@@ -93,6 +94,7 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     ):
         _, events = read_stream(source)
         for answer in _keyed(processor, request, output, ctx, events) if request["keyed"] else map(processor.named, events):
+            children.end_if_forked()
             answered += answer.num_rows
             writer.write_batch(answer)
     took_ms = (time.perf_counter() - started) * 1000
@@ -105,20 +107,29 @@ def main() -> None:
     work = Path(sys.argv[1])
     request = json.loads((work / "request.json").read_text("utf-8"))
     sys.path[:] = [*request["base"], *(p for p in sys.path if Path(p).resolve() != Path(__file__).resolve().parent)]
-    if not request.get("command"):  # else they are for the operator's own process
-        os.environ.update(request["env"])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = request["open_files"] if most == resource.RLIM_INFINITY else min(request["open_files"], most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     import logging
+    import signal
     import traceback
+
+    from udo_runtime import children
+    from udo_runtime.execution.failure import Interrupted
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    signal.signal(signal.SIGINT, interrupt)
+    children.begin()
 
     for stream in (sys.stdout, sys.stderr):  # so that output is seen even if the operator then hangs or dies
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:
         outcome = _run(work, request)
-    except BaseException as e:  # an operator may even call sys.exit()
+    except BaseException as e:
+        children.end_if_forked(e)
         own = getattr(e, "traceback", None)
         text = own if own is not None else traceback.format_exc()
         message = str(e) if own is not None else f"{type(e).__name__}: {e}"

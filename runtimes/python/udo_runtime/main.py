@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import resource
-import signal
 import sys
 import time
 from contextlib import suppress
@@ -23,9 +22,10 @@ from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import HEARTBEAT, warm
 from udo_protocol.queue.slot import ABILITIES, report_ready
 from udo_protocol.queue.slot_reader import SlotReader
+from udo_runtime import children
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
-from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
+from udo_runtime.execution.failure import ProcessingError, failed
 from udo_runtime.execution.load import Processor
 from udo_runtime.loading import load
 from udo_runtime.output import by_lines
@@ -110,6 +110,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
     if not a.get("command"):  # else they are for another process
         os.environ.update(a.get("env", {}))
         os.environ.update(a.get("secrets", {}))
+        time.tzset()
     ctx = Context(a["operator"], a["version"], a["instance"])
     started = time.perf_counter()
     try:
@@ -121,8 +122,8 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
             processor.open()
         except ProcessingError as e:  # of a process of its own
             raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {e}", e.traceback, code=e.wire_code) from e
-        except Exception as e:
-            raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {explained(e)}", own_traceback(e)) from e
+        except BaseException as e:
+            raise failed(e, before=f"open() of {ctx.operator}@{ctx.version} failed: ") from e
     except ProcessingError as e:
         print(e.traceback or e, file=sys.stderr, flush=True)
         report_ready(
@@ -131,7 +132,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         return EXIT_LOAD_FAILED
     instance = _instance(conn, a, processor, schemas, ctx, limits)
 
-    signal.signal(signal.SIGTERM, lambda *_: instance.link.stop())
+    children.answer_signals(instance.link.stop)
     gc.collect()
     gc.freeze()  # what is loaded now stays: later collections need not look at it
     times = {"import_ms": (imported - started) * 1000, "open_ms": (time.perf_counter() - imported) * 1000}
@@ -152,8 +153,7 @@ def main() -> int:
     by_lines()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     log = logging.getLogger("udo_runtime")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_LEFT))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the node manager, which stops its instances in order
+    children.answer_signals(lambda: children.end(EXIT_LEFT))
     try:
         instance = os.environ["UDO_INSTANCE"]
         conn = Connection(os.environ["UDO_QUEUE_SOCKET"], login=_login(instance))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 import time
+from contextlib import suppress
 from typing import Any, TextIO
 
 
@@ -31,11 +33,31 @@ class _Stamped(io.RawIOBase):
         stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now_s))},{int(now_s % 1 * 1000):03d} ".encode()
         ended = given.endswith(b"\n")
         text = (b"" if self._within_line else stamp) + (given[:-1] if ended else given).replace(b"\n", b"\n" + stamp) + b"\n" * ended
-        left = memoryview(text)
-        while left:
-            left = left[os.write(self._fd, left) :]
+        if not _written(self._fd, text) and begin_anew(self._fd):
+            _written(self._fd, text)
         self._within_line = not ended
         return len(given)
+
+
+def _written(fd: int, text: bytes) -> bool:
+    """Whether all of it could be; who prints is never the one that fails."""
+    left = memoryview(text)
+    try:
+        while left:
+            left = left[os.write(fd, left) :]
+    except OSError:
+        return False
+    return True
+
+
+def begin_anew(fd: int, above: int = 0) -> bool:
+    """Drop what a log file holds, with a note, if that is more than `above` bytes: nobody has kept it bounded."""
+    with suppress(OSError):
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_size > above:
+            os.ftruncate(fd, 0)
+            return _written(fd, f"… {found.st_size:,} bytes dropped: no node manager has kept this log bounded …\n".encode())
+    return False
 
 
 def _lines(stream: TextIO) -> TextIO:

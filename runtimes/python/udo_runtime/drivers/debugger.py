@@ -10,11 +10,11 @@ from functools import wraps
 from types import TracebackType
 from typing import Any
 
-from udo_runtime.execution.failure import ProcessingError, own_frames
+from udo_runtime.execution.failure import PassedOn, ProcessingError, own_frames
 
 
-class Quit(BaseException):
-    """`q` was typed: the replay ends. No Exception, since neither the operator nor the runtime may take it for a failure."""
+class Quit(PassedOn):
+    """`q` was typed: the replay ends."""
 
 
 class Debugger(pdb.Pdb):

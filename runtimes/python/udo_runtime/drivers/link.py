@@ -12,6 +12,8 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import HEARTBEAT
 from udo_protocol.queue.slot_reader import Read, SlotReader
 from udo_runtime.engine.counters import Counters
+from udo_runtime.execution.failure import PassedOn
+from udo_runtime.output import begin_anew
 from udo_runtime.stats import Stats
 
 _HEARTBEAT_EVERY_S = 1.0
@@ -19,9 +21,11 @@ _HEARTBEAT_EVERY_S = 1.0
 _HEARTBEAT_MISSED = 4
 # Publishing the last counters must not hold up an end.
 _LAST_WORDS_S = 2.0
+# Of the log: far more than a node manager lets stand, far less than a file may have.
+_LOG_BYTES = 64 << 20
 
 
-class Stopped(BaseException):
+class Stopped(PassedOn):
     """Raised by the signal handler while the instance is parked."""
 
 
@@ -78,6 +82,7 @@ class Link:
         now = time.monotonic()
         if now < self._heartbeat_due:
             return
+        begin_anew(1, _LOG_BYTES)
         settle()
         self._heartbeat_due = now + _HEARTBEAT_EVERY_S
         self._stats.publish(self.conn, now=now)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.queue.slot import stored_schema
+from udo_runtime import children
 from udo_runtime.drivers.link import Link
 from udo_runtime.engine.effects import Effect, Execute, FindSchema, FindSender, LaneOpen
 
@@ -49,6 +50,7 @@ class Performer:
         started = time.perf_counter()
         try:
             result = effect.work()
+            children.end_if_forked()
         finally:
             took_s = time.perf_counter() - started
             self._worked_s += took_s

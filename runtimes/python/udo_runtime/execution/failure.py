@@ -14,6 +14,7 @@ from udo_protocol.cut import cut
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.schema import type_text
 from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, SHOWN_CAUSES, TRACEBACK_CHARS
+from udo_runtime import children
 from udo_runtime.execution.hints import hint
 
 
@@ -23,6 +24,20 @@ class ProcessingError(OperatorError):
     def __init__(self, message: str, traceback_text: str = "", event: str = "", code: str = "operator") -> None:
         super().__init__(cut(message, MESSAGE_CHARS))
         self.traceback, self.event, self.wire_code = cut(traceback_text, TRACEBACK_CHARS), cut(event, EVENT_CHARS), code
+
+
+class PassedOn(BaseException):
+    """Raised by the runtime itself, or for its user, in the midst of user code: no failure of that."""
+
+
+class Interrupted(PassedOn, KeyboardInterrupt):
+    """Ctrl-C, typed while user code runs."""
+
+
+def failed(e: BaseException, event: dict[str, Any] | None = None, before: str = "") -> ProcessingError:
+    """What user code raised, whatever it is: only signals and memory end a process. `before`: words in front of the message."""
+    children.end_if_forked(e)
+    return ProcessingError(before + explained(e), own_traceback(e), "" if event is None else event_text(event))
 
 
 def said(e: BaseException) -> str:

@@ -22,7 +22,7 @@ from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import BadEvent, bad_row, empty, joined, rows_of
 from udo_runtime.execution.distinct_keys import comparable, comparable_value, values_of
-from udo_runtime.execution.failure import ProcessingError, event_text, explained, not_answers, own_traceback, rows_to_batch
+from udo_runtime.execution.failure import PassedOn, ProcessingError, event_text, failed, not_answers, rows_to_batch
 from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
 from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us
 from udo_runtime.sdk.api import Context, Operator
@@ -155,11 +155,10 @@ class KeyedProcessor:
                 if ctx.state is not state:
                     ctx._own = state
                     ctx._keep()
-        except ProcessingError:
+        except (ProcessingError, PassedOn):
             raise
-        except Exception as e:
-            wrong = not_answers(answers, self._output.names, event, answer)
-            raise wrong or ProcessingError(explained(e), own_traceback(e), event_text(event)) from e
+        except BaseException as e:
+            raise not_answers(answers, self._output.names, event, answer) or failed(e, event) from e
         return out
 
     def _tolerant(
@@ -224,11 +223,10 @@ class KeyedProcessor:
             given = call() or ()
             answers = list(given)
             self._ctx._keep()
-        except ProcessingError:
+        except (ProcessingError, PassedOn):
             raise
-        except Exception as e:
-            wrong = not_answers(given, self._output.names, event)
-            raise wrong or ProcessingError(f"{what}{explained(e)}", own_traceback(e), event_text(event)) from e
+        except BaseException as e:
+            raise not_answers(given, self._output.names, event) or failed(e, event, what) from e
         for answer in answers:
             if not isinstance(answer, dict) or answer.keys() != self._names:
                 told = given if isinstance(given, (dict, str, bytes)) else answers

@@ -14,15 +14,7 @@ from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.formats.state_types import StateTypes
 from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, joined, rows_of
-from udo_runtime.execution.failure import (
-    ProcessingError,
-    columns_to_batch,
-    event_text,
-    explained,
-    not_answers,
-    own_traceback,
-    rows_to_batch,
-)
+from udo_runtime.execution.failure import PassedOn, ProcessingError, columns_to_batch, event_text, failed, not_answers, rows_to_batch
 from udo_runtime.execution.typed import TypedOperator
 from udo_runtime.sdk.api import Context, Operator
 
@@ -99,10 +91,10 @@ class Processor:
         try:
             answer = self._keyed_operator.process_keys(keys, events, states, ctx)
             ctx._require_own()
-        except ProcessingError:
+        except (ProcessingError, PassedOn):
             raise
-        except Exception as e:
-            raise ProcessingError(explained(e), own_traceback(e)) from e
+        except BaseException as e:
+            raise failed(e) from e
         return self._checked(answer)
 
     def check(self) -> None:
@@ -180,17 +172,19 @@ class Processor:
                 if not isinstance(answer, dict) or answer.keys() != self._names:
                     told = given if isinstance(given, (dict, str, bytes)) else answers
                     raise not_answers(told, self._output.names, event) or self._wrong_columns(answer, event)
-        except ProcessingError:
+        except (ProcessingError, PassedOn):
             raise
-        except Exception as e:
+        except BaseException as e:
             raise self._failed(e, given, event) from e
         return answers
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             answer = self._operator.process_batch(batch, self._ctx) if self._operator else self._target(batch)  # type: ignore[operator]
-        except Exception as e:
-            raise ProcessingError(explained(e), own_traceback(e)) from e
+        except PassedOn:
+            raise
+        except BaseException as e:
+            raise failed(e) from e
         return self._checked(answer)
 
     def _culprit(self, batch: pa.RecordBatch) -> str:
@@ -239,15 +233,15 @@ class Processor:
                     if answer.keys() != names:
                         raise self._wrong_columns(answer, event)
                     out.append(answer)
-        except ProcessingError:
+        except (ProcessingError, PassedOn):
             raise
-        except Exception as e:
+        except BaseException as e:
             raise self._failed(e, answers, event, answer) from e
         return rows_to_batch(out, self._output)
 
-    def _failed(self, e: Exception, answers: Any, event: dict[str, Any], last: Any = None) -> ProcessingError:
+    def _failed(self, e: BaseException, answers: Any, event: dict[str, Any], last: Any = None) -> ProcessingError:
         """What user code raised, or what is wrong with the `answers` that it gave back."""
-        return not_answers(answers, self._output.names, event, last) or ProcessingError(explained(e), own_traceback(e), event_text(event))
+        return not_answers(answers, self._output.names, event, last) or failed(e, event)
 
     def _wrong_columns(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
         got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__
@@ -268,8 +262,10 @@ def find(entry: str, path: list[str], ctx: Context) -> Operator | Batchwise:
     module_name, _, attribute = entry.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except BaseException as e:  # an operator may even call sys.exit() while it is imported
-        raise ProcessingError(f"cannot import {module_name!r} of {ctx.operator}@{ctx.version}: {explained(e)}", own_traceback(e)) from e
+    except PassedOn:
+        raise
+    except BaseException as e:
+        raise failed(e, before=f"cannot import {module_name!r} of {ctx.operator}@{ctx.version}: ") from e
     target = getattr(module, attribute, None)
     if target is None:
         there = ", ".join(n for n in vars(module) if not n.startswith("_"))
@@ -277,8 +273,10 @@ def find(entry: str, path: list[str], ctx: Context) -> Operator | Batchwise:
     if isinstance(target, type) and issubclass(target, Operator):
         try:
             target = target()
-        except Exception as e:
-            raise ProcessingError(f"{entry} cannot be created: {explained(e)}", own_traceback(e)) from e
+        except PassedOn:
+            raise
+        except BaseException as e:
+            raise failed(e, before=f"{entry} cannot be created: ") from e
     if not callable(target) and not isinstance(target, Operator):
         raise ProcessingError(f"{entry} is a {type(target).__name__}; expected an @operator function or an Operator class")
     return target  # type: ignore[no-any-return]

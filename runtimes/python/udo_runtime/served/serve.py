@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from udo_protocol.formats import body
 from udo_protocol.formats.schema import from_ipc
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
+from udo_runtime import children
 from udo_runtime.child import shared
 from udo_runtime.child.host import SHARED_MEMORY
 from udo_runtime.child.process import DIRECTORY, SOCKET
@@ -36,8 +36,7 @@ _LEVELS = {10: pb.Log.DEBUG, 20: pb.Log.INFO, 30: pb.Log.WARNING, 40: pb.Log.ERR
 
 def serve(target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) -> None:
     """Until the engine stops it or is gone. `target`: an operator, or why it could not be loaded."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the engine says when to stop
-        signal.signal(ignored, signal.SIG_IGN)
+    children.answer_signals(lambda: None)  # the engine says when to stop
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(os.environ[SOCKET])
     wire = Wire(sock, DEFAULT.frame_bytes + DEFAULT.answer_bytes)
@@ -53,6 +52,7 @@ def serve(target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) 
             if request.message.HasField("start") and SHARED_MEMORY in request.message.start.capabilities:
                 wire.shared = memory
             reply, tables = server.answer(request)
+            children.end_if_forked()
             reply.id = request.message.id
             wire.send(encode(reply, tables, wire.shared), None)
         except Gone:
@@ -102,7 +102,8 @@ class Server:
                     self._processor.close()
                     return pb.Message(bye=pb.Bye()), ()
             raise TypeError(f"this SDK ({SDK}) does not know the request {kind}")
-        except Exception as e:
+        except BaseException as e:
+            children.end_if_forked(e)
             return pb.Message(failure=self._failure(e)), ()
 
     def _start(self, start: pb.Start) -> pb.Ready:
@@ -176,7 +177,7 @@ class Server:
         self._row = None
         return rows_to_batch(out, self._output)
 
-    def _failure(self, e: Exception) -> pb.Failure:
+    def _failure(self, e: BaseException) -> pb.Failure:
         if isinstance(e, ProcessingError):
             failure = pb.Failure(message=str(e), trace=e.traceback, code="schema" if e.wire_code == SchemaError.code else "")
         else:

@@ -1,4 +1,4 @@
-"""Start of a Python operator in a process of its own: runs under `python -I -S` and puts only what UDO_PYTHONPATH names on the module path.
+"""Start of a Python operator in a process of its own: runs under `python -s -P -S`; on the module path is what UDO_PYTHONPATH names.
 
 Arguments: the entry point `module:attribute`, the operator's name, its version.
 """

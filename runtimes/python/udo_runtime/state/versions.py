@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
-from udo_runtime.execution.failure import ProcessingError, event_text, explained, own_traceback
+from udo_runtime.execution.failure import PassedOn, ProcessingError, event_text, failed
 from udo_runtime.state.layout import Layout
 
 # An operator's migrate() for the state of one key: (old state, its version) -> new state.
@@ -40,9 +40,11 @@ class Versions:
         assert self._migrate is not None
         try:
             new = self._migrate(state, version)
-        except Exception as e:
-            message = f"migrate() from state version {version} to {self.version}: {explained(e)}"
-            raise ProcessingError(message, own_traceback(e), event_text({"key": key, "state": state})) from e
+        except PassedOn:
+            raise
+        except BaseException as e:
+            before = f"migrate() from state version {version} to {self.version}: "
+            raise failed(e, {"key": key, "state": state}, before) from e
         if not isinstance(new, dict):
             what = f"migrate() from state version {version} to {self.version}: expected the new state as a dict, got {type(new).__name__}"
             raise ProcessingError(what, "", event_text({"key": key, "state": state}))
