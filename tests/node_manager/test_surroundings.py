@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,8 @@ def test_in_a_sandbox_it_trusts_whom_the_host_trusts_and_knows_what_ports_are_ca
 def test_a_variable_acts_as_if_its_process_had_been_started_with_it(ask: Ask) -> None:
     found = ask("hours", "local", "hash", TZ="Asia/Tokyo")
     assert (found["hours"], found["local"]) == (9, 9)
+    unseeded = subprocess.run([sys.executable, "-c", "print(hash('card'))"], env={"PYTHONHASHSEED": "0"}, capture_output=True, check=True)
+    assert found["hash"] == int(unseeded.stdout)
 
 
 def test_text_hashes_alike_in_all_processes_of_a_deployment(tmp_path: Path, daemon: Daemon) -> None:

@@ -115,10 +115,10 @@ def main() -> None:
     import traceback
 
     from udo_runtime import children
-    from udo_runtime.execution.failure import Interrupted
+    from udo_runtime.execution.failure import KeyboardStop
 
     def interrupt(*_: Any) -> None:
-        raise Interrupted
+        raise KeyboardStop
 
     signal.signal(signal.SIGINT, interrupt)
     children.begin()

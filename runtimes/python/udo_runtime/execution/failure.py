@@ -30,7 +30,7 @@ class PassedOn(BaseException):
     """Raised by the runtime itself, or for its user, in the midst of user code: no failure of that."""
 
 
-class Interrupted(PassedOn, KeyboardInterrupt):
+class KeyboardStop(PassedOn, KeyboardInterrupt):
     """Ctrl-C, typed while user code runs."""
 
 
