@@ -6,9 +6,17 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+
+# Shown as Python writes them, but for line ends and tabs.
+_CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
 
 
 def _plain(value: Any) -> Any:
@@ -32,18 +40,32 @@ def say(text: str) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
     """Print a table to stdout; if it has no rows, the text `empty`."""
     from rich.console import Console
-    from rich.table import Table
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        shown.add_column(name, overflow="fold")
-    for row in rows:
-        shown.add_row(*("" if v is None else str(v) for v in row))
+    shown = grid(columns, rows)
     if not shown.row_count:
         click.echo(empty)
         return
     wide = {} if sys.stdout.isatty() else {"width": 200}
     Console(**wide, highlight=False).print(shown)  # type: ignore[arg-type]
+
+
+def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: int | None = None) -> Table:
+    """A table for a console, whose first `texts` columns (None: all) are texts and the others numbers."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for n, name in enumerate(columns):
+        made.add_column(cell(name), overflow="fold", justify="left" if texts is None or n < texts else "right", no_wrap=texts is not None)
+    for row in rows:
+        made.add_row(*map(cell, row))
+    return made
+
+
+def cell(value: Any) -> Text:
+    """As it is, whoever has written it: nothing in it is an instruction to the console or the terminal."""
+    from rich.text import Text
+
+    return Text("" if value is None else str(value).translate(_CONTROLS))
 
 
 def short(digest: str | None) -> str:

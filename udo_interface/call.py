@@ -34,7 +34,7 @@ from udo_interface.inputs import require_inputs, united
 from udo_interface.key_groups import with_key_group
 from udo_interface.keyed_plan import Batch
 from udo_interface.listing import Listed, Listing
-from udo_interface.spark_types import delivered, output_fields, require_input
+from udo_interface.spark_types import as_told_apart, delivered, output_fields, require_apart, require_input
 from udo_interface.store import StoreLocation
 from udo_interface.store_place import located, require_writable
 from udo_interface.task import Keys, Task
@@ -134,6 +134,7 @@ class DeployedOperator:
         task_of = functools.partial(self._task, deployed, chosen, conf, delivered(fields))
         schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])
         columns = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
+        require_apart(df, columns, deployed.what)
         if _require_key(deployed, chosen.key):
             given, keys = self._keyed(df, deployed, chosen, columns, order)
             return given.mapInArrow(task_of(keys).named(), schema)
@@ -206,7 +207,9 @@ class DeployedOperator:
         return number if run is None else _first_plans.setdefault(run, number)
 
     def _task(self, deployed: Deployed, options: CallOptions, conf: Conf, back: pa.Schema, keys: Keys | None) -> Task:
-        if clash := [n for n in options.keep if n in deployed.output.names]:
+        alike = as_told_apart(conf)
+        answered = {alike(n): n for n in deployed.output.names}
+        if clash := [answered[alike(n)] for n in options.keep if alike(n) in answered]:
             raise SchemaError(
                 f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first"
             )

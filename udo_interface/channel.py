@@ -23,6 +23,7 @@ from udo_interface.opening import Opened
 from udo_interface.place import LOOK_MS
 from udo_protocol import supervised
 from udo_protocol.errors import LaneExpired, PeerError, SchemaError, ServerLost, SlotBroken, UdoError, UsageError, WaitTimeout
+from udo_protocol.formats.rows import as_events
 from udo_protocol.queue.lane_end import LaneEnd
 
 Listener = Callable[[Any], None]
@@ -310,7 +311,7 @@ class Channel:
         listeners = self._listeners
         if not answer.num_rows or not listeners:
             return
-        events = answer.to_pylist() if any(not batches for _, batches in listeners) else []
+        events = as_events(answer) if any(not batches for _, batches in listeners) else []
         for listener, batches in listeners:
             try:
                 if batches:

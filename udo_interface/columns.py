@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from udo_protocol.errors import SchemaError
 
@@ -38,8 +39,8 @@ class Picker:
         if to is None:
             return column
         try:
-            # Times finer than Spark's microseconds are cut, all else must fit.
-            return column.cast(to, safe=not pa.types.is_temporal(to))
+            # Times finer than Spark's microseconds are cut, all else must fit: a year beyond those of nanoseconds, too.
+            return column.cast(options=pc.CastOptions(to, allow_time_truncate=True))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
             raise SchemaError(f"{self._what}: column {batch.schema.field(i).name!r} of type {column.type} cannot become {to}: {e}") from e
 

@@ -13,13 +13,18 @@ All other types map one to one; columns are matched by name and widened where no
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import misfits, type_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _SIMPLE: tuple[tuple[type[T.DataType], pa.DataType], ...] = (
     (T.BooleanType, pa.bool_()),
@@ -131,6 +136,22 @@ def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
             f"{what} cannot take this DataFrame: {'; '.join(problems)}. "
             f"It expects {', '.join(f'{f.name}: {type_text(f.type)}' for f in want)}; rename, cast or add columns before the call"
         )
+
+
+def as_told_apart(conf: Callable[[str, str], str | None]) -> Callable[[str], str]:
+    """What of its name tells a column from others in a session with these settings."""
+    return str if conf("spark.sql.caseSensitive", "false") == "true" else str.casefold
+
+
+def require_apart(df: DataFrame, columns: Iterable[str], what: str) -> None:
+    """SchemaError if the DataFrame has another column that the session does not tell from one of these."""
+    alike = as_told_apart(df.sparkSession.conf.get)
+    for name in columns:
+        if len(found := [other for other in df.columns if alike(other) == alike(name)]) > 1:
+            raise SchemaError(
+                f"{what} cannot take this DataFrame: columns {', '.join(found)} of the DataFrame are one to Spark, which does not look at "
+                "upper and lower case; rename all but one, or set spark.sql.caseSensitive to true"
+            )
 
 
 def _missing(name: str, text: str, names: list[str]) -> str:

@@ -28,6 +28,7 @@ from udo_interface.split import SplitExchange
 from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import OperatorError, SchemaError, UdoError, UsageError
+from udo_protocol.formats.rows import as_values, has_struct, named
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.state.dead_letters import DEAD_LETTER
@@ -129,7 +130,7 @@ class Task:
         travels = sent.append(_GROUP) if self.keyed else sent
         of = of_task(context) if (context := TaskContext.get()) else None
         for asked, answer, place in _plainly(self._exchange(self._chunks(rows, sent), travels, of, False)):
-            columns = [c.to_pylist() for c in answer.columns]
+            columns = list(map(as_values, answer.columns))
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
                 columns += [c[asked.at : asked.at + asked.rows] for c in asked.kept]
@@ -203,7 +204,7 @@ class Task:
         partition = context.partitionId() if (context := TaskContext.get()) else 0
         while chunk := list(itertools.islice(source, ROWS_PER_FRAME)):
             columns = self._columns(chunk, [*sent.names, *self.keep])
-            arrays = [self._array(values, f) for values, f in zip(columns, sent, strict=False)]
+            arrays = [self._array(column, f) for column, f in zip(columns, sent, strict=False)]
             batch = pa.RecordBatch.from_arrays(arrays, schema=sent)
             if self.keyed:
                 batch = batch.append_column(_GROUP, pa.array([partition] * len(chunk), _GROUP.type))
@@ -228,9 +229,11 @@ class Task:
         except (KeyError, IndexError, TypeError) as e:
             raise SchemaError(f"{self.what}: not every row has all of {', '.join(names)}: {e!r}") from e
 
-    def _array(self, values: list[Any], field: pa.Field) -> pa.Array:
+    def _array(self, given: list[Any], field: pa.Field) -> pa.Array:
         try:
-            return pa.array(values, field.type)
+            return pa.array([named(v, field.type) for v in given] if has_struct(field.type) else given, field.type)
+        except KeyError as e:
+            raise SchemaError(f"{self.what}: column {field.name!r} expects {field.type}: a struct in it has no field {e}") from e
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as e:
             raise SchemaError(f"{self.what}: column {field.name!r} expects {field.type}: {e}") from e
 

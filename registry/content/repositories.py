@@ -208,8 +208,11 @@ def referrers(session: Session, blobs: Blobs, repository: str, subject: str, las
     return found
 
 
-def delete_manifest(session: Session, caller: Caller, repository: str, ref: str) -> None:
-    """Forget a tag, or with a digest the manifest and all its tags. Conflict while a deployment uses the version, or an index it."""
+def delete_manifest(session: Session, caller: Caller, repository: str, ref: str, *, force: bool = False) -> None:
+    """Forget a tag, or with a digest the manifest and all its tags. Conflict while a deployment uses the version, or an index it.
+
+    `force`: also a version that a deployment would go back to.
+    """
     row = resolve(session, repository, ref)
     by_digest = ":" in ref
     named = select(Tag).where(Tag.repository == repository, Tag.digest == row.digest)
@@ -220,7 +223,7 @@ def delete_manifest(session: Session, caller: Caller, repository: str, ref: str)
         raise InUse(f"{repository}@{row.digest} is part of {', '.join(users[:3])}; delete that first")
     version = session.scalar(select(Version).where(Version.name == repository, Version.digest == row.digest))
     if version and (by_digest or version.version == ref):
-        catalogue.retire(session, version)
+        catalogue.retire(session, version, force=force)
     for tag in doomed:
         session.delete(tag)
     if by_digest:
@@ -228,9 +231,9 @@ def delete_manifest(session: Session, caller: Caller, repository: str, ref: str)
     record(session, caller, "delete", before=row.digest, detail=f"{repository}@{ref}")
 
 
-def delete_version(session: Session, caller: Caller, version: Version) -> None:
-    """Forget an operator version, and what is attached to its image: signatures and provenance of nothing."""
-    delete_manifest(session, caller, version.name, version.digest)
+def delete_version(session: Session, caller: Caller, version: Version, *, force: bool = False) -> None:
+    """Forget an operator version, and what is attached to its image: signatures and provenance of nothing. `force`: as delete_manifest."""
+    delete_manifest(session, caller, version.name, version.digest, force=force)
     for attached in session.scalars(
         select(StoredManifest).where(StoredManifest.repository == version.name, StoredManifest.subject == version.digest)
     ).all():

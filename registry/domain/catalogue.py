@@ -121,12 +121,23 @@ def _labelled(text: Any) -> Manifest:
     return parse(table, f"label {LABEL}")
 
 
-def retire(session: Session, version: Version) -> None:
-    """Make it a plain image again; Conflict while a deployment or a running update uses it."""
+def retire(session: Session, version: Version, *, force: bool = False) -> None:
+    """Make it a plain image again; Conflict while a deployment or a running update uses it.
+
+    Without `force` also while a deployment would go back to it; with it that goes back to an earlier one.
+    """
     users = list(session.scalars(select(Deployment.name).where(Deployment.version_id == version.id)))
     open_update = select(Update.deployment).where(
         Update.state.in_(UPDATE_OPEN), or_(Update.to_digest == version.digest, Update.from_digest == version.digest)
     )
     if users := sorted({*users, *session.scalars(open_update)}):
         raise Conflict(f"{version.name}@{version.version} is in use by {', '.join(users)}; update or undeploy first")
+    served_before = [d for d in session.scalars(select(Deployment)) if any(p["digest"] == version.digest for p in d.previous)]
+    if not force and (users := sorted(d.name for d in served_before if d.previous[0]["digest"] == version.digest)):
+        raise Conflict(
+            f"{version.name}@{version.version} is what a rollback of {', '.join(users)} would lead to; with --force (?force=true) it is "
+            "deleted all the same"
+        )
+    for deployment in served_before:
+        deployment.previous = [p for p in deployment.previous if p["digest"] != version.digest]
     session.delete(version)

@@ -64,8 +64,9 @@ def get_version(name: str, ref: str) -> Response:
 
 @routes.delete("/operators/<name>/versions/<ref>")
 def delete_version(name: str, ref: str) -> Response:
+    force = flag("force")
     with services().store.write(durable=True) as session:
-        repositories.delete_version(session, caller(), catalogue.find(session, name, ref))
+        repositories.delete_version(session, caller(), catalogue.find(session, name, ref), force=force)
     return reply({})
 
 

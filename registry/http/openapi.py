@@ -35,6 +35,7 @@ _QUERY: dict[str, Json] = {
     "limit": {"type": "integer", "minimum": 0},
     "after": {"type": "integer", "minimum": -1},
     "drop_state": {"type": "boolean"},
+    "force": {"type": "boolean"},
     "replace": {"type": "boolean"},
     "wait_s": {"type": "number", "minimum": 0, "maximum": 0.01},
 }
@@ -69,7 +70,7 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("delete", _UPLOAD, "Cancel an upload", (204,), (), None),
     ("get", "/api/v1/operators", "Operators and their versions", (200,), (), None),
     ("get", _VERSION, "One version", (200,), (), None),
-    ("delete", _VERSION, "Forget a version", (200,), (), None),
+    ("delete", _VERSION, "Forget a version; if a deployment would go back to it, only with force", (200,), ("force",), None),
     ("post", "/api/v1/gc", "Remove unused blobs and uploads", (200,), (), "GcBody"),
     ("get", "/api/v1/backup", "All that the registry has, as one archive", (200,), (), None),
     ("post", "/api/v1/restore", "A backup in the place of what there is", (200,), ("replace",), _OCTETS),

@@ -18,7 +18,7 @@ from udo_protocol.node.api import connect_node
 
 pytestmark = pytest.mark.long
 
-BODY = "if {13, 14} & set(batch.column('a').to_pylist()): raise ValueError('unlucky')"
+BODY = "if {13, 14} & set(batch.column('a').to_pylist()): raise ValueError('unlucky [/oops] columns [id, n]')"
 FIXED = "if 14 in batch.column('a').to_pylist(): raise ValueError('worse')"
 
 
@@ -52,13 +52,13 @@ def ids(platform: Shell) -> list[str]:
 def test_letters_are_listed_shown_and_counted(platform: Shell, picky: str) -> None:
     shown = platform("dead", "ls")
     assert "picky@1" in shown.out
-    assert "ValueError: unlucky" in shown.out
+    assert "ValueError: unlucky [/oops] columns [id, n]" in shown.out
     letter = ids(platform)[0]
     text = platform("dead", "show", letter[:8]).out
     assert 'event: {"a": 13}' in text
     assert "op.py" in text
     found = platform("dead", "show", letter, "--json").json
-    assert (found["event"], found["reason"], found["row"]) == ({"a": 13}, "ValueError: unlucky", 1)
+    assert (found["event"], found["reason"], found["row"]) == ({"a": 13}, "ValueError: unlucky [/oops] columns [id, n]", 1)
     assert pa.ipc.open_stream(base64.b64decode(found["arrow"])).read_all().to_pylist() == [{"a": 13}]
     assert "no dead letter 'nobody'" in platform("dead", "show", "nobody", code=3).err
     assert "dead-letter, 1 retries" in platform("status").out

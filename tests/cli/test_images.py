@@ -214,6 +214,7 @@ def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, op
 
     assert "in use by told" in platform("registry", "delete", "told@1", code=4).err
     platform("update", "told", "2")
+    assert "is what a rollback of told would lead to" in platform("registry", "delete", "told@1", code=4).err
     assert platform("inspect", "told@1", "--json").json["used_by"]["deployments"] == [{"name": "told", "wanted": False}]
     assert platform("push", folder, "--json").json["digest"] == digest  # again, from elsewhere: nothing new is attached
     assert platform("inspect", "told@1", "--json").json["provenance"] == made

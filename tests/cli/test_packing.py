@@ -107,6 +107,34 @@ def test_dependencies_become_a_layer_of_their_own_that_the_operator_can_import(
     assert udo("test", folder, "--json").json["answers"] == [{"b": 42}, {"b": 42}]
 
 
+@pytest.mark.parametrize("named", ["udo_sample_dep==1.0", "-r needs.txt", "./wheels/udo_sample_dep-1.0-py3-none-any.whl"])
+def test_dependencies_are_known_by_what_their_files_hold(udo: Shell, operator: Callable[..., Path], named: str) -> None:
+    answer = "@operator\ndef run(b):\n    return {'b': [udo_sample_dep.VALUE] * b.num_rows}\n"
+    source = "import udo_sample_dep\nfrom udo_runtime import operator\n" + answer
+    folder = operator(source=source, requirements=f'["{named}"]')
+    (folder / "needs.txt").write_text("udo_sample_dep==1.0\n")
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    index = {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(wheels)}
+    digests = set()
+    for value in (41, 42):
+        wheel(wheels, "udo_sample_dep", value)  # again, under the same name
+        assert udo("test", folder, "--json", **index).json["answers"] == [{"b": value}] * 2
+        digests.add(udo("push", folder, "--dry-run", "--json", **index).json["layers"][0]["digest"])
+    assert len(digests) == 2
+    assert "dependencies: cached (" in udo("push", folder, "--dry-run", **index).err
+
+
+def test_what_is_checked_is_what_was_packed(udo: Shell, operator: Callable[..., Path]) -> None:
+    folder = operator(
+        source="from dist import LIMIT\nfrom udo_runtime import operator\n@operator\ndef run(b):\n    return {'b': [LIMIT] * 2}\n"
+    )
+    (folder / "dist").mkdir()
+    (folder / "dist" / "__init__.py").write_text("LIMIT = 7\n")
+    err = udo("push", folder, "--dry-run", code=6).err
+    assert "No module named 'dist'" in err and "not packed, and so not on a node: dist/; if it needs one of these, rename it" in err
+
+
 def test_requirements_that_cannot_be_met_are_told_in_uvs_words(udo: Shell, operator: Callable[..., Path]) -> None:
     err = udo("push", operator(requirements='["./nowhere-1.0-py3-none-any.whl"]'), "--dry-run", code=2).err
     assert "operator.toml" in err

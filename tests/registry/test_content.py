@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.conftest import wait_until
-from tests.registry.conftest import Image, Running, fresh, image, sha
+from tests.registry.conftest import FakeNode, Image, Running, fresh, image, sha
 from udo_protocol import errors
 from udo_protocol.registry.api import OCI_MANIFEST, Registry
 
@@ -234,6 +234,20 @@ def test_a_version_in_use_is_not_deleted_and_an_unused_one_takes_its_own_blobs_a
     client.collect_garbage(unused_s=0)
     assert not client.has_blob(name, second["layers"][0]["digest"])
     assert client.has_blob(name, kept["layers"][0]["digest"])
+
+
+def test_the_version_that_a_deployment_would_go_back_to_is_deleted_by_force_only(deployed: tuple[Registry, str], tmp_path: Path) -> None:
+    client, name = deployed
+    image(name, "3", "def f(batch): return 3\n").push(client, tmp_path)
+    with FakeNode(client, "n"):
+        for version in ("2", "3"):
+            assert list(client.update(name, version))[-1]["phase"] == "done"
+        with pytest.raises(errors.Conflict, match=f"is what a rollback of {name} would lead to; with --force"):
+            client.delete_version(name, "2")
+        client.delete_version(name, "2", force=True)
+        assert [p["version"] for p in client.deployment(name)["previous"]] == ["1"]
+        assert list(client.rollback(name))[-1]["phase"] == "done"
+    assert client.deployment(name)["version"] == "1"
 
 
 def test_without_a_token_only_what_is_described_as_open_can_be_read(registry: Running) -> None:

@@ -119,9 +119,13 @@ def audit(deployment: str | None, limit: int, as_json: bool) -> None:
     "delete", examples="udo registry delete fraud@1\nudo registry gc          frees the space; happens automatically a day later"
 )
 @click.argument("reference", metavar="NAME@VERSION", shell_complete=completing.operators)
+@click.option("--force", is_flag=True, help="Also a version that a rollback of a deployment would lead to.")
 @base.json_option
-def delete(reference: str, as_json: bool) -> None:
-    """Delete an operator version and its signatures. Refused while a deployment uses it, or a query on a node of this host."""
+def delete(reference: str, force: bool, as_json: bool) -> None:
+    """Delete an operator version and its signatures.
+
+    Refused while a deployment uses it or would go back to it, or a query on a node of this host uses it.
+    """
     from udo_cli import output, remote, usage
     from udo_protocol.errors import Conflict, UsageError
 
@@ -133,7 +137,7 @@ def delete(reference: str, as_json: bool) -> None:
         if queries := usage.of_version(api, name, digest)["queries"]:
             where = ", ".join(f"{q['deployment']} on node {q['node']} ({q['lanes']} lanes, {len(q['sessions'])} sessions)" for q in queries)
             raise Conflict(f"{reference} is in use by queries that ask for this version: {where}; stop them first")
-        api.delete_version(name, digest)
+        api.delete_version(name, digest, force=force)
     if as_json:
         output.emit({"deleted": f"{name}@{version}", "digest": digest})
     else:

@@ -95,11 +95,6 @@ def row(s: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _table(slots: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
+    from udo_cli import output
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for k, name in enumerate(COLUMNS):
-        table.add_column(name, justify="left" if k < 2 else "right")
-    for s in slots:
-        table.add_row(*row(s))
-    return table
+    return output.grid(COLUMNS, map(row, slots), texts=2)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node_manager.images.unpack import unpack
+from udo_cli import output
 from udo_cli.packing import image, isolated
 from udo_cli.packing.archive import Archive
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, left_out, pack
 from udo_cli.packing.requirements import current_target, dependencies_layer
-from udo_protocol.errors import ManifestError, UsageError
+from udo_protocol.errors import ManifestError, OperatorError, UsageError
 from udo_protocol.formats import manifest as manifests
 from udo_protocol.formats import sample_events
 from udo_protocol.formats.manifest import Manifest
@@ -161,17 +162,25 @@ def build(
     """Check and pack the operator; its layers are files in `work` and `cache`. OperatorError if its entry cannot be imported, Refused if
     nodes would not unpack it."""
     dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)
-    if target.here:
-        if manifest.command:
-            say(f"checking that {manifest.command[0]} speaks the operator protocol")
-        else:
-            say(f"checking that {manifest.entry} can be imported")
-        isolated.check_import(manifest, directory.absolute(), unpacked)
-    else:
-        say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
     say("packing code")
     code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz")
     with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
         unpack(code.path, "code", Path(name))  # as a node does, so that what a node would refuse is refused here
+        if target.here:
+            what = f"{manifest.command[0]} speaks the operator protocol" if manifest.command else f"{manifest.entry} can be imported"
+            say(f"checking that {what}")
+            _check(directory, manifest, Path(name), unpacked)
+        else:
+            say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
     return image.assemble(manifest, [*([dependencies] if dependencies else []), code], base)
+
+
+def _check(directory: Path, manifest: Manifest, packed: Path, dependencies: Path | None) -> None:
+    """Of what was packed, elsewhere than where it was written: nothing else will be on a node."""
+    try:
+        isolated.check_import(manifest, packed, dependencies)
+    except OperatorError as e:
+        missing = left_out(directory, command=bool(manifest.command))
+        hint = f"\nnot packed, and so not on a node: {output.some(missing)}; if it needs one of these, rename it" if missing else ""
+        raise OperatorError(f"{e}{hint}") from None

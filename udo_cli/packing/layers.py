@@ -43,6 +43,7 @@ class Layer:
     diff_id: str
     size_bytes: int
     media_type: str = MEDIA_TYPE
+    packages: str = ""  # of dependencies: `name==version, ...`
 
 
 class _Digesting:

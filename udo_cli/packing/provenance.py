@@ -27,6 +27,8 @@ def of(directory: Path, image: BuiltImage, user: str, source: str) -> dict[str, 
     }
     if image.base:
         found |= {BASE_NAME: image.base.reference, BASE_DIGEST: image.base.digest}
+    if packages := next((la.packages for la in image.layers if la.packages), ""):
+        found["dev.udo.packages"] = packages
     return found | _commit(directory)
 
 

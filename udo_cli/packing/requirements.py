@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from udo_cli.packing.layers import DEPENDENCIES_ROOT, Layer, pack
@@ -36,45 +37,51 @@ def dependencies_layer(
     """
     if not requirements:
         return None
-    # A local file may change under the same name, so only requirements from a package index are cached.
-    local = any("file:" in r or "/" in r.partition("@")[0] or r.startswith(".") for r in requirements)
-    key = hashlib.sha256(json.dumps(["1", python_tag, platform, sorted(requirements)]).encode()).hexdigest()
-    stored, facts = cache / f"{key}.tar.gz", cache / f"{key}.json"
-    if not local and stored.exists() and facts.exists():
-        say(f"dependencies: cached ({len(requirements)} requirements)")
-        return Layer(path=stored, kind="dependencies", **json.loads(facts.read_text("utf-8")))
-    say(f"dependencies: resolving {len(requirements)} requirements for {python_tag} {platform}")
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="resolve-") as work:
-        _install(requirements, python_tag, platform, base, Path(work) / "target")
-        layer = pack("dependencies", DEPENDENCIES_ROOT, _installed(Path(work) / "target"), Path(work) / "layer.tar.gz")
+    with tempfile.TemporaryDirectory(dir=cache, prefix="resolve-") as name:
+        work = Path(name)
+        locked = _locked(requirements, python_tag, platform, base)
+        packages = ", ".join(line.split(" \\")[0] for line in locked.splitlines() if line and not line.startswith((" ", "#")))
+        # Known by what the files hold: a wheel may change under the same name.
+        key = hashlib.sha256(json.dumps(["2", python_tag, platform, locked]).encode()).hexdigest()
+        stored, facts = cache / f"{key}.tar.gz", cache / f"{key}.json"
+        if stored.exists() and facts.exists():
+            say(f"dependencies: cached ({packages})")
+            return Layer(path=stored, kind="dependencies", packages=packages, **json.loads(facts.read_text("utf-8")))
+        say(f"dependencies: {packages} for {python_tag} {platform}")
+        (work / "locked.txt").write_text(locked, "utf-8")
+        target = ["--target", str(work / "target"), "--link-mode", "copy", "--require-hashes", "--requirements", str(work / "locked.txt")]
+        _uv("install", target, python_tag, platform, base)
+        layer = pack("dependencies", DEPENDENCIES_ROOT, _installed(work / "target"), work / "layer.tar.gz")
         os.replace(layer.path, stored)
     facts.write_text(json.dumps({"digest": layer.digest, "diff_id": layer.diff_id, "size_bytes": layer.size_bytes}), "utf-8")
-    return Layer(stored, layer.kind, layer.digest, layer.diff_id, layer.size_bytes)
+    return replace(layer, path=stored, packages=packages)
 
 
-def _install(requirements: Sequence[str], python_tag: str, platform: str, base: Path, target: Path) -> None:
+def _locked(requirements: Sequence[str], python_tag: str, platform: str, base: Path) -> str:
+    """What they are resolved to: exact versions, with the hashes of their files."""
+    plain = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
+    return _uv("compile", [*plain, "-"], python_tag, platform, base, "\n".join(requirements) + "\n")
+
+
+def _uv(verb: str, arguments: Sequence[str], python_tag: str, platform: str, base: Path, given: str = "") -> str:
     from uv import find_uv_bin
 
-    wanted = target.parent / "requirements.txt"
-    wanted.write_text("\n".join(requirements) + "\n", "utf-8")
-    command = [find_uv_bin(), "pip", "install", "--quiet", "--target", str(target), "--only-binary", ":all:", "--link-mode", "copy"]
-    command += ["--requirements", str(wanted)]
+    command = [find_uv_bin(), "pip", verb, "--quiet", "--only-binary", ":all:", *arguments]
     if (python_tag, platform) == current_target():
         command += ["--python", sys.executable]
     else:
         command += ["--python-version", f"{python_tag[2]}.{python_tag[3:]}", "--python-platform", _uv_platform(platform)]
     try:
-        done = subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, input=given)
     except subprocess.TimeoutExpired:
-        raise WaitTimeout(
-            f"resolving {', '.join(requirements)} took longer than {RESOLVE_TIMEOUT_S} s; is the package index reachable?"
-        ) from None
+        raise WaitTimeout(f"resolving the requirements took longer than {RESOLVE_TIMEOUT_S} s; is the package index reachable?") from None
     if done.returncode:
         said = done.stderr.strip() or f"uv ended with code {done.returncode}"
         raise UsageError(
             f"the requirements cannot be installed for {python_tag} {platform}; change `requirements` in operator.toml.\n{said}"
         )
+    return done.stdout
 
 
 def _uv_platform(platform: str) -> str:

@@ -52,9 +52,9 @@ class Registry(ContentClient, ApplicationsClient):
         With `untagged` also images that old which have no tag, belong to no index and are attached to nothing."""
         return self._json("POST", "/api/v1/gc", {"untagged": untagged} | ({} if unused_s is None else {"unused_s": unused_s}))
 
-    def delete_version(self, operator: str, ref: str) -> None:
-        """Forget a version; Conflict while a deployment uses it."""
-        self._json("DELETE", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}")
+    def delete_version(self, operator: str, ref: str, *, force: bool = False) -> None:
+        """Forget a version; Conflict while a deployment uses it, or without `force` would go back to it."""
+        self._json("DELETE", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}{'?force=true' if force else ''}")
 
     # Deployments
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from udo_protocol import errors
 from udo_protocol.certificates import Tls, fresh_context
 from udo_protocol.errors import ProtocolError, UdoError, Unavailable, Untrusted, UsageError
+from udo_protocol.registry import proxies
 
 if TYPE_CHECKING:
     import httpx
@@ -97,16 +98,22 @@ class HttpClient:
         import httpx
 
         unix = url.removeprefix("unix:") if url.startswith("unix:") else None
+        proxy = _proxy(url)
+        try:
+            transport = httpx.HTTPTransport(
+                uds=unix,
+                proxy=proxy.url if proxy else None,
+                # Loading certificates takes 20 ms that plain HTTP need not pay.
+                verify=fresh_context(self._tls) if self._tls and url.startswith("https:") else url.startswith("https:"),
+                limits=httpx.Limits(keepalive_expiry=60.0),
+            )
+        except ImportError as e:  # of what SOCKS takes
+            raise UsageError(f"{proxy} cannot be used: {e}. Or name the registry's host in NO_PROXY") from e
         return httpx.Client(
             base_url="http://registry" if unix else url,
             headers=self._headers,
-            transport=httpx.HTTPTransport(uds=unix) if unix else None,
-            # Loading certificates takes 20 ms that plain HTTP need not pay.
-            verify=fresh_context(self._tls) if self._tls and url.startswith("https:") else url.startswith("https:"),
-            # A proxy must not stand between processes of one machine.
-            trust_env=not _near(url),
+            transport=transport,
             timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, CONNECT_S)),
-            limits=httpx.Limits(keepalive_expiry=60.0),
         )
 
     def _away(self, e: Exception, url: str) -> Unavailable | Untrusted:
@@ -117,8 +124,13 @@ class HttpClient:
                 f"no connection to the registry at {url}, since one side does not accept the other's certificate: {why}. "
                 f"Certificates of this side: {shown} (UDO_TLS, spark.udo.tls, --tls; docs/executors.md)"
             )
-        why = f"{type(e).__name__}: {e}"
+        why, proxy = f"{type(e).__name__}: {e}", _proxy(url)
         self._turn(url)
+        if proxy is not None:
+            return Unavailable(
+                f"the registry at {url} does not answer through {proxy} ({why}); if none is needed, name {urlsplit(url).hostname} in "
+                "NO_PROXY"
+            )
         at = " and ".join(sorted(self._urls))
         return Unavailable(f"the registry at {at} does not answer ({why}); start one with: udo up, or set UDO_REGISTRY")
 
@@ -233,6 +245,11 @@ class HttpClient:
             yield from items
         except httpx.HTTPError as e:
             raise self._away(e, url) from e
+
+
+def _proxy(url: str) -> proxies.Proxy | None:
+    """None must stand between processes of one machine."""
+    return None if _near(url) else proxies.to(url)
 
 
 def _near(url: str) -> bool:

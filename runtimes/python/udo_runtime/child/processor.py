@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError
+from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost, needs, start_message
@@ -109,4 +110,4 @@ def name(e: Failed, rows: pa.RecordBatch) -> None:
     """The event at fault, if it says which."""
     if e.row is not None and e.row < rows.num_rows:
         with suppress(ValueError, OverflowError, pa.ArrowException):
-            e.event = event_text(rows.slice(e.row, 1).to_pylist()[0])
+            e.event = event_text(as_events(rows.slice(e.row, 1))[0])

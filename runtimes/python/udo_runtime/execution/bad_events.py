@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from udo_protocol.formats.rows import as_events
 from udo_runtime.execution.failure import ProcessingError
 
 Result = TypeVar("Result")
 Work = Callable[[pa.RecordBatch], pa.RecordBatch]
+# Raised by values that Python cannot hold.
+UNHELD = (ValueError, OverflowError, TypeError, pa.ArrowInvalid)
 # Before the first, second ... try. What passes by itself (a service that restarts) often takes this long; ten of them stay far
 # below the answer time-out.
 _PAUSE_S = 0.05
@@ -50,8 +53,8 @@ def bad_row(batch: pa.RecordBatch, row: int, error: ProcessingError, group: int 
 def as_json(one: pa.RecordBatch) -> str:
     """A batch of one row as a JSON object; '' if Python cannot hold one of its values (the Arrow bytes do)."""
     try:
-        return json.dumps(one.to_pylist()[0], default=str, ensure_ascii=False)
-    except (ValueError, OverflowError, pa.ArrowInvalid):
+        return json.dumps(as_events(one)[0], default=str, ensure_ascii=False)
+    except UNHELD:
         return ""
 
 
@@ -116,13 +119,13 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any] | ProcessingError]:
     """Each row as a dict, or the error why Python cannot hold it."""
     try:
-        return batch.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError, pa.ArrowInvalid):
+        return list(as_events(batch))
+    except UNHELD:
         return [_row(batch.slice(i, 1)) for i in range(batch.num_rows)]
 
 
 def _row(one: pa.RecordBatch) -> dict[str, Any] | ProcessingError:
     try:
-        return one.to_pylist()[0]  # type: ignore[no-any-return]
-    except (ValueError, OverflowError, pa.ArrowInvalid) as e:
+        return as_events(one)[0]
+    except UNHELD as e:
         return ProcessingError(f"the event cannot be given to Python: {type(e).__name__}: {e}")

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.inputs import INPUT_COLUMN
+from udo_protocol.formats.rows import as_events
 from udo_protocol.queue import event_times
 from udo_protocol.queue.event_times import ONLY, EventTimes
 from udo_protocol.queue.frame import Header
@@ -122,7 +123,7 @@ class KeyedProcessor:
         return highest
 
     def _events_and_keys(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[Any]]:
-        events = batch.to_pylist()
+        events = as_events(batch)
         given = [batch.column(name) for name in self._keyed.columns]
         columns = self._key_columns(batch)
         if all(column is as_given for column, as_given in zip(columns, given, strict=True)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from udo_protocol.errors import SchemaError
+from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.formats.state_types import StateTypes
 from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, joined, rows_of
@@ -199,7 +200,7 @@ class Processor:
                     break
             else:
                 return ""
-        return event_text(batch.to_pylist()[0]) if batch.num_rows else ""
+        return event_text(as_events(batch)[0]) if batch.num_rows else ""
 
     def _checked(self, answer: Any) -> pa.RecordBatch:
         if isinstance(answer, pa.RecordBatch) and answer.schema.equals(self._output, check_metadata=False):
@@ -228,7 +229,7 @@ class Processor:
         answer: Any = None
         answers: Any = ()
         try:
-            for event in batch.to_pylist():
+            for event in as_events(batch):
                 for answer in (answers := operator.process(event, ctx)) or ():
                     if answer.keys() != names:
                         raise self._wrong_columns(answer, event)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError, SchemaError
 from udo_protocol.formats import body
+from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import from_ipc
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
@@ -126,7 +127,7 @@ class Server:
         if not self._processor.by_event:
             return [(pb.Part.ROWS, self._processor.once(batch))]
         process = self._processor.per_event.process
-        return [(pb.Part.ROWS, self._each(batch.to_pylist(), lambda row, event: process(event, self._ctx)))]
+        return [(pb.Part.ROWS, self._each(as_events(batch), lambda row, event: process(event, self._ctx)))]
 
     def _keyed(self, request: Received, data: pb.Data, batch: pa.RecordBatch) -> list[Table]:
         keys = self._touched(request, data.watermark_us if data.HasField("watermark_us") else None)
@@ -139,7 +140,7 @@ class Server:
             yield from operator.process(event, keys.ctx) or ()
             keys.ctx._keep()
 
-        return [(pb.Part.ROWS, self._each(batch.to_pylist(), process)), *keys.changes()]
+        return [(pb.Part.ROWS, self._each(as_events(batch), process)), *keys.changes()]
 
     def _timers(self, request: Received) -> list[Table]:
         keys = self._touched(request, request.message.timers.watermark_us)
