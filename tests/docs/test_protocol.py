@@ -11,6 +11,7 @@ from udo_runtime.engine import content
 from udo_runtime.engine.counters import Counters
 from udo_runtime.state.session import Session
 
+from node_manager.drivers.base import Inside
 from node_manager.instances import commands
 from node_manager.instances.assignment import InstancePlace, assignment, compared
 from node_manager.instances.instances import InstanceConfig
@@ -32,7 +33,7 @@ KEYED = Manifest(
     key=["k"],  # type: ignore[arg-type]
     state={"n": "int64"},
 )
-COMMAND = commands.launch(KEYED, "/code", "/own", [], "/tmp")
+COMMAND = commands.launch(KEYED, "/code", "/own", [], Inside("/own", "", "/tmp"))
 TOLD = assignment(
     InstancePlace("i", 1, "udo:t:0:", "/q", "/s"),
     KEYED,
