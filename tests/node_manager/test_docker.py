@@ -17,6 +17,7 @@ from tests.support.attempt import Attempt
 from tests.support.canaries import TWO, Watched
 from tests.support.cluster import running
 from tests.support.diffs import Running
+from tests.support.docker_daemon import USERS, seen_by
 from tests.support.docker_daemon import Daemon as Docker
 from udo_protocol.queue.frame import ERROR
 
@@ -126,7 +127,7 @@ def test_an_instance_is_bounded_by_its_manifest_and_is_nobody_on_this_machine(
     assert "no-new-privileges" in given["SecurityOpt"]
     assert (given["Memory"], given["MemorySwap"], given["PidsLimit"]) == (300 << 20, 300 << 20, 50)
     assert given["CpuQuota"] / given["CpuPeriod"] == 1.5
-    assert sorted((m["Destination"], m["RW"]) for m in mine.attrs["Mounts"]) == [("/udo/instance", False), ("/udo/run", False)]
+    assert seen_by(mine) == {"/udo/instance": False, "/udo/run": False, **USERS}
 
 
 def test_system_calls_that_the_seccomp_profile_refuses_are_refused_to_an_operator_that_makes_them(
@@ -166,7 +167,7 @@ def test_an_operator_in_a_container_of_its_own_sees_no_server_keeps_its_state_an
     daemon.deploy(ALONE, name="alone", isolation="process", output={"b": "string"}, limits={"answer_timeout_s": 3, "memory_mb": 300})
     serving = daemon.slot("alone").instance
     (own,) = [c for c in containers() if c.labels[INSTANCE_LABEL] == serving]
-    assert [(m["Destination"], m["RW"]) for m in own.attrs["Mounts"]] == [(f"{daemon.home}/instances/{serving}/op", False)]
+    assert seen_by(own) == {f"{daemon.home}/instances/{serving}/op": False, **USERS}
     assert own.attrs["HostConfig"]["Memory"] == 300 << 20
     caller = lane("alone")
     assert caller.ask(1) == "[]"

@@ -15,6 +15,7 @@ from tests.support.attempt import Attempt
 from tests.support.cluster import Cluster
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
+from tests.support.selection import long
 from udo_protocol.errors import Conflict, NotFound, SchemaError
 
 
@@ -260,7 +261,7 @@ def test_the_registry_says_of_an_operator_that_dies_of_its_first_event_that_it_f
     assert node["detail"] == ""
 
 
-@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("away", [long(False), True])
 def test_a_deployment_that_takes_the_name_of_a_removed_one_has_none_of_its_state(cluster: Cluster, away: bool) -> None:
     """Also where the node never saw that the former one was gone."""
     keyed(cluster)

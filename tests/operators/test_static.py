@@ -23,7 +23,7 @@ from tests.operators.counted import PYTHON_COUNT, counted, put
 from tests.operators.sdks import static_rust
 from tests.support.attempt import Attempt
 from tests.support.diffs import Running
-from tests.support.docker_daemon import DEBIAN
+from tests.support.docker_daemon import DEBIAN, USERS, seen_by
 from tests.support.docker_daemon import Daemon as Docker
 from tests.support.keyed_node import COUNT, KEYED
 
@@ -66,11 +66,11 @@ def test_a_static_program_has_a_container_that_holds_nothing_but_its_package(
 
     seen = set(str(lane().ask(1, 60)).splitlines())
 
-    assert seen - DOCKERS == {f"{own}/{name}" for name in ("code/op.py", "code/bin/testop", "config/a")}
+    assert seen - DOCKERS == {f"{own}/{name}" for name in ("code/op.py", "code/bin/testop", "config/a")} | set(USERS)
     (container,) = containers()
     assert container.image is not None and container.image.tags == [EMPTY_NAME]
     assert (container.image.labels, container.image.attrs["Size"]) == ({EMPTY_LABEL: "1"}, 0)
-    assert [(m["Destination"], m["RW"]) for m in container.attrs["Mounts"]] == [(own, False)]
+    assert seen_by(container) == {own: False, **USERS}
 
 
 @pytest.mark.long

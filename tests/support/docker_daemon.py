@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import docker as sdk
 import pytest
@@ -25,6 +26,15 @@ from tests.conftest import bound, require, wait_until
 PATH = os.pathsep.join(("/usr/bin", "/usr/sbin", os.environ.get("PATH", "")))
 ROOT = Path(__file__).parents[2]
 DEBIAN = "udo-debian-python:bookworm"
+
+
+# What names the user of an operator's container: whether it may write there.
+USERS = {"/etc/passwd": False, "/etc/group": False}
+
+
+def seen_by(container: Any) -> dict[str, bool]:
+    """What a container sees of this machine, and whether it may write there."""
+    return {mount["Destination"]: mount["RW"] for mount in container.attrs["Mounts"]}
 
 
 def tool(name: str, package: str) -> str:

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from tests.support.plans import configured
+from tests.support.selection import long
 from udo_interface import connect, udo
 from udo_protocol.errors import SchemaError
 
@@ -78,7 +79,7 @@ def test_a_struct_in_an_rdd_that_lacks_a_field_is_told(platform: Platform, spark
         of_rdd(name, df)
 
 
-@pytest.mark.parametrize("way", ["in its engine", "process"])
+@pytest.mark.parametrize("way", ["in its engine", long("process")])
 def test_maps_are_dicts_wherever_they_are(platform: Platform, spark: SparkSession, way: str) -> None:
     own = {"isolation": way} if way == "process" else {}
     name = platform.operator(MAPS, entry="op:Maps", input=MAPPED, output=MAPPED, **own)
@@ -97,8 +98,8 @@ def test_maps_are_dicts_wherever_they_are(platform: Platform, spark: SparkSessio
     assert got == [{"m": {"a": 2}, "l": [{7: 2}], "s": {"m": {"x": 1, "new": 0}}}]
 
 
-@pytest.mark.parametrize("year", [1, 9999])
-@pytest.mark.parametrize("call", [of_dataframe, of_rdd])
+@pytest.mark.parametrize("year", [1, long(9999)])
+@pytest.mark.parametrize("call", [of_dataframe, long(of_rdd)])
 def test_a_time_that_nanoseconds_cannot_hold_is_refused_by_its_column(
     platform: Platform, spark: SparkSession, call: Callable[..., list[Row]], year: int
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_time_that_nanoseconds_cannot_hold_is_refused_by_its_column(
 
 
 @pytest.mark.parametrize("sensitive", ["true", "false"])
-@pytest.mark.parametrize("path", ["python", "jvm"])
+@pytest.mark.parametrize("path", ["python", long("jvm")])
 def test_columns_that_differ_by_case_alone_are_told_apart_or_refused(
     platform: Platform, spark: SparkSession, path: str, sensitive: str
 ) -> None:
