@@ -137,7 +137,7 @@ class ProcessDriver:
         self, directory: Path, cwd: Path, allowance: Allowance, *, python: bool = False, bare: bool = False, nice: int = 0
     ) -> list[str]:
         bound = [*self._unprivileged[:-1], "--pdeathsig", "KILL", "--"] if self._unprivileged else []
-        bound += ["nice", "-n", str(nice)] if nice else []
+        bound += [shutil.which("nice") or "/usr/bin/nice", "-n", str(nice)] if nice else []
         if self._sandbox is None:
             return bound
         for scratch in self._sandbox.scratch(directory):

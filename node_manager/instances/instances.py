@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -45,6 +46,8 @@ _KEPT_LOGS = 5
 # assignment, since a bound can only be lowered.
 _WARM = Allowance(memory_bytes=1 << 30, open_files=0, pids=256)
 _PASSWORD = ".password"
+# By these a variable would reach what runs outside of a sandbox or container.
+_LOADERS = re.compile(r"(LD_\w+|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|OPENSSL_(CONF|ENGINES|MODULES))$")
 # Kinds of instances that wait for an assignment: an engine is outside of the sandbox in which its operator will be.
 WARM, ENGINE = "warm", "engine"
 # What the platform itself puts into an instance's directory.
@@ -69,6 +72,11 @@ class InstanceConfig:
             if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] in _OURS:
                 raise UsageError(f"a deployment's file must be a relative path inside the instance's directory, got {path!r}")
         env, secret, files, limits = (data.get(n) or {} for n in ("env", "secrets", "files", "limits"))
+        if loaders := [name for name in (*env, *secret) if _LOADERS.match(name)]:
+            raise UsageError(
+                f"variable {loaders[0]} makes programs load other code, also those of the node that confine an operator: expected it to be "
+                "set by a start script of the operator's own"
+            )
         if (policy := data.get("policy") or FAIL) not in POLICIES:
             raise UsageError(f"policy: expected {' or '.join(map(repr, POLICIES))}, got {policy!r}")
         if not 0 <= (retries := int(limits.get("retries", 0))) <= MOST_RETRIES:

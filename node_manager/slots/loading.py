@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from udo_protocol.queue import keys, slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import rewinding
 
+# Variables that act only on a process that is started with them. No others: they also reach what makes the sandbox, outside of it, which
+# must not be told what to load.
+_AT_START = re.compile(r"(TZ|LANG|LC_[A-Z]+|PYTHON[A-Z]+|(OMP|OPENBLAS|MKL|NUMEXPR|ARROW)_[A-Z_]+)$")
 # While it loads, an instance's death and a cancellation are noticed within this time.
 _SLICE_MS = 250
 _LOG_LINES = 20
@@ -107,8 +111,9 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
         token = slot.next_token(state, prefix)
         follow = _followed(load, state, prefix)
     pool = node.engines if manifest.own_process else node.pool
-    cold = node.instances.whole(image) or (not manifest.own_process and contradicts(image.dependencies))
-    env = load.wanted.config.env
+    whole = node.instances.whole(image)
+    cold = whole or (not manifest.own_process and contradicts(image.dependencies))
+    env = {name: value for name, value in load.wanted.config.env.items() if whole or _AT_START.match(name)}
     if cold or (env and not manifest.own_process):
         instance = load.instance = node.instances.start(image if cold else None, env)
     else:

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from node_manager.instances.instances import InstanceConfig
 from tests.cli.conftest import Shell
 from tests.node_manager.conftest import Daemon, Lane, put_image
 from tests.support.docker_daemon import Daemon as Docker
 from tests.support.finds import FINDS, RAISES, SCHEMAS
 from tests.support.selection import long
 from udo_interface import connect
+from udo_protocol.errors import UsageError
 
 Ask = Callable[..., dict[str, Any]]
 Open = Callable[..., Lane]
@@ -101,6 +103,13 @@ def test_text_hashes_alike_in_all_processes_of_a_deployment(tmp_path: Path, daem
     node = of_node(daemon, ["hash"], {})
     assert of_trial(tmp_path, ["hash"], {}) == node == of_trial(tmp_path, ["hash"], {}, isolation="process")
     assert of_trial(tmp_path, ["hash"], {"PYTHONHASHSEED": "7"}) != node
+
+
+@pytest.mark.parametrize("kind", ["env", "secrets"])
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "GCONV_PATH", "OPENSSL_CONF"])
+def test_a_variable_that_would_reach_what_confines_it_is_refused(kind: str, name: str) -> None:
+    with pytest.raises(UsageError, match=f"variable {name} makes programs load other code"):
+        InstanceConfig.parse({kind: {"PLAIN": "1", name: "/own/code"}})
 
 
 TALKS = """
