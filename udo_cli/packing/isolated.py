@@ -230,7 +230,7 @@ def _within(child: subprocess.Popen[bytes], manifest: Manifest, bound_s: float) 
         with suppress(subprocess.TimeoutExpired):
             return child.wait(BUSY_SAMPLE_S)
         rss_bytes, _, processes = proc.usage(child.pid)
-        if why := excess(allowance, rss_bytes, processes):
+        if excess(allowance, rss_bytes, processes) and (why := excess(allowance, proc.resident(child.pid), processes)):
             raise OperatorError(f"{manifest.reference} was {why}")
     raise OperatorError(
         f"{manifest.reference} did not finish within {bound_s:.0f} s (open_timeout_s + answer_timeout_s per batch in operator.toml)"
