@@ -81,7 +81,7 @@ class _Task:
         logfile.bound(self.log)
         rss, cpu_s, processes = proc.usage(self.process.pid)
         if self.allowance.memory_bytes and rss > self.allowance.memory_bytes and processes > 1:
-            rss = self._shared_once(rss)
+            rss = self._shared_once(rss, self.allowance.memory_bytes)
         now = time.monotonic()
         busy = cpu_s - self.cpu_s > 0.005 or rss > self.rss_bytes
         self.cpu_percent = 100 * max(0.0, cpu_s - self.cpu_s) / max(now - self.sampled_at, 1e-3)
@@ -92,9 +92,9 @@ class _Task:
             self.kill("killed: the relay to its network ended; another instance gets another one")
         return busy
 
-    def _shared_once(self, rss: int) -> int:
-        """Less what several of its processes share, which takes a twentieth of the time to find out."""
-        if (begun := time.monotonic()) >= self._look_at:
+    def _shared_once(self, rss: int, limit: int) -> int:
+        """Less what several of its processes share: looked at for a twentieth of the time, and before it is said to exceed the limit."""
+        if (begun := time.monotonic()) >= self._look_at or rss - self._counted_twice > limit:
             self._counted_twice = max(0, rss - proc.resident(self.process.pid))
             self._look_at = time.monotonic() + 20 * (time.monotonic() - begun)
         return rss - self._counted_twice
