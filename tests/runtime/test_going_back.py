@@ -167,6 +167,21 @@ def test_what_was_answered_stays_durable_all_the_way_back(start: Start, servers:
     assert values(now) == {"a": {"n": 2}}
 
 
+def test_who_dies_between_its_first_checkpoint_and_the_release_of_the_input_leaves_none_behind(start: Start, servers: Servers) -> None:
+    counter(start)
+    an_attempt(servers, 0, 0).run(["a"])
+    update(servers, cents(start))
+    an_attempt(servers, 1, 1).run(["a"])
+    former = rollback(start, servers)
+    wait_until(lambda: not kept_keys(servers), 10, "the former version to have taken over")
+    former.process.kill()
+    former.process.wait()
+    servers.queue().call("FCALL", "udo_pin", 1, P, rewinding.SAVEPOINT, 1, 60_000)
+    replace(start, servers)
+    assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
+    assert kept_keys(servers) == []
+
+
 def test_what_was_kept_is_needed_only_if_the_newer_version_has_made_a_checkpoint(start: Start, servers: Servers) -> None:
     """An update that fails between its two halves leaves the former version's own state, which it loads as after any crash."""
     first = counter(start)

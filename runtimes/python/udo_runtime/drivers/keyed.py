@@ -11,7 +11,7 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import prefix
 from udo_protocol.queue.slot import failed_lanes
 from udo_protocol.queue.slot_reader import Emit, Read
-from udo_protocol.state import moving, turns
+from udo_protocol.state import moving, rewinding, turns
 from udo_runtime.drivers.link import Link, Stopped
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.engine.effects import (
@@ -90,6 +90,8 @@ class KeyedOwner:
 
     def take(self, read: Read) -> int:
         """Promoted: send what rides in the newest checkpoint; from where to go on."""
+        if not self.durable.kept():
+            rewinding.release(self._link.conn, self._link.prefix)  # in place of one that came back, and died before it did
         covers = self.durable.covered()
         if covers.riding:  # whoever made this checkpoint may have died before the replicas held it
             self.durable.await_replicas(self._waiting)

@@ -10,12 +10,11 @@ from udo_protocol.errors import Fenced, ProtocolError
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
-from udo_protocol.state import moving, pieces, replication, untrusted
+from udo_protocol.state import moving, pieces, replication, rewinding, untrusted
 from udo_protocol.state.changelog import LoggedCheckpoint
 from udo_protocol.state.checkpoints import Checkpoint, cut, load_checkpoint
 from udo_protocol.state.checkpoints import checkpoint as store
 from udo_protocol.state.pieces import read, removing, writing
-from udo_protocol.state.rewinding import forgetting
 from udo_runtime.engine.effects import HandOver, TakeIn, WriteCheckpoint
 from udo_runtime.state.adopted import AdoptedSession
 from udo_runtime.state.ahead import AheadOfMove, advance, manifest
@@ -43,6 +42,10 @@ class Durable:
     def owns(self) -> bool:
         """Whether this instance owns the slot on the state server: the first half of its promotion."""
         return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
+
+    def kept(self) -> bool:
+        """Whether the state from before an update is kept, for a rollback."""
+        return rewinding.kept(self._state, self._prefix) is not None
 
     def covered(self) -> Checkpoint:
         """The newest checkpoint, if it is of the present run of the queue server; else Checkpoint(): the log has begun anew since."""
@@ -112,7 +115,7 @@ class Durable:
         for name, numbers in content.dropped.items():
             writes += removing(self._prefix, name, numbers)
             if name not in records:
-                writes += [("HDEL", f"{self._prefix}sessions", name), forgetting(self._prefix, name)]
+                writes += [("HDEL", f"{self._prefix}sessions", name), rewinding.forgetting(self._prefix, name)]
         for p in content.pieces:
             changes = [p.delta] if p.delta is not None and p.base is None else []
             writes += writing(self._prefix, p.session, p.number, p.meta, p.place, p.base, changes)
