@@ -94,7 +94,7 @@ def test_a_proxy_that_does_not_answer_is_named_with_its_variable(far: Running, m
     with Registry(far.url) as client, pytest.raises(Unavailable) as failed:
         client.health()
     said = str(failed.value)
-    assert "through the proxy that HTTP_PROXY names, 127.0.0.1:9" in said and "127.0.0.2 in NO_PROXY" in said
+    assert "through the proxy that HTTP_PROXY names, http://127.0.0.1:9" in said and "127.0.0.2 in NO_PROXY" in said
     assert "udo up" not in said and "secret" not in said
 
 
@@ -103,6 +103,24 @@ def test_a_proxy_of_no_kind_that_is_known_is_refused_by_its_variable(far: Runnin
     monkeypatch.setenv("ALL_PROXY", value)
     with Registry(far.url) as client, pytest.raises(UsageError, match="ALL_PROXY=.*: expected a proxy as http://host:port"):
         client.health()
+
+
+@pytest.mark.parametrize("value", ["ftp://user:secret@127.0.0.1:9", "http://user:secret@", "user:secret@"])
+def test_no_password_of_a_proxy_that_is_refused_is_shown(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("HTTP_PROXY", value)
+    with pytest.raises(UsageError, match="HTTP_PROXY=") as refused:
+        proxies.to("http://example.org")
+    assert "secret" not in str(refused.value) and "user" not in str(refused.value)
+
+
+def test_an_empty_variable_of_the_lower_case_says_that_there_is_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "")
+    assert proxies.to("http://example.org") is None
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("http_proxy", "127.0.0.1:9")
+    assert proxies.to("http://example.org") == proxies.Proxy("http://127.0.0.1:9", "http_proxy")
 
 
 def test_a_registry_of_this_machine_is_reached_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ class Proxy:
     variable: str
 
     def __str__(self) -> str:
-        return f"the proxy that {self.variable} names, {self.url.rpartition('@')[2]}"
+        return f"the proxy that {self.variable} names, {_shown(self.url)}"
 
 
 def to(url: str) -> Proxy | None:
@@ -36,15 +36,25 @@ def to(url: str) -> Proxy | None:
     given = found.url if "://" in found.url else f"http://{found.url}"
     if urlsplit(given).scheme not in SCHEMES or not urlsplit(given).hostname:
         raise UsageError(
-            f"{found.variable}={found.url}: expected a proxy as {', '.join(f'{s}://host:port' for s in SCHEMES)}; set it to one, or name "
-            f"{host} in NO_PROXY"
+            f"{found.variable}={_shown(found.url)}: expected a proxy as {', '.join(f'{s}://host:port' for s in SCHEMES)}; set it to one, "
+            f"or name {host} in NO_PROXY"
         )
     return Proxy(given, found.variable)
 
 
 def _given(name: str) -> Proxy | None:
-    """As by curl and Python: the lower case first; an empty one says that there is none."""
-    return next((Proxy(value, n) for n in (name, name.upper()) if (value := os.environ.get(n, "").strip())), None)
+    """As by Python: the lower case first; an empty one says that there is none."""
+    for variable in (name, name.upper()):
+        if (value := os.environ.get(variable)) is not None:
+            return Proxy(value.strip(), variable) if value.strip() else None
+    return None
+
+
+def _shown(url: str) -> str:
+    """Without user and password."""
+    before, _, place = url.rpartition("@")
+    scheme, separator, _ = before.partition("://")
+    return f"{scheme}{separator}{place}" if separator else place
 
 
 def _excepted(host: str, port: int | None) -> bool:
