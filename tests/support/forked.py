@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,9 +84,10 @@ class Forked:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """No harm to one that has ended."""
+        """No harm to one that has ended, also while this is called: what it was forked from reaps it."""
         if self.poll() is None:
-            os.kill(self.pid, signum)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
 
     def kill(self) -> None:
         """SIGKILL."""
