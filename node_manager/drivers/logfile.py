@@ -1,7 +1,8 @@
 """The log file of one instance: bounded by copy and truncate, read by tail and follow, whatever was written into it.
 
-The writer holds the file open for appending, so that after a truncation it goes on at the start. A line is cut at its bound: an
-operator may write gigabytes without ever ending one.
+The writer holds the file open for appending, so that after a truncation it goes on at the start. Positions count all bytes that were ever
+written, so who follows misses none: what it has not read yet is in `<path>.1`, whose first line says how many bytes are gone for good.
+A line is cut at its bound: an operator may write gigabytes without ever ending one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import BinaryIO
 
 from udo_protocol.limits import LOG_LINE_BYTES
@@ -26,6 +27,9 @@ _CHUNK_BYTES = 1 << 20
 FOLLOW_S = 0.25
 # What a runtime puts before each line: "2026-01-31 12:00:00,123 ".
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})(?:\s|$)")
+_CUT = re.compile("… ([0-9,]+) bytes cut\n".encode())
+# Nobody reads while what is read moves from one file to the other.
+_moving = Lock()
 
 
 def split_stamp(line: str) -> tuple[str, str]:
@@ -35,21 +39,51 @@ def split_stamp(line: str) -> tuple[str, str]:
 
 
 def bound(path: Path, kept_bytes: int = KEPT_BYTES) -> None:
-    """Once the file exceeds `kept_bytes`, move that much of its end to `<path>.1`."""
-    with contextlib.suppress(OSError):
+    """Once the file exceeds `kept_bytes`, move that much of its end to `<path>.1`, behind a note of how much went before it."""
+    with _moving, contextlib.suppress(OSError):
         if path.stat().st_size > kept_bytes:
-            with path.open("r+b") as f, path.with_name(path.name + ".1").open("wb") as kept:
-                f.seek(-kept_bytes, 2)
-                kept.write(f.read(kept_bytes))
-                f.truncate(0)
+            _move(path, kept_bytes)
+
+
+def _move(path: Path, kept_bytes: int) -> None:
+    with path.open("r+b") as f:
+        size = f.seek(0, 2)
+        cut = _beginning(path) + size - kept_bytes
+        f.seek(size - kept_bytes)
+        with _aside(path).open("wb") as kept:
+            kept.write(_note(cut))
+            while text := f.read(_CHUNK_BYTES):  # up to where the writer is now
+                kept.write(text)
+        f.truncate(0)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def _note(cut_bytes: int) -> bytes:
+    return f"… {cut_bytes:,} bytes cut\n".encode()
+
+
+def _moved(aside: BinaryIO) -> tuple[int, int]:
+    """(position of its first byte behind the note, length of the note) of an open `<path>.1`."""
+    found = _CUT.match(aside.read(64))
+    return (int(found[1].replace(b",", b"")), found.end()) if found else (0, 0)
+
+
+def _beginning(path: Path) -> int:
+    """The position of the file's first byte."""
+    with contextlib.suppress(FileNotFoundError), _aside(path).open("rb") as aside:
+        cut, note = _moved(aside)
+        return cut + aside.seek(0, 2) - note
+    return 0
 
 
 class Lines:
     """Bytes in, lines out, each with a note of what was cut of it."""
 
-    def __init__(self, *, cut_before: bool = False) -> None:
+    def __init__(self) -> None:
         self._part, self._beyond = b"", 0
-        self._before = cut_before
 
     def feed(self, data: bytes) -> Iterator[str]:
         """The lines that end in `data`."""
@@ -61,7 +95,7 @@ class Lines:
 
     def end(self) -> Iterator[str]:
         """What is there of a line that has no end yet."""
-        if self._part:
+        if self._part or self._beyond:
             yield self._line()
 
     def _add(self, piece: bytes) -> None:
@@ -71,54 +105,120 @@ class Lines:
 
     def _line(self) -> str:
         text = self._part.decode("utf-8", "replace")
-        text = f"… {text}" if self._before else text
         text = f"{text} … {self._beyond:,} bytes cut" if self._beyond else text
-        self._part, self._beyond, self._before = b"", 0, False
+        self._part, self._beyond = b"", 0
         return text
 
 
+class Reader:
+    """Reads a log as it is written, from `position` on; also to the end of one that has been removed meanwhile."""
+
+    def __init__(self, path: Path, position: int = 0) -> None:
+        self._path, self._at, self._begin = path, position, 0
+        self._file: BinaryIO | None = None
+        self._split = Lines()
+
+    def lines(self) -> Iterator[str]:
+        """Those that were ended since the last call, with a note where some are gone."""
+        while True:
+            gone, data = self._more()
+            if gone:
+                yield from self._split.end()
+                yield _note(gone).decode().rstrip()
+            if not data:
+                return
+            yield from self._split.feed(data)
+
+    def end(self) -> Iterator[str]:
+        """The last one, which has no end yet."""
+        yield from self._split.end()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _more(self) -> tuple[int, bytes]:
+        """How many bytes are gone, and some that come behind them."""
+        with _moving:
+            if self._file is None:
+                with contextlib.suppress(FileNotFoundError):
+                    self._file = self._path.open("rb")
+            if self._file is None:
+                return 0, b""
+            begin = self._begin = max(self._begin, _beginning(self._path))  # none of one that has been removed
+            end = begin + self._file.seek(0, 2)
+            if end < self._at:  # its writer has begun anew, or it has been moved aside and removed
+                self._at = begin
+            if self._at < begin:
+                return self._from_aside(begin)
+            self._file.seek(self._at - begin)
+            data = self._file.read(min(end - self._at, _CHUNK_BYTES))
+            self._at += len(data)
+            return 0, data
+
+    def _from_aside(self, begin: int) -> tuple[int, bytes]:
+        with _aside(self._path).open("rb") as aside:
+            cut, note = _moved(aside)
+            gone, self._at = max(cut - self._at, 0), max(cut, self._at)
+            aside.seek(note + self._at - cut)
+            data = aside.read(min(begin - self._at, _CHUNK_BYTES))
+        self._at += len(data)
+        return gone, data
+
+
 def whole(path: Path) -> int:
-    """Where its last complete line ends: up to there is what `tail` reads, from there on what `follow` does."""
-    with contextlib.suppress(OSError), path.open("rb") as f:
-        size = f.seek(0, 2)
+    """The position at which its last complete line ends: up to there is what `tail` reads, from there on what `follow` does."""
+    with _moving, contextlib.suppress(OSError), path.open("rb") as f:
+        begin, size = _beginning(path), f.seek(0, 2)
         start = f.seek(max(size - _CHUNK_BYTES, 0))
         end = f.read(size - start).rfind(b"\n") + 1
-        return start + end if end or not start else size
+        return begin + (start + end if end or not start else size)
     return 0
 
 
 def tail(path: Path, lines: int, position: int | None = None) -> list[str]:
     """The last `lines` lines (0 = all that is kept) in front of `position`, or of all, without line ends."""
-    found: deque[str] = deque(maxlen=min(lines, KEPT_LINES) or KEPT_LINES)
-    for p, end in ((path.with_name(path.name + ".1"), None), (path, position)):
-        with contextlib.suppress(OSError), p.open("rb") as f:
-            size = f.seek(0, 2)
-            size = size if end is None else min(size, end)
-            start = f.seek(max(size - KEPT_BYTES, 0))
-            split = Lines(cut_before=start > 0)
-            for data in _chunks(f, size):
-                found.extend(split.feed(data))
-            found.extend(split.end())
-    return list(found)
+    kept = min(lines, KEPT_LINES) or KEPT_LINES
+    found: deque[str] = deque(maxlen=kept)
+    count = 0
+    with _moving:
+        for part in _parts(path, position):
+            found.append(part)
+            count += 1
+    return [f"… {count - kept:,} lines cut", *found] if count > kept and not lines else list(found)
 
 
-def _chunks(f: BinaryIO, end: int) -> Iterator[bytes]:
+def _parts(path: Path, position: int | None) -> Iterator[str]:
+    """The lines of both files up to `position`."""
+    begin = 0
+    with contextlib.suppress(FileNotFoundError), _aside(path).open("rb") as aside:
+        cut, note = _moved(aside)
+        size = aside.seek(0, 2)
+        begin = cut + size - note
+        aside.seek(0)
+        yield from _lines(aside, size if position is None else note + min(max(position - cut, 0), size - note))
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as f:
+        size = f.seek(0, 2)
+        size = size if position is None else min(max(position - begin, 0), size)
+        if (start := f.seek(max(size - KEPT_BYTES, 0))) > 0:
+            yield _note(start).decode().rstrip()
+        yield from _lines(f, size)
+
+
+def _lines(f: BinaryIO, end: int) -> Iterator[str]:
     """Up to `end` and no further: the writer may be faster."""
+    split = Lines()
     while (left := end - f.tell()) > 0 and (data := f.read(min(left, _CHUNK_BYTES))):
-        yield data
+        yield from split.feed(data)
+    yield from split.end()
 
 
 def follow(path: Path, position: int, stop: Event, running: Callable[[], bool]) -> Iterator[str]:
     """The lines behind `position`, as they are written, until the writer ends or `stop` is set."""
-    split = Lines()
-    while True:
-        last = stop.wait(FOLLOW_S) or not running()
-        with contextlib.suppress(OSError), path.open("rb") as f:
-            size = f.seek(0, 2)
-            f.seek(position if position <= size else 0)
-            for data in _chunks(f, size):
-                position = f.tell()
-                yield from split.feed(data)
-        if last:
-            yield from split.end()
-            return
+    with contextlib.closing(Reader(path, position)) as reader:
+        last = False
+        while not last:
+            last = stop.wait(FOLLOW_S) or not running()
+            yield from reader.lines()
+        yield from reader.end()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import shutil
 from pathlib import Path
 from threading import Event
 
@@ -55,14 +55,61 @@ def test_lines_without_number_are_bounded(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"\n" * (2 * logfile.KEPT_LINES) + b"last\n")
 
-    lines = logfile.tail(log, 0)
+    cut, *lines = logfile.tail(log, 0)
+    assert cut == f"… {logfile.KEPT_LINES + 1:,} lines cut"
     assert len(lines) == logfile.KEPT_LINES and lines[-1] == "last"
+    assert len(logfile.tail(log, 2 * logfile.KEPT_LINES)) == logfile.KEPT_LINES
 
 
 def test_what_is_moved_aside_is_no_more_than_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_bytes(b"".join(b"%d\n" % n for n in itertools.islice(itertools.count(), 10_000)))
+    log.write_bytes(b"".join(b"%d\n" % n for n in range(10_000)))
+    size = log.stat().st_size
     logfile.bound(log, 1000)
 
-    assert (log.stat().st_size, (tmp_path / "log.1").stat().st_size) == (0, 1000)
+    note = f"… {size - 1000:,} bytes cut\n".encode()
+    assert (log.stat().st_size, (tmp_path / "log.1").stat().st_size) == (0, len(note) + 1000)
     assert logfile.tail(log, 1) == ["9999"]
+    assert logfile.tail(log, 0)[0].encode() + b"\n" == note
+
+
+def test_who_follows_misses_nothing_that_is_moved_aside_and_is_told_what_is_gone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    reader, told, written = logfile.Reader(log), [], 0
+    assert list(reader.lines()) == []  # it is not there yet
+    with log.open("ab", buffering=0) as f:
+        for each in range(2000):
+            f.write(b"%d\n" % each)
+            if each % 7 == 0:
+                logfile.bound(log, 100)
+            if each % 11 == 0:
+                told += reader.lines()
+    told += reader.lines()
+    assert told == [str(n) for n in range(2000)]
+
+    position = logfile.whole(log)
+    with log.open("ab", buffering=0) as f:
+        for each in range(1000):
+            f.write(line := b"then %d\n" % each)
+            written += len(line)
+            logfile.bound(log, 100)
+    cut, *rest = reader.lines()
+    assert rest[-1] == "then 999"
+    gone = int(cut.removeprefix("… ").removesuffix(" bytes cut").replace(",", ""))
+    assert gone + sum(len(line) + 1 for line in rest) == written
+    assert logfile.tail(log, 0, position) == [logfile.tail(log, 0)[0]]  # nothing in front of it is left
+    reader.close()
+
+
+def test_the_last_words_of_who_is_removed_meanwhile_are_read(tmp_path: Path) -> None:
+    (home := tmp_path / "instance").mkdir()
+    reader = logfile.Reader(log := home / "log")
+    with log.open("ab", buffering=0) as f:
+        f.write(b"first\n" * 50)
+        logfile.bound(log, 60)
+        f.write(b"more\n")
+        assert list(reader.lines()) == ["… 240 bytes cut", *["first"] * 10, "more"]
+        f.write(b"last\nwords")
+    shutil.rmtree(home)
+    assert [*reader.lines(), *reader.end()] == ["last", "words"]
+    reader.close()
