@@ -96,7 +96,7 @@ class Platform:
         work.mkdir(exist_ok=True)
         with self.registry() as registry:
             base = bases.choose(registry, manifest.runtime, target, None, _silent)
-            upload(registry, manifest, build(directory, manifest, target, work, self.home.dependencies, _silent, base), _silent)
+            upload(registry, manifest, build(directory, manifest, target, work, self.home.dependencies, _silent, base).image, _silent)
 
     def deploy(self, name: str, operator: str, version: str = "1", **options: Any) -> None:
         """Deploy and wait until an instance answers."""

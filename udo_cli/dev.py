@@ -18,7 +18,7 @@ from typing import Any
 from udo_cli import events as samples
 from udo_cli import remote
 from udo_cli.exits import exit_for
-from udo_cli.packing import bases, build, isolated, layers, provenance
+from udo_cli.packing import bases, build, layers, provenance, tried
 from udo_cli.packing.upload import upload
 from udo_cli.settings import CliSettings
 from udo_protocol.errors import Conflict, NotFound, UdoError
@@ -92,10 +92,11 @@ class DevRound:
     def _run(self) -> dict[str, Any]:
         target, settings = build.Target.of(None, None), CliSettings()
         manifest = build.load_manifest(self._directory, None, target)
-        files, values = self._given.contents(), {**self._given.env, **self._given.secrets}
+        files = self._given.contents()
         batches = samples.read(self._events or self._directory / "events.json", manifest.input_schema, BATCH_ROWS)
-        _, dependencies = build.unpacked_dependencies(manifest, target, self._directory, settings.local.dependencies, self._say)
-        trial = isolated.answer(manifest, self._directory.absolute(), dependencies, batches, values, files)
+        with tempfile.TemporaryDirectory(prefix="udo-dev-") as work:
+            packed = build.build(self._directory, manifest, target, Path(work), settings.local.dependencies, self._say)
+            trial = tried.answer(packed, batches, tried.TrialConfig(self._given.env, self._given.secrets, files))
         count = sum(b.num_rows for b in batches)
         told = {"operator": manifest.reference, "events": count, "answers": trial.answers.to_pylist(), "took_ms": trial.took_ms}
         if self._live:
@@ -131,7 +132,7 @@ class DevRound:
         named = manifests.parse(manifest.model_dump() | {"version": version}, str(self._directory / manifests.FILE_NAME))
         below = bases.find(api, "python", target.python_tag, target.platform)
         with tempfile.TemporaryDirectory(prefix="udo-dev-") as work:
-            made = build.build(self._directory, named, target, Path(work), settings.local.dependencies, lambda _: None, below)
+            made = build.build(self._directory, named, target, Path(work), settings.local.dependencies, lambda _: None, below).image
             origin = provenance.of(self._directory, made, settings.user, "udo dev")
             try:
                 upload(api, named, made, lambda _: None, origin)

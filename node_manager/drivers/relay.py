@@ -121,6 +121,7 @@ async def serve(pidfd: int, found: list[tuple[socket.socket, str, int]]) -> None
         await asyncio.start_server(partial(relay.take, host, port), sock=listener)
     os.write(1, READY)
     await gone.wait()
+    os._exit(0)  # connections end with it; asyncio would tell of each in the instance's log that it was cancelled
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ _NUMBER = struct.Struct("i")
 INSTANCE = "udo_runtime.main"
 # What the programs import, at their start or later; not what few of them need, such as Docker's SDK and Spark.
 _CLI = "events foreground inspect_text local main recorder replay scaffold state_text usage"
-_PACKING = "bases build image isolated migration replayed upload"
+_PACKING = "bases build image isolated migration replayed tried upload"
 _CLIENT = ("httpx", "tenacity", "udo_protocol.pouring", "udo_protocol.registry.body")
 _IMPORTED = {
     "node_manager": ("node_manager.__main__", *_CLIENT),

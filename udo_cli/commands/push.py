@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from udo_cli import base
+from udo_cli import base, given
 
 if TYPE_CHECKING:
+    from udo_cli.packing.build import Packed
+    from udo_cli.packing.tried import TrialConfig
     from udo_cli.settings import CliSettings
     from udo_protocol.registry.api import Registry
+
+_BATCH_ROWS = 10_000
 
 EXAMPLES = """
 udo push fraud
@@ -22,6 +26,7 @@ udo push fraud --python 3.12 --platform linux_aarch64      for other nodes than 
 udo push fraud --image fraud:2                             an image of the local Docker daemon, as it is
 udo push fraud --image fraud.tar                           ... or from docker save, skopeo, buildah
 udo push fraud --sign release.key
+MODEL_KEY=... udo push fraud --secret MODEL_KEY            as its deployments have it: events.json is answered with it
 udo push fraud --check fraud --dry-run                     check whether deployment fraud's state migrates
 UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 """
@@ -38,6 +43,8 @@ UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 )
 @click.option("--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign with this private key.")
 @click.option("--check", "deployment", metavar="DEPLOYMENT", help="First run migrate() on a copy of this deployment's state on the node.")
+@click.option("--no-samples", is_flag=True, help="Only import it: events.json is not answered. For what only works in production.")
+@given.options
 @click.option("--dry-run", is_flag=True, help="Check and package, upload nothing.")
 @base.json_option
 def command(
@@ -49,25 +56,36 @@ def command(
     wish: str | None,
     sign: Path | None,
     deployment: str | None,
+    no_samples: bool,
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    files: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Upload the operator in DIRECTORY as an immutable version.
 
-    Checks operator.toml, resolves its requirements for the nodes' Python, imports it as an instance would, and packs
-    reproducible layers on top of the runtime base: the same files give the same digest. Layers that the registry has are
-    not sent again. With --image only operator.toml is taken from DIRECTORY; such an operator needs nodes with the Docker
-    driver.
+    Checks operator.toml, resolves its requirements for the nodes' Python, and packs reproducible layers on top of the
+    runtime base: the same files give the same digest. What was packed then answers events.json, if DIRECTORY has it, as in
+    `udo test`, with what --env, --secret and --file give it; without samples, or for other nodes' platform, it is imported
+    at most. Layers that the registry has are not sent again. With --image only operator.toml is taken from DIRECTORY; such
+    an operator needs nodes with the Docker driver.
     """
     from udo_cli import output, remote
-    from udo_cli.packing import archive, bases, build, image, layers, migration, provenance
+    from udo_cli.packing import archive, bases, build, image, layers, migration, provenance, tried
     from udo_cli.packing.upload import upload
     from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
     from udo_protocol.registry import signing
 
-    if source and (python or platform or wish or deployment):
-        raise UsageError("--image is pushed as it is: --python, --platform, --base and --check do not apply")
+    if source and (python or platform or wish or deployment or env or secrets or files):
+        raise UsageError(
+            "--image is pushed as it is: --python, --platform, --base, --check, --env, --secret and --file do not apply; "
+            "udo test --image tries it"
+        )
+    if no_samples and (env or secrets or files):
+        raise UsageError("--env, --secret and --file are for the samples, which --no-samples leaves out")
+    config = tried.TrialConfig(given.environment(env), given.secret_values(secrets), given.file_contents(files))
     settings, target = CliSettings(), build.Target.of(python, platform)
     key = signing.load_private(sign) if sign else None
     with ExitStack() as stack:
@@ -82,10 +100,15 @@ def command(
             below = bases.choose(api, "python", target, wish, output.say)
             if left_out := layers.left_out(directory, command=bool(manifest.command)):
                 output.say(f"left out of the package: {output.some(left_out)} (hidden files, builds and environments)")
-            made = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
+            built = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
+            made = built.image
+            if target.here:
+                with build.telling_what_was_left_out(directory, manifest):
+                    _check(built, None if no_samples else directory / "events.json", config, work)
+            else:
+                output.say(f"not checked: packaged for {target.python_tag} {target.platform}, this is another")
             if deployment:
-                _, unpacked = build.unpacked_dependencies(manifest, target, directory, settings.local.dependencies, output.say)
-                migration.check(manifest, directory.absolute(), unpacked, remote.node(), deployment, output.say)
+                migration.check(manifest, directory.absolute(), built.dependencies, remote.node(), deployment, output.say)
         if api is not None and not dry_run:
             upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, source or "folder"), key)
     if as_json:
@@ -96,6 +119,29 @@ def command(
     click.echo(f"{manifest.reference} {made.digest}")
     if not dry_run:
         output.say(f"next: udo deploy {manifest.reference}, or udo update {manifest.name} {manifest.version}")
+
+
+def _check(packed: Packed, samples: Path | None, config: TrialConfig, work: Path) -> None:
+    """OperatorError or SchemaError if it does not answer its samples, or cannot be imported."""
+    from udo_cli import events, output
+    from udo_cli.packing import build, tried
+    from udo_protocol.errors import OperatorError
+
+    manifest = packed.manifest
+    if samples is None or not samples.exists():
+        what = f"{manifest.command[0]} speaks the operator protocol" if manifest.command else f"{manifest.entry} can be imported"
+        output.say(f"checking that {what}")
+        build.check(packed, work)
+        return
+    batches = events.read(samples, manifest.input_schema, _BATCH_ROWS)
+    try:
+        trial = tried.answer(packed, batches, config)
+    except OperatorError as e:
+        raise type(e)(
+            f"{e}\nIt has to answer {samples.name} to be pushed. --env, --secret and --file give it what its deployments have; for what "
+            "only works in production: --no-samples"
+        ) from None
+    output.say(f"{samples.name}: {sum(b.num_rows for b in batches)} events, {trial.answers.num_rows} answers, {trial.took_ms:.1f} ms")
 
 
 def _registry(settings: CliSettings, stack: ExitStack, *, needed: bool) -> Registry | None:

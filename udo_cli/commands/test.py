@@ -13,7 +13,7 @@ from udo_cli import base, given
 from udo_cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from udo_cli.packing.isolated import Trial
+    from udo_cli.packing.tried import Trial, TrialConfig
 
 # The last epochs that are shown; all with --json.
 _EPOCHS = 20
@@ -76,36 +76,38 @@ def command(
     """
     from udo_cli import events as samples
     from udo_cli import output
-    from udo_cli.packing import build, isolated, replayed
+    from udo_cli.packing import build, replayed, tried
     from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
 
     variables, hidden = given.environment(env), given.secret_values(secrets)
     contents = given.file_contents(files)
+    told = tried.TrialConfig(variables, hidden, contents)
     if replay is None and (epoch is not None or post_mortem or answers):
         raise UsageError("--epoch, --pdb and -o belong to --replay FILE")
     if source is not None:
         if replay is not None:
             raise UsageError("--image and --replay exclude each other: a recording is replayed on the folder's code")
-        _image(directory, source, events, batch_rows, (variables, hidden, contents), as_json)
+        _image(directory, source, events, batch_rows, told, as_json)
         return
-    values, target = variables | hidden, build.Target.of(None, None)
+    target, cache = build.Target.of(None, None), CliSettings().local.dependencies
     manifest = build.load_manifest(directory, None, target)
     if replay is not None:
         if events is not None:
             raise UsageError("--events and --replay exclude each other: a recording has its own events")
-        _, dependencies = build.unpacked_dependencies(manifest, target, directory, CliSettings().local.dependencies, output.say)
+        dependencies = build.unpacked(build.dependencies(manifest, target, directory, cache, output.say), cache)
         options: dict[str, Any] = {"epoch": epoch, "post_mortem": post_mortem, "answers": answers}
-        said = replayed.run(manifest, directory.absolute(), dependencies, replay, values, contents, **options)
+        said = replayed.run(manifest, directory.absolute(), dependencies, replay, variables | hidden, contents, **options)
         _tell(manifest.reference, said, as_json)
         return
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
-    _, dependencies = build.unpacked_dependencies(manifest, target, directory, CliSettings().local.dependencies, output.say)
-    trial = isolated.answer(manifest, directory.absolute(), dependencies, batches, values, contents)
+    with tempfile.TemporaryDirectory(prefix="udo-test-") as work, build.telling_what_was_left_out(directory, manifest):
+        packed = build.build(directory, manifest, target, Path(work), cache, output.say)
+        trial = tried.answer(packed, batches, told)
     _show(manifest.reference, sum(b.num_rows for b in batches), trial, as_json)
 
 
-def _image(directory: Path, source: str, events: Path | None, batch_rows: int, settings: tuple[Any, Any, Any], as_json: bool) -> None:
+def _image(directory: Path, source: str, events: Path | None, batch_rows: int, told: TrialConfig, as_json: bool) -> None:
     """`udo test --image`."""
     from udo_cli import events as samples
     from udo_cli import output
@@ -115,7 +117,7 @@ def _image(directory: Path, source: str, events: Path | None, batch_rows: int, s
         whole = archive.read(source, Path(work), packed=False)
         manifest = build.load_image_manifest(directory, None, whole)
         batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
-        trial = contained.answer(manifest, image.label(manifest, whole.config, whole.layers), batches, *settings, output.say)
+        trial = contained.answer(manifest, image.label(manifest, whole.config, whole.layers), batches, told, output.say)
     _show(manifest.reference, sum(b.num_rows for b in batches), trial, as_json)
 
 

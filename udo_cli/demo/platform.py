@@ -30,7 +30,7 @@ def push(api: Registry, directory: Path, cache: Path, version: str | None = None
     manifest = build.load_manifest(directory, version, target)
     with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
         base = bases.choose(api, "python", target, None, _silent)
-        upload(api, manifest, build.build(directory, manifest, target, Path(work), cache, _silent, base), _silent)
+        upload(api, manifest, build.build(directory, manifest, target, Path(work), cache, _silent, base).image, _silent)
     return manifest.reference
 
 

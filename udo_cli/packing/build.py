@@ -1,4 +1,4 @@
-"""Makes a checked image of an operator's folder: manifest, dependencies, import check, layers. Uploads nothing."""
+"""Makes an image of an operator's folder, and checks it: manifest, dependencies, layers, import. Uploads nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,13 +49,10 @@ class Target:
         return (self.python_tag, self.platform) == current_target()
 
 
-def unpacked_dependencies(
-    manifest: Manifest, target: Target, code: Path, cache: Path, say: Callable[[str], None]
-) -> tuple[Layer | None, Path | None]:
-    """The layer of the operator's dependencies, and a folder in `cache` with its files; (None, None) if it has no requirements."""
-    layer = dependencies_layer(manifest.requirements, target.python_tag, target.platform, code, cache, say)
+def unpacked(layer: Layer | None, cache: Path) -> Path | None:
+    """A folder in `cache` with the files of this layer of dependencies; None without one."""
     if layer is None:
-        return None, None
+        return None
     folder = cache / "unpacked" / layer.digest.partition(":")[2]
     if not folder.is_dir():
         folder.parent.mkdir(exist_ok=True)
@@ -68,7 +65,12 @@ def unpacked_dependencies(
     os.utime(folder)
     for old in sorted(folder.parent.iterdir(), key=lambda p: p.stat().st_mtime)[:-UNPACKED_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
-    return layer, folder
+    return folder
+
+
+def dependencies(manifest: Manifest, target: Target, directory: Path, cache: Path, say: Callable[[str], None]) -> Layer | None:
+    """The layer of what the operator in `directory` requires; None if it requires nothing."""
+    return dependencies_layer(manifest.requirements, target.python_tag, target.platform, directory, cache, say)
 
 
 def load_manifest(directory: Path, version: str | None, target: Target) -> Manifest:
@@ -150,6 +152,16 @@ def load_image_manifest(directory: Path, version: str | None, whole: Archive) ->
     return manifests.parse(data | ({"version": version} if version else {}), str(directory / manifests.FILE_NAME))
 
 
+@dataclass(frozen=True)
+class Packed:
+    """An operator's image, and a folder with the files of its dependencies, if it has any and they are for this machine."""
+
+    directory: Path  # of its source
+    manifest: Manifest
+    image: image.BuiltImage
+    dependencies: Path | None
+
+
 def build(
     directory: Path,
     manifest: Manifest,
@@ -158,28 +170,28 @@ def build(
     cache: Path,
     say: Callable[[str], None],
     base: image.BaseImage | None = None,
-) -> image.BuiltImage:
-    """Check and pack the operator; its layers are files in `work` and `cache`. OperatorError if its entry cannot be imported, Refused if
-    nodes would not unpack it."""
-    dependencies, unpacked = unpacked_dependencies(manifest, target, directory, cache, say)
-    say("packing code")
+) -> Packed:
+    """Pack the operator; its layers are files in `work` and `cache`. UsageError, Refused."""
+    below = dependencies(manifest, target, directory, cache, say)
     code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz")
-    with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
-        unpack(code.path, "code", Path(name))  # as a node does, so that what a node would refuse is refused here
-        if target.here:
-            what = f"{manifest.command[0]} speaks the operator protocol" if manifest.command else f"{manifest.entry} can be imported"
-            say(f"checking that {what}")
-            _check(directory, manifest, Path(name), unpacked)
-        else:
-            say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
-    return image.assemble(manifest, [*([dependencies] if dependencies else []), code], base)
+    made = image.assemble(manifest, [*([below] if below else []), code], base)
+    return Packed(directory, manifest, made, unpacked(below, cache) if target.here else None)
 
 
-def _check(directory: Path, manifest: Manifest, packed: Path, dependencies: Path | None) -> None:
-    """Of what was packed, elsewhere than where it was written: nothing else will be on a node."""
+def check(packed: Packed, work: Path) -> None:
+    """Import it, or see that a command speaks the operator protocol. OperatorError, Refused if nodes would not unpack it."""
+    (code,) = (layer for layer in packed.image.layers if layer.kind == "code")
+    with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
+        unpack(code.path, "code", Path(name))  # elsewhere than where it was written: nothing else will be on a node
+        isolated.check_import(packed.manifest, Path(name), packed.dependencies)
+
+
+@contextmanager
+def telling_what_was_left_out(directory: Path, manifest: Manifest) -> Iterator[None]:
+    """An OperatorError in the block also says what of the folder was not packed."""
     try:
-        isolated.check_import(manifest, packed, dependencies)
+        yield
     except OperatorError as e:
         missing = left_out(directory, command=bool(manifest.command))
         hint = f"\nnot packed, and so not on a node: {output.some(missing)}; if it needs one of these, rename it" if missing else ""

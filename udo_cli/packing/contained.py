@@ -6,8 +6,7 @@ So it has the limits and the isolation of production, and errors are reported as
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ import click
 from udo_cli import local, remote, throwaway
 from udo_cli.home import Home
 from udo_cli.packing.image import BuiltImage
-from udo_cli.packing.isolated import Trial
+from udo_cli.packing.tried import SESSION, Trial, TrialConfig, ask
 from udo_cli.packing.upload import upload
 from udo_protocol.errors import UdoError
 from udo_protocol.formats.manifest import Manifest
@@ -30,16 +29,13 @@ if TYPE_CHECKING:
 _START_TIMEOUT_S = 120.0
 # Of its output, the last lines are shown.
 _LOG_LINES = 200
-_SESSION = "udo test"
 
 
 def answer(
     manifest: Manifest,
     image: BuiltImage,
     batches: Sequence[pa.RecordBatch],
-    env: Mapping[str, str],
-    secrets: Mapping[str, str],
-    files: Mapping[str, bytes],
+    config: TrialConfig,
     say: Callable[[str], None],
 ) -> Trial:
     """Start the image; it answers `batches` (of its input schema). Its output goes to stderr. OperatorError with traceback and event."""
@@ -47,41 +43,13 @@ def answer(
         home = Home(parts.enter_context(throwaway.workspace("udo-trial-")) / "udo")
         forget = parts.enter_context(contextlib.ExitStack())  # after the platform has stopped, so that no container uses the image
         started = parts.enter_context(throwaway.platform(home, local.UpOptions(driver="docker", warm=0), say))
-        api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").split()[0], _SESSION))
+        api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").split()[0], SESSION))
         upload(api, manifest, image, lambda _: None)
         forget.callback(_forget, f"{urlsplit(started.registry).netloc}/{manifest.name}@{image.digest}")
         parts.callback(_show_log, started.node, manifest.name)
-        api.deploy(manifest.name, manifest.name, manifest.version, env=env, secrets=secrets, files=files)
+        api.deploy(manifest.name, manifest.name, manifest.version, env=config.env, secrets=config.secrets, files=config.files)
         remote.await_answering(api, manifest.name, _START_TIMEOUT_S + manifest.limits.open_timeout_s, say)
-        return _ask(started.node, manifest, batches)
-
-
-def _ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Trial:
-    import pyarrow as pa
-
-    from udo_interface.lane import exchange
-    from udo_interface.opening import KeyedCall, Request, conversation
-    from udo_protocol.formats.schema import GROUP_COLUMN
-
-    def conversations() -> Iterator[tuple[Request, Sequence[pa.RecordBatch]]]:
-        if not manifest.key:
-            yield Request(manifest.name), batches
-            return
-        # All events form one micro-batch of one session; a second one without events lets due timers fire.
-        call = KeyedCall(_SESSION, _SESSION, groups=(0,))
-        grouped = [b.append_column(group, pa.array([0] * b.num_rows, group.type)) for b in batches]
-        for epoch, events in enumerate((grouped, [])):
-            yield Request(manifest.name, _SESSION, attempt=1, epoch=epoch, keyed=call), events
-
-    group = pa.field(GROUP_COLUMN, pa.int32())
-    sent, expected = manifest.input_schema, manifest.output_schema
-    sent = sent.append(group) if manifest.key else sent
-    answers: list[pa.RecordBatch] = []
-    started = time.perf_counter()
-    for request, events in conversations():
-        with conversation(node, request, sent, expected) as (sender, collector, place):
-            answers += [a for _, a in exchange(sender, collector, ((b, None) for b in events), place.window_frames)]
-    return Trial(pa.Table.from_batches(answers, expected), (time.perf_counter() - started) * 1000)
+        return ask(started.node, manifest, batches)
 
 
 def _show_log(node: str, name: str) -> None:

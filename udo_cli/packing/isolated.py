@@ -1,4 +1,4 @@
-"""Runs an operator in an interpreter of its own, for `udo test` and for the check before a push, within a time limit.
+"""Runs an operator in an interpreter of its own, for what no instance of a node does: import it only, migrate states, replay a recording.
 
 It has the sandbox and the limits that the process driver would give it on this machine, except in a replay of a Python operator, which
 has the terminal. The operator's output goes to stderr; a hang, an exit or a crash becomes an OperatorError.
@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from node_manager import proc
 from node_manager.drivers import users
@@ -29,24 +29,13 @@ from udo_cli.packing import boxed
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.manifest import Manifest
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 CHILD = Path(__file__).with_name("isolated_child.py")
 _SIGNALLED = 128
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The result of a run on sample events: the answers, and the time spent in the operator."""
-
-    answers: pa.Table
-    took_ms: float
-
-
 def check_import(manifest: Manifest, code: Path, dependencies: Path | None) -> None:
     """Import the entry point as an instance would. OperatorError with the operator's own traceback."""
-    _start(manifest, code, dependencies, None, {}, {})
+    _start(manifest, code, dependencies, {})
 
 
 def migrate(manifest: Manifest, code: Path, dependencies: Path | None, version: int, state: Path) -> None:
@@ -54,43 +43,18 @@ def migrate(manifest: Manifest, code: Path, dependencies: Path | None, version: 
 
     `state`: a file with a MessagePack stream of key, state, key, state ..., each packed.
     """
-    _start(manifest, code, dependencies, None, {}, {}, {"state": str(state), "state_version": version})
+    _start(manifest, code, dependencies, {"state": str(state), "state_version": version})
 
 
-def answer(
-    manifest: Manifest,
-    code: Path,
-    dependencies: Path | None,
-    batches: Sequence[pa.RecordBatch],
-    env: Mapping[str, str],
-    files: Mapping[str, bytes],
-) -> Trial:
-    """Load and open the operator, and let it answer `batches` (of its input schema). OperatorError with traceback and event."""
-    trial = _start(manifest, code, dependencies, batches, env, files)
-    assert trial is not None, "a run with events has answers"
-    return trial
-
-
-def _start(
-    manifest: Manifest,
-    code: Path,
-    dependencies: Path | None,
-    batches: Sequence[pa.RecordBatch] | None,
-    env: Mapping[str, str],
-    files: Mapping[str, bytes],
-    more: Mapping[str, Any] | None = None,
-) -> Trial | None:
-    with prepared(manifest, code, dependencies, env, files) as trial:
-        trial.request.update(more or {}, events=batches is not None)
-        if batches is not None:
-            _write_events(trial.work / "events.arrow", manifest, batches)
-        bound_s = manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * len(batches or ())
-        box = boxed.find(trial.work, [*trial.request["path"], *(more or {}).values()])
+def _start(manifest: Manifest, code: Path, dependencies: Path | None, more: Mapping[str, Any]) -> None:
+    with prepared(manifest, code, dependencies, {}, {}) as trial:
+        trial.request.update(more)
+        box = boxed.find(trial.work, [*trial.request["path"], *more.values()])
         if manifest.own_process:  # the sandbox is for the operator's process, not for the engine that starts it
             trial.request.update(own_process(trial, manifest, code, box))
             box = None
-        run_child(trial, manifest, bound_s, box)
-        return _outcome(trial.work, manifest, batches is not None)
+        run_child(trial, manifest, manifest.limits.open_timeout_s, box)
+        outcome(trial.work, manifest)
 
 
 def own_process(trial: Prepared, manifest: Manifest, code: Path, box: Sandbox | None) -> dict[str, Any]:
@@ -146,7 +110,6 @@ def prepared(
             "state_types": manifest.state,
             "path": path,
             "base": [*front, str(base)],
-            "events": False,
             "env": dict(env),
         }
         yield Prepared(work, private, request)
@@ -155,14 +118,6 @@ def prepared(
 def _write_private(path: Path, text: str) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as f:
         f.write(text)
-
-
-def _write_events(path: Path, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> None:
-    import pyarrow as pa
-
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, manifest.input_schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
 
 
 def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, box: Sandbox | None = None, *, foreground: bool = False) -> None:
@@ -242,19 +197,6 @@ def _stderr() -> int:
         return sys.stderr.fileno()
     except (OSError, AttributeError, ValueError):  # sys.stderr is not a file, as in test runners
         return 2
-
-
-def _outcome(work: Path, manifest: Manifest, with_answers: bool) -> Trial | None:
-    import pyarrow as pa
-
-    from udo_protocol.formats.body import read_stream
-
-    said = outcome(work, manifest)
-    if not with_answers:
-        return None
-    with pa.OSFile(str(work / "answers.arrow"), "rb") as source:
-        schema, answers = read_stream(source)
-        return Trial(pa.Table.from_batches(answers, schema), said["took_ms"])
 
 
 def outcome(work: Path, manifest: Manifest) -> dict[str, Any]:
