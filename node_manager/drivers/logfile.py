@@ -110,7 +110,7 @@ class Lines:
         return text
 
 
-class Reader:
+class LogReader:
     """Reads a log as it is written, from `position` on; also to the end of one that has been removed meanwhile."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
@@ -216,7 +216,7 @@ def _lines(f: BinaryIO, end: int) -> Iterator[str]:
 
 def follow(path: Path, position: int, stop: Event, running: Callable[[], bool]) -> Iterator[str]:
     """The lines behind `position`, as they are written, until the writer ends or `stop` is set."""
-    with contextlib.closing(Reader(path, position)) as reader:
+    with contextlib.closing(LogReader(path, position)) as reader:
         last = False
         while not last:
             last = stop.wait(FOLLOW_S) or not running()

@@ -154,7 +154,7 @@ def test_a_node_that_is_away_is_named_wherever_it_counts(platform: Shell, second
 @pytest.mark.short
 def test_status_ends_with_the_code_of_what_is_dead(platform: Shell, operator: Operators) -> None:
     raises = "import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('no luck')\n"
-    udo(platform, "push", operator("dud", "1", source=raises + _RUN))
+    udo(platform, "push", operator("dud", "1", source=raises + _RUN), "--no-samples")
     udo(platform, "deploy", "dud", code=6)
     status = udo(platform, "status", code=6)
     assert "dud fails on node" in status.stderr and "no luck" in status.stdout

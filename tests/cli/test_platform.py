@@ -133,9 +133,8 @@ def test_configuration_reaches_the_operator_and_a_secret_is_shown_nowhere(platfo
         "@operator\ndef run(b):\n    n = int(open('plus').read()) + int(os.environ['E']) + (os.environ['S'] == 'hunter2')\n"
         "    return {'b': [a + n for a in b.column('a').to_pylist()]}\n"
     )
-    folder = operator("conf", "1", source="import os\nos.environ.setdefault('E', '0')\n" + source)
-    platform("push", folder)
     given = ("--env", "E=100", "--secret", "S", "--file", f"{tmp_path / 'plus.txt'}:plus")
+    platform("push", operator("conf", "1", source=source), *given, stdin="hunter2\n")
     shown = [platform("deploy", "conf", *given, stdin="hunter2\n", code=0)]
     assert ask(platform, "conf", 1) == 142
     shown += [
@@ -214,7 +213,8 @@ _RUN = "from udo_runtime import operator\n@operator\ndef run(b):\n    return {'b
 
 
 def test_a_deployment_that_cannot_load_is_told_at_once_with_its_traceback(platform: Shell, operator: Operators) -> None:
-    platform("push", operator("unfit", "1", source="import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('no luck')\n" + _RUN))
+    unfit = operator("unfit", "1", source="import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('no luck')\n" + _RUN)
+    platform("push", unfit, "--no-samples")
     done = platform("deploy", "unfit", code=6)
     assert "no luck" in done.err
     platform("undeploy", "unfit")

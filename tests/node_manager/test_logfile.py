@@ -75,7 +75,7 @@ def test_what_is_moved_aside_is_no_more_than_is_kept(tmp_path: Path) -> None:
 
 def test_who_follows_misses_nothing_that_is_moved_aside_and_is_told_what_is_gone(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    reader, told, written = logfile.Reader(log), [], 0
+    reader, told, written = logfile.LogReader(log), [], 0
     assert list(reader.lines()) == []  # it is not there yet
     with log.open("ab", buffering=0) as f:
         for each in range(2000):
@@ -103,7 +103,7 @@ def test_who_follows_misses_nothing_that_is_moved_aside_and_is_told_what_is_gone
 
 def test_the_last_words_of_who_is_removed_meanwhile_are_read(tmp_path: Path) -> None:
     (home := tmp_path / "instance").mkdir()
-    reader = logfile.Reader(log := home / "log")
+    reader = logfile.LogReader(log := home / "log")
     with log.open("ab", buffering=0) as f:
         f.write(b"first\n" * 50)
         logfile.bound(log, 60)

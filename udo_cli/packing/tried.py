@@ -122,11 +122,13 @@ def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tri
 def _node(packed: Packed) -> Iterator[Manager]:
     """A node manager that lets its operators reach what this one's manifest names."""
     with _quiet(), throwaway.workspace(PREFIX) as home:
-        manager = Manager(NodeSettings(home, "trial", warm=0, stop_grace_s=_STOP_GRACE_S, allow_network=tuple(packed.manifest.network)))
+        settings = NodeSettings(home, "trial", warm=0, stop_grace_s=_STOP_GRACE_S, allow_network=tuple(packed.manifest.network))
         try:
-            manager.lock_home()
+            settings.prepare()
         except UsageError as e:  # its sockets' paths would be too long
             raise UsageError(f"{e}; TMPDIR names the folder in which it is made") from None
+        manager = Manager(settings)
+        manager.lock_home()
         server = RpcServer(manager)
         with _shown(manager, packed):
             try:
@@ -154,7 +156,7 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _shown(manager: Manager, packed: Packed) -> Iterator[None]:
     """What instances write goes to stderr, up to their end."""
-    readers: dict[Path, logfile.Reader] = {}
+    readers: dict[Path, logfile.LogReader] = {}
     ended = threading.Event()
 
     def say(lines: Iterable[str]) -> None:
@@ -167,7 +169,7 @@ def _shown(manager: Manager, packed: Packed) -> Iterator[None]:
             last = ended.wait(_SHOWN_S)
             for path in manager.settings.instances.glob("*/log"):
                 if path not in readers:
-                    readers[path] = logfile.Reader(path)
+                    readers[path] = logfile.LogReader(path)
             for reader in readers.values():
                 say(reader.lines())
 
