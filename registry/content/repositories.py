@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from registry.content import images
@@ -32,11 +32,14 @@ from registry.http.oci_errors import (
     Unsigned,
 )
 from registry.store.models import Holding, StoredManifest, Tag, Version
-from udo_protocol.errors import Conflict
+from udo_protocol.errors import Conflict, ManifestError
+from udo_protocol.formats.manifest import LATEST
 from udo_protocol.registry import signing
 
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*")
+# Of what an index says of a manifest that is no image but tells of one (BuildKit).
+ATTESTED = "vnd.docker.reference.type"
 _TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 
 
@@ -75,12 +78,12 @@ def mount(session: Session, repository: str, digest: str, source: str | None, no
 
 
 def resolve(session: Session, repository: str, ref: str) -> StoredManifest:
-    """The manifest under a digest or tag; `latest`, unless it is a tag, is the operator version pushed last."""
+    """The manifest under a digest or tag; `latest` of an operator is the version pushed last."""
     digest = check_digest(ref) if ":" in ref else None
+    if ref == LATEST:
+        digest = session.scalar(select(Version.digest).where(Version.name == repository).order_by(Version.id.desc()).limit(1))
     if digest is None and (tag := session.get(Tag, (repository, ref))):
         digest = tag.digest
-    if digest is None and ref == "latest":
-        digest = session.scalar(select(Version.digest).where(Version.name == repository).order_by(Version.id.desc()).limit(1))
     if digest and (found := session.get(StoredManifest, (repository, digest))):
         return found
     known = list(session.scalars(select(Tag.name).where(Tag.repository == repository).limit(1000)))
@@ -105,8 +108,9 @@ def put(
         raise DigestInvalid(f"the manifest was pushed as {ref}, its digest is {digest}: truncated or garbled, refused; push again")
     _require_all(session, blobs, repository, image)
     if tag:
-        _keep_versions(session, repository, tag, digest)
-        if version := catalogue.admit(session, blobs, caller, repository, tag, digest, image):
+        named, whole = _child(session, blobs, repository, digest, image)
+        _keep_versions(session, repository, tag, named)
+        if version := catalogue.admit(session, blobs, caller, repository, tag, named, whole):
             if trusted is not None:
                 _require_signature(session, blobs, version, trusted)
             session.add(version)
@@ -121,6 +125,22 @@ def put(
             record(session, caller, "push", before=before.digest if before else "", after=digest, detail=f"{repository}@{tag}")
         session.merge(Tag(repository=repository, name=tag, digest=digest))
     return digest
+
+
+def _child(session: Session, blobs: Blobs, repository: str, digest: str, image: ImageManifest) -> tuple[str, ImageManifest]:
+    """The image itself, or the one in an index: builders push one with attestations about it. ManifestError for an operator of several."""
+    if not image.children or "/" in repository:
+        return digest, image
+    found = [d for d in image.children if ATTESTED not in d.annotations]
+    read = {d.digest: images.read(blobs.require(d.digest).read_bytes(), d.media_type) for d in found}
+    if not any(catalogue.label_of(blobs, child) is not None for child in read.values()):
+        return digest, image
+    if len(read) == 1:
+        return next(iter(read.items()))
+    raise ManifestError(
+        f"the index has {len(read)} images ({', '.join(read)}), and an operator's version is one image: build it for the nodes' platform "
+        "(docker buildx build --platform linux/amd64), and push each platform under a version of its own"
+    )
 
 
 def _require_signature(session: Session, blobs: Blobs, version: Version, trusted: Path) -> None:
@@ -150,6 +170,8 @@ def _tag(text: str) -> str:
 
 
 def _keep_versions(session: Session, repository: str, tag: str, digest: str) -> None:
+    if tag == LATEST and session.scalar(select(Version.id).where(Version.name == repository).limit(1)):
+        raise Conflict(f"{repository}:{LATEST} is the version of operator {repository} that was pushed last; push this under another tag")
     there = session.scalar(select(Version).where(Version.name == repository, Version.version == tag))
     if there and there.digest != digest:
         raise Conflict(
@@ -221,8 +243,9 @@ def delete_manifest(session: Session, caller: Caller, repository: str, ref: str,
         raise ManifestUnknown(f"repository {repository!r} has no tag {ref!r:.150}")
     if by_digest and (users := [u.digest for u in _in(session, repository) if row.digest in u.needs]):
         raise InUse(f"{repository}@{row.digest} is part of {', '.join(users[:3])}; delete that first")
-    version = session.scalar(select(Version).where(Version.name == repository, Version.digest == row.digest))
-    if version and (by_digest or version.version == ref):
+    gone: list[ColumnElement[bool]] = [Version.version.in_([tag.name for tag in doomed])]  # also of an index that holds the version's image
+    gone += [Version.digest == row.digest] if by_digest else []
+    for version in session.scalars(select(Version).where(Version.name == repository, or_(*gone))).all():
         catalogue.retire(session, version, force=force)
     for tag in doomed:
         session.delete(tag)
@@ -233,11 +256,16 @@ def delete_manifest(session: Session, caller: Caller, repository: str, ref: str,
 
 def delete_version(session: Session, caller: Caller, version: Version, *, force: bool = False) -> None:
     """Forget an operator version, and what is attached to its image: signatures and provenance of nothing. `force`: as delete_manifest."""
-    delete_manifest(session, caller, version.name, version.digest, force=force)
+    name, digest = version.name, version.digest
+    tag = session.get(Tag, (name, version.version))
+    if tag is not None and tag.digest != digest:  # an index
+        delete_manifest(session, caller, name, tag.digest, force=force)
+        session.flush()
+    delete_manifest(session, caller, name, digest, force=force)
     for attached in session.scalars(
-        select(StoredManifest).where(StoredManifest.repository == version.name, StoredManifest.subject == version.digest)
+        select(StoredManifest).where(StoredManifest.repository == name, StoredManifest.subject == digest)
     ).all():
-        delete_manifest(session, caller, version.name, attached.digest)
+        delete_manifest(session, caller, name, attached.digest)
 
 
 def delete_blob(session: Session, repository: str, digest: str) -> None:

@@ -14,7 +14,7 @@ from registry.content.images import IMAGE_CONFIGS, ImageManifest, read_json
 from registry.domain.audit import Caller, iso
 from registry.store.models import Deployment, Update, Version
 from udo_protocol.errors import Conflict, ManifestError, NotFound
-from udo_protocol.formats.manifest import Manifest, parse
+from udo_protocol.formats.manifest import LATEST, Manifest, parse
 from udo_protocol.lifecycle import UPDATE_OPEN
 
 LABEL = "dev.udo.manifest"
@@ -33,10 +33,10 @@ def near(name: str, names: list[str]) -> str:
     return f"; there are: {', '.join(close)}" if close else "; there are none yet"
 
 
-def find(session: Session, name: str, ref: str = "latest") -> Version:
+def find(session: Session, name: str, ref: str = LATEST) -> Version:
     """The version under a tag, a digest or `latest` (the one pushed last); NotFound lists near ones."""
     query = select(Version).where(Version.name == name).order_by(Version.id.desc()).limit(1)
-    if ref != "latest":
+    if ref != LATEST:
         query = query.where(or_(Version.version == ref, Version.digest == ref))
     if version := session.scalar(query):
         return version
@@ -74,15 +74,9 @@ def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: 
     An operator's own repository has its name, and a tag there its version: anything else is refused. A repository with a
     slash cannot be an operator's; what is copied there stays a plain image.
     """
-    if image.config is None or image.config.media_type not in IMAGE_CONFIGS:
+    if "/" in repository or (label := label_of(blobs, image)) is None:
         return None
-    if image.config.size > CONFIG_BYTES:
-        raise ManifestError(f"the image config has {image.config.size} bytes; expected at most {CONFIG_BYTES}")
-    config = read_json(blobs.require(image.config.digest).read_bytes(), f"image config {image.config.digest}").get("config")
-    labels = config.get("Labels") if isinstance(config, dict) else None
-    if not isinstance(labels, dict) or LABEL not in labels or "/" in repository:
-        return None
-    manifest = _labelled(labels[LABEL])
+    manifest = _labelled(label)
     layers = [{"digest": d.digest, "size": d.size, "kind": str(d.annotations.get(LAYER, "base"))} for d in image.layers]
     kinds = [layer["kind"] for layer in layers if layer["kind"] != "base"]
     if kinds and "code" not in kinds:
@@ -92,6 +86,8 @@ def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: 
             f"the image has {len(layers)} layers, {len(kinds)} of them annotated {LAYER}; expected at most {LAYERS_MOST}, and of each kind "
             "but base at most one"
         )
+    if manifest.version == LATEST:
+        raise ManifestError(f"version {LATEST!r}: that is what the version pushed last is called; give this one a name of its own")
     if manifest.name != repository:
         raise ManifestError(f"the operator's manifest says name {manifest.name!r}, but it was pushed as {repository!r}")
     if manifest.version != tag:
@@ -107,6 +103,17 @@ def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: 
         created_at=caller.now,
         pushed_by=caller.who,
     )
+
+
+def label_of(blobs: Blobs, image: ImageManifest) -> Any:
+    """What the image's config has as label for an operator's manifest; None of a plain image."""
+    if image.config is None or image.config.media_type not in IMAGE_CONFIGS:
+        return None
+    if image.config.size > CONFIG_BYTES:
+        raise ManifestError(f"the image config has {image.config.size} bytes; expected at most {CONFIG_BYTES}")
+    config = read_json(blobs.require(image.config.digest).read_bytes(), f"image config {image.config.digest}").get("config")
+    labels = config.get("Labels") if isinstance(config, dict) else None
+    return labels.get(LABEL) if isinstance(labels, dict) else None
 
 
 def _labelled(text: Any) -> Manifest:

@@ -62,6 +62,89 @@ def test_latest_is_the_version_pushed_last_and_the_list_shows_all(registry: Runn
     assert listed["latest"] == "10" and [v["version"] for v in listed["versions"]] == ["10", "9"]
 
 
+def test_no_version_is_called_latest_and_no_other_image_of_an_operator_is(registry: Running, tmp_path: Path) -> None:
+    client, name, http = registry.client(), fresh("op"), registry.http()
+    with pytest.raises(errors.ManifestError, match="'latest': that is what the version pushed last is called"):
+        image(name, "latest").push(client, tmp_path)
+    digest = image(name, "1").push(client, tmp_path)
+    plain = _plain(http, name)
+    refused = http.put(f"/v2/{name}/manifests/latest", content=plain, headers={"Content-Type": OCI_MANIFEST})
+    assert refused.status_code == 409 and "pushed last" in refused.text
+    assert http.get(f"/v2/{name}/manifests/latest").headers["Docker-Content-Digest"] == digest == client.version(name, "latest")["digest"]
+
+
+def test_an_image_called_latest_makes_way_for_the_versions_of_its_name(registry: Running, tmp_path: Path) -> None:
+    client, name, http = registry.client(), fresh("op"), registry.http()
+    plain = _plain(http, name)
+    assert http.put(f"/v2/{name}/manifests/latest", content=plain, headers={"Content-Type": OCI_MANIFEST}).status_code == 201
+    assert http.get(f"/v2/{name}/manifests/latest").headers["Docker-Content-Digest"] == sha(plain)
+    digest = image(name, "1").push(client, tmp_path)
+    assert http.get(f"/v2/{name}/manifests/latest").headers["Docker-Content-Digest"] == digest == client.version(name, "latest")["digest"]
+
+
+def _plain(http: httpx.Client, repository: str) -> bytes:
+    """A manifest of no operator whose blobs the repository has."""
+    config = b'{"architecture": "amd64", "os": "linux"}'
+    assert http.post(f"/v2/{repository}/blobs/uploads/?digest={sha(config)}", content=config).status_code == 201
+    described = {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": sha(config), "size": len(config)}
+    return json.dumps({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": described, "layers": []}).encode()
+
+
+INDEX = "application/vnd.oci.image.index.v1+json"
+
+
+def _index(*entries: dict[str, Any]) -> bytes:
+    return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).encode()
+
+
+def _pushed(http: httpx.Client, registry: Running, tmp_path: Path, one: Image) -> dict[str, Any]:
+    """The image by its digest, as builders push what an index holds; its entry there."""
+    with registry.client() as client:
+        for blob in one.blobs:
+            (tmp_path / "blob").write_bytes(blob)
+            client.push_blob(one.name, sha(blob), tmp_path / "blob")
+    put = http.put(f"/v2/{one.name}/manifests/{sha(one.manifest)}", content=one.manifest, headers={"Content-Type": OCI_MANIFEST})
+    assert put.status_code == 201
+    platform = {"architecture": "amd64", "os": "linux"}
+    return {"mediaType": OCI_MANIFEST, "digest": sha(one.manifest), "size": len(one.manifest), "platform": platform}
+
+
+def test_the_one_image_of_an_index_is_the_version_that_its_tag_names(registry: Running, tmp_path: Path) -> None:
+    client, name, http = registry.client(), fresh("op"), registry.http()
+    entry = _pushed(http, registry, tmp_path, image(name, "1"))
+    about = _plain(http, name)
+    http.put(f"/v2/{name}/manifests/{sha(about)}", content=about, headers={"Content-Type": OCI_MANIFEST})
+    told = {"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": entry["digest"]}
+    attestation = {"mediaType": OCI_MANIFEST, "digest": sha(about), "size": len(about), "annotations": told}
+    index = _index(entry, attestation)
+    for _ in range(2):  # the same again changes nothing
+        assert http.put(f"/v2/{name}/manifests/1", content=index, headers={"Content-Type": INDEX}).status_code == 201
+    assert client.version(name, "1")["digest"] == client.version(name)["digest"] == entry["digest"]
+    assert http.get(f"/v2/{name}/manifests/1").content == index
+    other = _index(_pushed(http, registry, tmp_path, image(name, "1", code="x = 2")))
+    assert "exists with other content" in http.put(f"/v2/{name}/manifests/1", content=other, headers={"Content-Type": INDEX}).text
+
+    client.deploy(name, name, "1")
+    for ref in ("1", sha(index)):
+        assert "in use by" in http.delete(f"/v2/{name}/manifests/{ref}").text
+    client.undeploy(name)
+    client.delete_version(name, "1")
+    assert http.get(f"/v2/{name}/manifests/1").status_code == http.get(f"/v2/{name}/manifests/{entry['digest']}").status_code == 404
+
+
+def test_an_index_of_several_operators_is_refused_with_the_reason_and_one_of_none_is_an_image(registry: Running, tmp_path: Path) -> None:
+    client, name, http = registry.client(), fresh("op"), registry.http()
+    entries = [_pushed(http, registry, tmp_path, image(name, "1", code=code)) for code in ("x = 1", "x = 2")]
+    refused = http.put(f"/v2/{name}/manifests/1", content=_index(*entries), headers={"Content-Type": INDEX})
+    assert refused.status_code == 400 and "the index has 2 images" in refused.text and "--platform linux/amd64" in refused.text
+    with pytest.raises(errors.NotFound):
+        client.version(name, "1")
+    about = _plain(http, name)
+    http.put(f"/v2/{name}/manifests/{sha(about)}", content=about, headers={"Content-Type": OCI_MANIFEST})
+    plain = _index({"mediaType": OCI_MANIFEST, "digest": sha(about), "size": len(about)})
+    assert http.put(f"/v2/{name}/manifests/2", content=plain, headers={"Content-Type": INDEX}).status_code == 201
+
+
 def test_the_same_version_with_the_same_content_is_accepted_again_but_other_content_conflicts(registry: Running, tmp_path: Path) -> None:
     client, name = registry.client(), fresh("op")
     first = image(name, "1", code="a = 1").push(client, tmp_path)

@@ -76,10 +76,8 @@ def dependencies(manifest: Manifest, target: Target, directory: Path, cache: Pat
 def load_manifest(directory: Path, version: str | None, target: Target) -> Manifest:
     """The manifest in `directory`, with `version` instead of its own, and bound to `target` if it has requirements. ManifestError."""
     manifest = manifests.load(directory)
-    data = manifest.model_dump()
+    data = manifest.model_dump() | {"version": _own(directory, version or manifest.version)}
     _require_rehearsal(directory, manifest)
-    if version:
-        data["version"] = version
     if manifest.command:
         data["platform"] = target.platform  # programs are built for one platform
         _require_program(directory, manifest, target)
@@ -97,6 +95,12 @@ def load_manifest(directory: Path, version: str | None, target: Target) -> Manif
         there = ", ".join(inside for inside, _ in files_of(directory) if inside.endswith(".py")) or "no Python files"
         raise ManifestError(f"{directory / manifests.FILE_NAME}: entry {manifest.entry!r} names the module {module}.py; there are: {there}")
     return manifests.parse(data, str(directory / manifests.FILE_NAME))
+
+
+def _own(directory: Path, version: str) -> str:
+    if version == manifests.LATEST:
+        raise ManifestError(f"{directory / manifests.FILE_NAME}: version {version!r} means the one that was pushed last; name this one")
+    return version
 
 
 def _require_program(directory: Path, manifest: Manifest, target: Target) -> None:
@@ -148,8 +152,8 @@ def load_image_manifest(directory: Path, version: str | None, whole: Archive) ->
             f"{directory / manifests.FILE_NAME}: a whole image starts its own program, which speaks the queue protocol (docs/protocol.md), "
             "not the operator protocol: remove runtime, command and isolation, or push the folder without --image"
         )
-    data = manifest.model_dump() | {"platform": image.platform_of(whole.config)}
-    return manifests.parse(data | ({"version": version} if version else {}), str(directory / manifests.FILE_NAME))
+    data = manifest.model_dump() | {"platform": image.platform_of(whole.config), "version": _own(directory, version or manifest.version)}
+    return manifests.parse(data, str(directory / manifests.FILE_NAME))
 
 
 @dataclass(frozen=True)

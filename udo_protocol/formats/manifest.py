@@ -16,6 +16,8 @@ from udo_protocol.formats.schema import GROUP_COLUMN, is_key_type, parse_schema,
 from udo_protocol.formats.state_types import StateTypes
 
 FILE_NAME = "operator.toml"
+# Instead of a version: the one that was pushed last. No version is called so.
+LATEST = "latest"
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
 # An endpoint of the network: a host's name or IPv4 address, and a port.
 Endpoint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?:[1-9][0-9]{0,4}$")]
