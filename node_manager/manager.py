@@ -71,7 +71,7 @@ class Manager:
         self.instances = Instances(settings, self.driver, self.servers)
         self.pool = Pool(self.instances, settings.warm, settings.stop_grace_s)
         self.engines = Pool(self.instances, settings.warm, settings.stop_grace_s, engines=True)
-        self._node = NodeParts(settings, self.servers, self.instances, self.pool, self.engines)
+        self._node = NodeParts(settings, self.servers, self.instances, self.pool, self.engines, self.images)
         self.deployments = Deployments(self._node, self.images)
         self.mirrors = Mirrors(self._node)
         self.downtime = Downtime(self.deployments)

@@ -20,9 +20,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
+import structlog
+
 from node_manager.drivers.base import OWN_PYTHON_TAG
+from node_manager.images import listing
 from node_manager.images.unpack import PREFIXES, require_space, unpack
-from udo_protocol.errors import OperatorError, ProtocolError, Refused, Unavailable, UsageError
+from udo_protocol.errors import OperatorError, ProtocolError, Refused, UdoError, Unavailable, UsageError
 from udo_protocol.formats.manifest import Manifest, parse
 
 # Images that nothing here uses are kept for a rollback, this many.
@@ -31,6 +34,7 @@ KEPT = 20
 REFUSALS_KEPT = 1000
 # What is being pulled, or removed: never an image, and gone with the next start.
 _DRAFT = ".pull-"
+_log = structlog.get_logger()
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 
 
@@ -61,7 +65,7 @@ class OperatorImage:
     @property
     def has_code(self) -> bool:
         """Whether `udo push` has packed code into it, which can run outside of the image too."""
-        return self.code.is_dir()
+        return self.code.is_dir() or any(layer["kind"] == "code" for layer in self.layers)
 
     @property
     def has_base(self) -> bool:
@@ -110,7 +114,9 @@ class Images:
         self._known: dict[str, OperatorImage] = {}
         self._pulls: dict[str, Future[OperatorImage]] = {}  # digest -> what all who want it wait for
         self._refused: dict[str, str] = {}  # digest -> why
+        self._read: set[str] = set()  # digests of images whose files have been read and compared
         self._lock = Lock()
+        self._mending: dict[str, Lock] = {}  # digest -> held by who looks at it
 
     def clean(self) -> None:
         """Remove what a node manager that was killed left unfinished; for the one that has the home, before its first `get`."""
@@ -127,6 +133,23 @@ class Images:
         image = image or self._pulled(operator, digest or version, again)
         self._require_runnable(image.manifest, image.layers, has_code=image.has_code)
         return image
+
+    def mend(self, image: OperatorImage) -> None:
+        """Before it is used: what is damaged of it on disk is fetched again. OperatorError if that cannot be."""
+        with self._lock:
+            alone = self._mending.setdefault(image.digest, Lock())
+        with alone:
+            if not (why := listing.damage(image.directory, contents=image.digest not in self._read)):
+                self._read.add(image.digest)
+                return
+            _log.warning("image damaged; fetching it again", image=image.reference, why=why)
+            there = f"the image {image.reference} is damaged on this node ({image.directory / why})"
+            if self._source is None:
+                raise OperatorError(f"{there}, which has no registry to fetch it again from; start it with --registry URL")
+            try:
+                self._pull(image.manifest.name, image.digest, self._source.version(image.manifest.name, image.digest))
+            except UdoError as e:
+                raise OperatorError(f"{there}, and it cannot be fetched again: {e}") from e
 
     def _pulled(self, operator: str, ref: str, again: bool) -> OperatorImage:
         """Pulled by the first caller; concurrent callers for the same image share the result, and other callers do not wait."""
@@ -194,8 +217,12 @@ class Images:
             if not manifest.exists():
                 return None
             layers = path / "layers.json"
-            known = json.loads(layers.read_bytes()) if layers.exists() else ()
-            self._known[digest] = OperatorImage(digest, Manifest.model_validate_json(manifest.read_bytes()), path, tuple(known))
+            try:
+                known = json.loads(layers.read_bytes()) if layers.exists() else ()
+                self._known[digest] = OperatorImage(digest, Manifest.model_validate_json(manifest.read_bytes()), path, tuple(known))
+            except ValueError as e:
+                _log.warning("image damaged; as if it were not here", image=digest, why=str(e))
+                return None
         return self._known[digest]
 
     def _by_version(self, operator: str, version: str) -> OperatorImage | None:
@@ -227,10 +254,12 @@ class Images:
                 self._source.fetch_blob(operator, layer["digest"], blob)
                 _require_digest(blob, layer["digest"])
                 unpack(blob, layer["kind"], new / Path(PREFIXES[layer["kind"]]).name)
+            listing.write(new, [Path(PREFIXES[kind]).name for kind in PREFIXES])
             (new / "layers.json").write_text(json.dumps(list(layers)), "utf-8")
             (new / "manifest.json").write_text(manifest.model_dump_json(), "utf-8")
             path = self._path(digest)
-            if path.exists():  # without its manifest: not ours
-                shutil.rmtree(path)
+            if path.exists():  # damaged, or without its manifest: not ours
+                path.rename(Path(name) / "former")
             new.rename(path)
+            self._read.add(digest)
         return OperatorImage(digest, manifest, path, tuple(layers))

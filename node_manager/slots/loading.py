@@ -11,7 +11,7 @@ from threading import Event
 from typing import Any
 
 from node_manager.drivers import logfile
-from node_manager.images.images import OperatorImage
+from node_manager.images.images import Images, OperatorImage
 from node_manager.instances.instances import Instance, InstanceConfig, Instances
 from node_manager.instances.network_access import require_allowed
 from node_manager.instances.pool import Pool
@@ -71,6 +71,7 @@ class NodeParts:
     instances: Instances
     pool: Pool
     engines: Pool
+    images: Images
 
 
 @dataclass(eq=False)
@@ -106,6 +107,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     """Returns when the instance is ready as a standby; raises why it is not. `load.instance` is set as soon as there is one."""
     image, manifest = load.wanted.image, load.wanted.image.manifest
     require_allowed(manifest, node.settings.node, node.settings.allow_network, node.instances.driver.capabilities())
+    node.images.mend(image)
     prefix = keys.prefix(deployment, number)
     with contextlib.closing(node.servers.connect("state")) as state:
         token = slot.next_token(state, prefix)

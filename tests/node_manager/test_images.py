@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from node_manager.images.images import Images
+from node_manager.images.images import Images, OperatorImage
 from node_manager.instances import runtime_base
 from node_manager.instances.instances import InstanceConfig
 from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
@@ -63,6 +64,74 @@ def test_an_image_is_pulled_once_and_found_again_after_a_restart(tmp_path: Path)
     assert again.manifest == MANIFEST
     assert source.fetched == 1
     assert [p.name for p in store.iterdir()] == ["sha256-" + "a" * 64]
+
+
+def spoilt(image: OperatorImage, how: str) -> None:
+    file = image.code / "op.py"
+    match how:
+        case "gone":
+            file.unlink()
+        case "shorter":
+            file.write_text("x")
+        case "other bytes":
+            before = file.stat()
+            file.write_text("x = 7\n")
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        case "other bytes, later":
+            file.write_text("x = 7\n")
+        case "folder gone":
+            shutil.rmtree(image.code)
+        case "list":
+            (image.directory / "files.json").write_text("{")
+
+
+@pytest.mark.parametrize("how", ["gone", "shorter", "other bytes", "folder gone", "list"])
+def test_what_is_damaged_of_an_image_on_disk_is_fetched_again_before_it_is_used(tmp_path: Path, how: str) -> None:
+    source, store = Source(tmp_path), tmp_path / "images"
+    store.mkdir()
+    spoilt(Images(store, source).get("t", "1"), how)
+    images = Images(store, source)  # of a node manager that was started again
+    images.mend(image := images.get("t", digest="sha256:" + "a" * 64))
+    assert ((image.code / "op.py").read_text(), source.fetched) == ("x = 1\n", 2)
+    images.mend(image)
+    assert source.fetched == 2 and [p.name for p in store.iterdir()] == ["sha256-" + "a" * 64]
+
+
+@pytest.mark.parametrize("how", ["gone", "shorter", "other bytes, later"])
+def test_what_is_damaged_between_two_uses_is_seen_too(tmp_path: Path, how: str) -> None:
+    source, store = Source(tmp_path), tmp_path / "images"
+    store.mkdir()
+    images = Images(store, source)
+    images.mend(image := images.get("t", "1"))
+    (image.code / "__pycache__").mkdir()
+    (image.code / "__pycache__" / "op.pyc").write_bytes(b"what came later does not count")
+    os.utime(image.code / "op.py")
+    images.mend(image)
+    assert source.fetched == 1
+    spoilt(image, how)
+    images.mend(image)
+    assert ((image.code / "op.py").read_text(), source.fetched) == ("x = 1\n", 2)
+
+
+def test_a_damaged_image_that_cannot_be_fetched_again_is_told_with_the_file(tmp_path: Path) -> None:
+    source, store = Source(tmp_path), tmp_path / "images"
+    store.mkdir()
+    spoilt(image := Images(store, source).get("t", "1"), "gone")
+    with pytest.raises(OperatorError, match=r"t@sha256:a+ is damaged on this node .*code/op.py is gone.*--registry URL"):
+        Images(store).mend(image)
+    source.blob = b""
+    with pytest.raises(OperatorError, match=r"op.py is gone.*cannot be fetched again: the registry sent different content"):
+        Images(store, source).mend(image)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "layers.json"])
+def test_an_image_whose_description_cannot_be_read_is_as_if_it_were_not_there(tmp_path: Path, name: str) -> None:
+    source, store = Source(tmp_path), tmp_path / "images"
+    store.mkdir()
+    image = Images(store, source).get("t", "1")
+    (image.directory / name).write_text("{")
+    assert Images(store, source).get("t", digest=image.digest).manifest == MANIFEST
+    assert source.fetched == 2
 
 
 def test_a_blob_with_another_digest_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:

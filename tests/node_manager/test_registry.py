@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from typing import Any
 
 import pytest
@@ -193,6 +195,21 @@ def test_an_operator_that_does_not_load_is_reported_with_its_traceback(cluster: 
 
     node = cluster.client.deployment("d")["nodes"][0]
     assert "no_such_module" in node["detail"] and node["error_code"] == "operator"
+
+
+def test_an_operator_whose_files_are_lost_on_the_node_comes_back_after_a_crash_and_is_deployed_again(cluster: Cluster) -> None:
+    cluster.deploy(add(1))
+    lane = cluster.lane()
+    assert lane.ask(1) == 2
+    (code,) = cluster.node.home.glob("images/*/code/op.py")
+    code.unlink()
+    os.kill(cluster.node.slot().pid, signal.SIGKILL)
+    assert lane.ask(2) == 3 and code.exists()
+    cluster.client.undeploy("d")
+    wait_until(lambda: not cluster.node.api.status().slots, 30, "the deployment to be gone")
+    code.unlink()
+    cluster.deploy(add(1))
+    assert cluster.lane().ask(4) == 5
 
 
 def test_an_epoch_is_bound_by_the_registry(cluster: Cluster) -> None:
