@@ -85,11 +85,6 @@ class Homes:
                 version, _ = _mark(state, prefix, session)
                 self._maps.release(deployment, session, node=self._node, incarnation=incarnation(state), version=version)
 
-    def incarnation(self) -> str:
-        """Who this node's state server is."""
-        with contextlib.closing(self._connect()) as state:
-            return incarnation(state)
-
     def moved(self, prefix: Callable[[str], str | None], moved: Iterable[Mapping[str, Any]]) -> None:
         """The registry says which maps have a newer version: what is remembered of an older one is not to be served."""
         known = [(p, m["session"], int(m["version"])) for m in moved if (p := prefix(m["deployment"])) is not None]

@@ -36,7 +36,7 @@ from node_manager.deployments.updates import Updates
 from node_manager.drivers import available
 from node_manager.drivers.base import Driver
 from node_manager.files import lock
-from node_manager.homes import Homes
+from node_manager.homes import Homes, incarnation
 from node_manager.images.images import Images
 from node_manager.instances.instances import InstanceConfig, Instances
 from node_manager.instances.pool import Pool
@@ -63,6 +63,7 @@ class Manager:
         self.settings, self.catalogue = settings, catalogue
         self.started_at = datetime.now(UTC)
         self.metrics_address = ""
+        self.incarnation = ""  # which node of its name it is: that of its state server, once that runs
         self.servers = Servers(settings, self._server_restarted)
         self.listen = ""  # HOST:PORT for other hosts, once the home is this manager's
         self.relay = TlsRelay(settings.home, settings.queue_listen, settings.certificates, self.servers.socket("queue"))
@@ -110,6 +111,7 @@ class Manager:
         self.relay.start()
         with contextlib.closing(self.servers.connect("state")) as state:
             clean(state, self.copies.discard)
+            self.incarnation = incarnation(state)
         adoption.adopt(self._node, self.images, self.deployments, self.scaling, self.lanes, self.mirrors)
         self.moves.resume()
         self.scale_outs.resume()

@@ -86,7 +86,7 @@ class Reconciler:
 
     def _leave(self) -> None:
         with contextlib.suppress(UdoError):
-            self._registry.leave(self._node)
+            self._registry.leave(self._node, self._manager.incarnation)
 
     def _retrying(self, step: Callable[[], None], what: str) -> None:
         """Run `step` over and over; away registries are asked again ever more rarely."""
@@ -99,7 +99,8 @@ class Reconciler:
                 pause_s = 0.0
             except UdoError as e:
                 if not pause_s:
-                    _log.warning("registry does not answer; the last wanted state stays in effect", step=what, error=str(e))
+                    said = "registry does not answer" if isinstance(e, Unavailable) else "registry refuses"
+                    _log.warning(f"{said}; the last wanted state stays in effect", step=what, error=str(e))
                 pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
                 self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
             except Exception:
@@ -113,8 +114,8 @@ class Reconciler:
             "driver": self._manager.driver.name,
             "capabilities": capabilities,
             "listen": reached_at(self._manager.listen) if self._manager.listen else "",
+            "incarnation": self._manager.incarnation,
         }
-        properties["incarnation"] = self._manager.homes.incarnation()
 
         def beat() -> None:
             self._registry.heartbeat(self._node, **properties, metrics_address=self._manager.metrics_address)
@@ -127,7 +128,7 @@ class Reconciler:
 
         def read() -> None:
             nonlocal generation
-            wanted = self._registry.wanted(self._node, generation, POLL_S)
+            wanted = self._registry.wanted(self._node, generation, POLL_S, self._manager.incarnation)
             self._manager.across.learn(wanted["deployments"], wanted.get("addresses", {}))
             self._told_placements.set()
             self._take(wanted["deployments"])
@@ -162,7 +163,7 @@ class Reconciler:
                         told |= {"state": "failed", "phase": "failed", "detail": str(why), "error_code": why.code}
                 if "phase" not in told:
                     told |= {"state": "canary", "phase": "observed", "measured": canary.measured()}
-                self._registry.report(self._node, name, **told)
+                self._registry.report(self._node, name, incarnation=self._manager.incarnation, **told)
                 canary.confirmed_at = time.monotonic()
             self._stopping.wait(_OBSERVE_S)
 
@@ -387,7 +388,7 @@ class Reconciler:
         name = wish["name"]
         told = {"version": wish["version"], "digest": wish["digest"], "state": state, "detail": detail, **more}
         try:
-            self._registry.report(self._node, name, **told)
+            self._registry.report(self._node, name, incarnation=self._manager.incarnation, **told)
         except UdoError as e:
             _log.warning("report did not reach the registry", deployment=name, state=state, error=str(e))
             return not isinstance(e, Unavailable)

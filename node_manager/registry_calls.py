@@ -11,8 +11,9 @@ from node_manager.deployments.lanes import Catalogue
 class RegistryCalls(Catalogue, Protocol):
     """See the module."""
 
-    def wanted(self, node: str, after: int, wait_s: float) -> Mapping[str, Any]:
-        """`{generation, deployments}`; answers at once if the generation is newer than `after`."""
+    def wanted(self, node: str, after: int, wait_s: float, incarnation: str) -> Mapping[str, Any]:
+        """`{generation, deployments}`; answers at once if the generation is newer than `after`. Conflict, here and below: there is another
+        node of this name, with another incarnation."""
 
     def report(self, node: str, deployment: str, **report: Any) -> Any:
         """What became of a deployment or of a step of its update here."""
@@ -20,7 +21,7 @@ class RegistryCalls(Catalogue, Protocol):
     def heartbeat(self, node: str, **properties: Any) -> Any:
         """Tell the registry that the node is alive, and what it has."""
 
-    def leave(self, node: str) -> Any:
+    def leave(self, node: str, incarnation: str) -> Any:
         """The node stops regularly."""
 
     def in_step(self, deployment: str, *, node: str, replica: str, place: int, version: int) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from registry.domain.canaries import MeasuredBody
 from registry.domain.presence import Presence, is_drained
 from registry.store.models import Deployment, Node, NodeState, Setting, Update, Version
 from registry.store.store import bump
+from udo_protocol.errors import Conflict
 from udo_protocol.formats.manifest import Name
 from udo_protocol.lifecycle import UPDATE_OPEN
 
@@ -49,8 +50,23 @@ class ReportBody(BaseModel):
     measured: MeasuredBody | None = None  # of a canary, with phase `observed`
 
 
-def heartbeat(session: Session, name: str, beat: Heartbeat, now: float) -> None:
-    """The node is there, with these properties. The others are told when it is reached elsewhere than before."""
+def require_same(session: Session, name: str, incarnation: str, there: Presence, address: str = "") -> None:
+    """Conflict if another node of this name is there: a node is a name and an incarnation, that of its state server. Nodes of a release
+    that did not tell theirs are taken at their word."""
+    known = session.get(Node, name)
+    if known is None or not known.incarnation or not incarnation or known.incarnation == incarnation or name not in there.live:
+        return
+    other = f" at {address}" if address else ""
+    raise Conflict(
+        f"a node named {name!r} is there already, at {known.address or 'an address that it has not told'}; the one that asks now{other} is "
+        "another one: give it another name (--node). If it is the same machine, whose state was lost, it takes that one's place as soon as "
+        "that one counts as away"
+    )
+
+
+def heartbeat(session: Session, name: str, beat: Heartbeat, there: Presence, now: float) -> None:
+    """The node is there, with these properties. The others are told when it is reached elsewhere than before. Conflict: `require_same`."""
+    require_same(session, name, beat.incarnation, there, beat.address)
     before = session.get(Node, name)
     if (before.listen if before else "") != beat.listen:
         bump(session)

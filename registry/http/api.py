@@ -7,6 +7,7 @@ import re
 
 from flask import Blueprint, Response, request
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session
 
 from registry.content import repositories
 from registry.domain import audit, catalogue, deployments, draining, failover, group_maps, nodes, placements, plans, updates
@@ -225,7 +226,7 @@ def list_nodes() -> Response:
 def heartbeat(node: str) -> Response:
     s, beat = services(), body(nodes.Heartbeat)
     with s.store.write() as session:
-        nodes.heartbeat(session, checked_node(node), beat, s.clock())
+        nodes.heartbeat(session, checked_node(node), beat, s.presence(session), s.clock())
     return reply({"generation": s.hub.generation, "interval_s": s.config.node_live_s / 4})
 
 
@@ -233,6 +234,7 @@ def heartbeat(node: str) -> Response:
 def leave(node: str) -> Response:
     s = services()
     with s.store.write() as session:
+        _require_same(session, node)
         nodes.leave(session, node, s.clock())
     s.polled.pop(node, None)
     return reply({})
@@ -248,7 +250,9 @@ def drain(node: str) -> Response:
 @routes.get("/nodes/<node>/wanted")
 def wanted(node: str) -> Response:
     s, after, wait_s = services(), request.args.get("after", "-1"), number("wait_s", 25, services().config.poll_max_s)
-    s.polled[checked_node(node)] = s.clock()
+    with s.store.read() as session:
+        _require_same(session, checked_node(node))
+    s.polled[node] = s.clock()
     s.hub.enter()
     try:
         s.hub.wait_generation(int(after) if after.isdecimal() and len(after) < 19 else -1, wait_s)
@@ -268,8 +272,14 @@ def wanted(node: str) -> Response:
 def report(node: str) -> Response:
     said = body(nodes.ReportBody)
     with services().store.write() as session:
-        nodes.report(session, checked_node(node), said, services().clock())
+        _require_same(session, checked_node(node))
+        nodes.report(session, node, said, services().clock())
     return reply({})
+
+
+def _require_same(session: Session, node: str) -> None:
+    """Conflict if the node that asks (?incarnation=...) is another one of that name than the one that is there."""
+    nodes.require_same(session, node, request.args.get("incarnation", ""), services().presence(session))
 
 
 def checked_node(node: str) -> str:

@@ -103,7 +103,7 @@ class Wishes(Source):
             for o in operators
         ]
 
-    def wanted(self, node: str, after: int, wait_s: float) -> Mapping[str, Any]:
+    def wanted(self, node: str, after: int, wait_s: float, incarnation: str) -> Mapping[str, Any]:
         time.sleep(0.01)
         return {"generation": after + 1, "deployments": [dict(w) for w in self.wishes], "moved": []}
 
@@ -113,7 +113,7 @@ class Wishes(Source):
     def heartbeat(self, node: str, **properties: Any) -> None:
         """Nobody counts."""
 
-    def leave(self, node: str) -> None:
+    def leave(self, node: str, incarnation: str) -> None:
         """Nobody counts."""
 
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import socket
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import wait_until
-from tests.node_manager.conftest import add
+from tests.node_manager.conftest import Daemon, add
 from tests.registry.conftest import FakeNode, start
 from tests.support.attempt import Attempt
 from tests.support.cluster import Cluster
@@ -195,6 +199,34 @@ def test_an_operator_that_does_not_load_is_reported_with_its_traceback(cluster: 
 
     node = cluster.client.deployment("d")["nodes"][0]
     assert "no_such_module" in node["detail"] and node["error_code"] == "operator"
+
+
+def test_a_second_node_of_a_name_takes_no_part_and_is_told_of_the_first_and_one_that_lost_its_disk_takes_over(
+    cluster: Cluster,
+) -> None:
+    cluster.deploy(add(1))
+    top = Path(tempfile.mkdtemp(prefix="udo-"))
+    second = Daemon(top / "h")
+    try:
+        second.start("--registry", cluster.registry.url, "--token-file", str(cluster.data / "token"))
+        wait_until(lambda: "registry refuses" in second.log(), 30, "the refusal")
+        first = f"{socket.gethostname()}:{cluster.node.home}"
+        assert f"is there already, at {first}/node.sock; the one that asks now at {socket.gethostname()}:{second.home}" in second.log()
+        assert not second.api.status().slots
+        assert [n["address"] for n in cluster.client.nodes()] == [f"{first}/node.sock"]
+        assert second.stop() == 0
+        assert [n["live"] for n in cluster.client.nodes()] == [True] and cluster.lane().ask(1) == 2
+        second.start("--registry", cluster.registry.url, "--token-file", str(cluster.data / "token"))
+        cluster.stop_dead()  # and never comes back: its name is free when it counts as away
+        wait_until(
+            lambda: cluster.state() == ("answering", "1") and bool(second.api.status().slots), 60, "the second one to take its place"
+        )
+        assert second.stop() == 0
+    finally:
+        for process in second.processes():
+            process.kill()
+        shutil.rmtree(top)
+    cluster.start_node()
 
 
 def test_an_operator_whose_files_are_lost_on_the_node_comes_back_after_a_crash_and_is_deployed_again(cluster: Cluster) -> None:

@@ -142,7 +142,7 @@ class Wishes:
             raise Unexpected(name)
         self.answered.add(name)
 
-    def wanted(self, node: str, after: int, wait_s: float) -> dict[str, Any]:
+    def wanted(self, node: str, after: int, wait_s: float, incarnation: str) -> dict[str, Any]:
         self._asked("wanted")
         self.generation += 1
         wish = {"name": "d", "operator": "nobody", "version": "1", "digest": "sha256:0", "config": {}, "update": None}
@@ -154,7 +154,7 @@ class Wishes:
     def heartbeat(self, node: str, **properties: Any) -> None:
         self._asked("heartbeat")
 
-    def leave(self, node: str) -> None:
+    def leave(self, node: str, incarnation: str) -> None:
         self.answered.add("leave")
 
 

@@ -253,6 +253,37 @@ def test_nodes_are_listed_with_what_they_said(registry: Running) -> None:
     assert "host-1.lan" not in [n["node"] for n in client.nodes()]
 
 
+def test_another_node_of_a_name_is_refused_whatever_it_asks_until_that_one_is_gone(deployed: tuple[Registry, str]) -> None:
+    client, name = deployed
+    node = fresh("node")
+    one, two = {"incarnation": "1", "address": "here:/one"}, {"incarnation": "2", "address": "there:/two"}
+    digest = client.deployment(name)["digest"]
+    said: dict[str, Any] = {"version": "1", "digest": digest, "state": "failed"}
+    client.heartbeat(node, **one)
+    with pytest.raises(
+        errors.Conflict, match=r"is there already, at here:/one; the one that asks now at there:/two is another one.*--node"
+    ):
+        client.heartbeat(node, **two)
+    for ask in (
+        lambda: client.wanted(node, incarnation="2", wait_s=0),
+        lambda: client.report(node, name, incarnation="2", **said),
+        lambda: client.leave(node, "2"),
+    ):
+        with pytest.raises(errors.Conflict, match="at here:/one"):
+            ask()
+    assert [n["address"] for n in client.nodes() if n["node"] == node] == ["here:/one"]
+    assert client.deployment(name)["nodes"] == []
+
+    client.heartbeat(node, **one)  # again, and without telling which one it is, as an earlier release does
+    client.wanted(node, wait_s=0)
+    client.report(node, name, **said)
+    client.leave(node, "1")
+    client.heartbeat(node, **two)
+    with pytest.raises(errors.Conflict, match="at there:/two"):
+        client.heartbeat(node, **one)
+    client.leave(node, "2")
+
+
 def test_the_policy_reaches_the_nodes_and_dead_letters_go_only_if_agreed_to(deployed: tuple[Registry, str]) -> None:
     client, operator = deployed
     name = fresh("letters")

@@ -206,15 +206,18 @@ class Registry(ContentClient, ApplicationsClient):
         listen: str = "",
         incarnation: str = "",
     ) -> Json:
-        """The node lives: at start and every `interval_s` of the reply. Before its first one a node takes no part in updates."""
+        """The node lives: at start and every `interval_s` of the reply. Before its first one a node takes no part in updates.
+
+        Conflict, as of its other calls, if a node of that name and another incarnation is there.
+        """
         body = {"address": address, "driver": driver, "capabilities": capabilities or {}, "metrics_address": metrics_address}
         body |= {"listen": listen} if listen else {}
         body |= {"incarnation": incarnation} if incarnation else {}
         return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry_s=BRIEFLY_S, read_s=min(self._timeout_s, HEARD_S))
 
-    def leave(self, node: str) -> None:
+    def leave(self, node: str, incarnation: str = "") -> None:
         """The node stops regularly: no update waits for it."""
-        self._json("DELETE", f"/api/v1/nodes/{_q(node)}", retry_s=BRIEFLY_S)
+        self._json("DELETE", f"/api/v1/nodes/{_q(node)}{_by(incarnation)}", retry_s=BRIEFLY_S)
 
     def drain(self, node: str, keyed: Sequence[str] = (), *, undo: bool = False) -> list[Json]:
         """The node gets no slots of deployments over nodes any more (`undo`: may get them again). Stateless slots go to other nodes; those
@@ -223,7 +226,7 @@ class Registry(ContentClient, ApplicationsClient):
         body = {"keyed": list(keyed), "undo": undo}
         return list(self._json("POST", f"/api/v1/nodes/{_q(node)}/drain", body, retry_s=BRIEFLY_S)["left"])
 
-    def wanted(self, node: str, after: int = -1, wait_s: float = 25.0) -> Json:
+    def wanted(self, node: str, after: int = -1, wait_s: float = 25.0, incarnation: str = "") -> Json:
         """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
 
         {generation, moved: [{deployment, session, version}], addresses: {node: host:port for other hosts}, deployments:
@@ -241,7 +244,8 @@ class Registry(ContentClient, ApplicationsClient):
         if self.several:
             wait_s = min(wait_s, HEARD_S)
         read_s = wait_s + min(self._timeout_s, HEARD_S)
-        return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted?after={after}&wait_s={wait_s}", read_s=read_s)
+        query = f"{_by(incarnation) or '?'}&after={after}&wait_s={wait_s}"
+        return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted{query}", read_s=read_s)
 
     def report(
         self,
@@ -257,6 +261,7 @@ class Registry(ContentClient, ApplicationsClient):
         at_ms: float | None = None,
         error_code: str | None = None,
         measured: Json | None = None,
+        incarnation: str = "",
     ) -> None:
         """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, "refused" when it
         does not take the image, else what it does).
@@ -267,7 +272,8 @@ class Registry(ContentClient, ApplicationsClient):
         body: Json = {"deployment": deployment, "version": version, "digest": digest, "state": state, "detail": detail}
         optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code, "measured": measured}
         body |= {name: value for name, value in optional.items() if value is not None}
-        self._json("POST", f"/api/v1/nodes/{_q(node)}/report", body, retry_s=RESTART_S, read_s=min(self._timeout_s, RESTART_S))
+        path = f"/api/v1/nodes/{_q(node)}/report{_by(incarnation)}"
+        self._json("POST", path, body, retry_s=RESTART_S, read_s=min(self._timeout_s, RESTART_S))
 
     def health(self) -> Json:
         """{status, registry: its number, generation, requires_signatures, live_nodes, waiting_requests} of a registry that answers."""
@@ -333,6 +339,11 @@ def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
             number = line[4:]
         elif line.startswith("data: "):
             yield number, json.loads(line[6:])
+
+
+def _by(incarnation: str) -> str:
+    """The query that says which node of a name asks."""
+    return f"?incarnation={_q(incarnation)}" if incarnation else ""
 
 
 def _q(text: str) -> str:
