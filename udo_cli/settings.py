@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from pathlib import Path
 
 from pydantic import Field
@@ -10,7 +11,24 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from udo_cli.home import Home
 from udo_protocol.certificates import Tls, found
-from udo_protocol.errors import Unauthorized, Unavailable
+from udo_protocol.errors import Unauthorized, Unavailable, UsageError
+
+
+def _home() -> Path:
+    try:
+        return Path.home() / ".udo"
+    except RuntimeError:
+        raise UsageError(
+            f"the user of this process (uid {os.getuid()}) has no home directory: HOME is not set and there is no entry for it in "
+            "/etc/passwd. Set UDO_HOME to a directory that it can write to"
+        ) from None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # Python < 3.13, and since then
+        return f"uid {os.getuid()}"
 
 
 class CliSettings(BaseSettings):
@@ -18,13 +36,13 @@ class CliSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="UDO_", frozen=True, extra="ignore")
 
-    home: Path = Field(default_factory=lambda: Path.home() / ".udo")
+    home: Path = Field(default_factory=_home)
     registry: str | None = None
     token: str | None = Field(default=None, repr=False)
     token_file: Path | None = None
     node: str | None = None
     tls: Path | None = None
-    user: str = Field(default_factory=getpass.getuser)
+    user: str = Field(default_factory=_user)
 
     @property
     def local(self) -> Home:

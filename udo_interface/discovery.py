@@ -21,8 +21,13 @@ TLS_SETTING, TLS_VARIABLE = "spark.udo.tls", "UDO_TLS"
 
 
 def home(env: Mapping[str, str]) -> Path:
-    """Directory of `udo up`: UDO_HOME, else ~/.udo."""
-    return Path(env.get("UDO_HOME") or Path.home() / ".udo")
+    """Directory of `udo up`: UDO_HOME, else ~/.udo; where nothing is, for a user without a home."""
+    if given := env.get("UDO_HOME"):
+        return Path(given)
+    try:
+        return Path.home() / ".udo"
+    except RuntimeError:
+        return NODE_SOCKET.parent / "none"
 
 
 def node_address(setting: str | None, env: Mapping[str, str] | None = None) -> str:

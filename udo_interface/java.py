@@ -11,13 +11,15 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from udo_protocol.errors import Unavailable
+from udo_protocol.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,8 +99,18 @@ def shim(runtime: Path, cache: Path) -> Path:
 
 
 def cache_dir(env: Mapping[str, str]) -> Path:
-    """This project's folder in the user's cache."""
-    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "udo-spark"
+    """This project's folder in the user's cache, or, for a user without a home, among temporary files. UsageError if it is another's."""
+    if given := env.get("XDG_CACHE_HOME"):
+        return Path(given) / "udo-spark"
+    try:
+        return Path.home() / ".cache" / "udo-spark"
+    except RuntimeError:
+        folder = Path(tempfile.gettempdir()) / f"udo-spark-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:  # what lies there is run
+        raise UsageError(f"{folder} is not a folder of this user alone: set XDG_CACHE_HOME to one that is")
+    return folder
 
 
 def prepare(env: dict[str, str] | None = None) -> None:

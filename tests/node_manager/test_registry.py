@@ -218,9 +218,7 @@ def test_a_second_node_of_a_name_takes_no_part_and_is_told_of_the_first_and_one_
         assert [n["live"] for n in cluster.client.nodes()] == [True] and cluster.lane().ask(1) == 2
         second.start("--registry", cluster.registry.url, "--token-file", str(cluster.data / "token"))
         cluster.stop_dead()  # and never comes back: its name is free when it counts as away
-        wait_until(
-            lambda: cluster.state() == ("answering", "1") and bool(second.api.status().slots), 60, "the second one to take its place"
-        )
+        wait_until(lambda: cluster.state() == ("answering", "1") and bool(second.api.status().slots), 60, "the second to take over")
         assert second.stop() == 0
     finally:
         for process in second.processes():

@@ -260,9 +260,7 @@ def test_another_node_of_a_name_is_refused_whatever_it_asks_until_that_one_is_go
     digest = client.deployment(name)["digest"]
     said: dict[str, Any] = {"version": "1", "digest": digest, "state": "failed"}
     client.heartbeat(node, **one)
-    with pytest.raises(
-        errors.Conflict, match=r"is there already, at here:/one; the one that asks now at there:/two is another one.*--node"
-    ):
+    with pytest.raises(errors.Conflict, match=r"is there already, at here:/one; the one that asks now at there:/two is another.*--node"):
         client.heartbeat(node, **two)
     for ask in (
         lambda: client.wanted(node, incarnation="2", wait_s=0),
