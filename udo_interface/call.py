@@ -137,12 +137,12 @@ class DeployedOperator:
         require_apart(df, columns, deployed.what)
         if _require_key(deployed, chosen.key):
             given, keys = self._keyed(df, deployed, chosen, columns, order)
-            return given.mapInArrow(task_of(keys).named(), schema)
+            return _mapped(given, task_of(keys), schema)
         if chosen.store is not None:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
         if in_jvm:
             return jvm_path.through(df, task_of(None), schema)
-        return df.select([col("`" + n.replace("`", "``") + "`") for n in columns]).mapInArrow(task_of(None).named(), schema)
+        return _mapped(df.select([col("`" + n.replace("`", "``") + "`") for n in columns]), task_of(None), schema)
 
     def _keyed(
         self, df: DataFrame, deployed: Deployed, chosen: CallOptions, columns: list[str], order: Sequence[Column]
@@ -289,6 +289,14 @@ def _merged(options: CallOptions, changes: dict[str, Any]) -> CallOptions:
         key = changes["key"]
         changes = {**changes, "key": (key,) if isinstance(key, str) else tuple(key or ())}
     return replace(options, **changes)
+
+
+def _mapped(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
+    """The task's answers. PySpark's mapInArrow looks columns up by name, without quotes: what is read otherwise is renamed for the way."""
+    names = df.columns
+    if any("." in name or "`" in name or name == "*" for name in names):
+        df, task = df.toDF(*(f"_{n}" for n in range(len(names)))), replace(task, columns=tuple(names))
+    return df.mapInArrow(task.named(), schema)
 
 
 def _require_key(deployed: Deployed, key: tuple[str, ...]) -> bool:

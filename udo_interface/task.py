@@ -71,6 +71,7 @@ class Task:
     delivered: bytes
     node_wait: str | None = None
     tls: str | None = None  # folder of certificates on the task's host
+    columns: tuple[str, ...] = ()  # what those of the batches are called, where Spark gives them other names
 
     def named(self) -> NamedTask:
         """`arrow` as Spark's plan and UI are to show it."""
@@ -82,6 +83,8 @@ class Task:
 
     def _whole(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context, of = TaskContext.get(), None
+        if self.columns:
+            batches = (batch.rename_columns(list(self.columns)) for batch in batches)
         if self.keyed and self.keyed.marked:
             of, batches = marked(batches)
         elif context is not None:

@@ -89,6 +89,31 @@ def test_columns_are_picked_by_name_and_widened_and_others_are_not_sent(spark: S
     assert [tuple(r) for r in udo(name)(df).orderBy("id").collect()] == [(0.0, 0), (1.0, 1), (2.0, 2)]
 
 
+ODD = {"a.b": "int64", "c`d": "int64", "*": "int64", "e f": "int64"}
+
+
+@pytest.mark.both_paths
+def test_columns_may_have_any_names(spark: SparkSession, platform: Platform) -> None:
+    df = spark.range(3).select(*(F.col("id").alias(n) for n in ODD))
+    assert sorted(map(tuple, udo(platform.operator(input=ODD, output=ODD))(df).collect())) == [(n,) * 4 for n in range(3)]
+
+
+def test_also_those_of_a_key_and_kept_ones(spark: SparkSession, platform: Platform) -> None:
+    df = spark.range(3).select(*(F.col("id").alias(n) for n in ODD), F.col("id").alias("kept.too"))
+    stateless = platform.operator(input=ODD, output=ODD)
+    assert sorted(map(tuple, udo(stateless, keep=["kept.too"])(df).collect())) == [(n,) * 5 for n in range(3)]
+    source = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {**event, "n.n": ctx.state["n"]}
+"""
+    keyed = platform.operator(source, entry="op:Count", key=["a.b"], input=ODD, output={**ODD, "n.n": "int64"})
+    answers = udo(keyed, key="a.b")(df.union(df))
+    assert sorted(map(tuple, answers.collect())) == [(*(i,) * 4, n) for i in range(3) for n in (1, 2)]
+
+
 def test_timestamps_keep_their_instant_in_any_session_zone(spark: SparkSession, platform: Platform) -> None:
     columns = {"at": "timestamp[us]", "clock": "timestamp[us]", "ms": "timestamp[ms, tz=UTC]"}
     name = platform.operator(
