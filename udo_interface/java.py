@@ -129,7 +129,10 @@ def spark_session(app: str, master: str = "local[2]", **conf: object) -> SparkSe
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
+    settings = {**SETTINGS, **conf}
+    if given := conf.get("spark.driver.host"):  # there executors fetch files from it, such as the jar of keyed calls
+        settings |= {"spark.driver.bindAddress": conf.get("spark.driver.bindAddress", given)}
     builder = SparkSession.builder.master(master).appName(app)
-    for key, value in {**SETTINGS, **conf}.items():
+    for key, value in settings.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
     return builder.getOrCreate()

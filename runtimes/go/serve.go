@@ -169,6 +169,12 @@ func (s *server) handle(request, reply *pb.Message, tables map[pb.Part_Table][]b
 }
 
 func (s *server) start(start *pb.Start, ready *pb.Ready) error {
+	switch s.op.(type) {
+	case Keyed, KeyedBatches:
+		if start.Keyed == nil {
+			return SchemaError{`the operator keeps state by key, and operator.toml names no key: add key = ["COLUMN", ...], the columns that make it up`}
+		}
+	}
 	input, err := decoderOf(start.Input)
 	if err != nil {
 		return err

@@ -54,6 +54,7 @@ def test_a_client_a_spark_job_and_a_keyed_stream_on_one_host_use_the_slots_of_th
             with job:
                 assert job.stdin is not None and job.stdout is not None
                 told = [job.stdout.readline()]
+                assert told[0], (hosts.top / "job").read_text()[-3000:]
                 hosts.lose("b")  # the next epoch begins without it, and goes on when it is back
                 job.stdin.write("on\n")
                 job.stdin.flush()

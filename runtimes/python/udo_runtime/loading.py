@@ -17,7 +17,10 @@ def load(a: Mapping[str, Any], schemas: tuple[pa.Schema, pa.Schema], ctx: Contex
     """What `a`, an assignment or the like of `udo test`, names. OperatorError with the traceback if it cannot be loaded."""
     types = StateTypes.of(a.get("state_types"))
     if not (command := a.get("command")):
-        return python.load(a["entry"], a["path"], schemas[1], ctx, types)
+        processor = python.load(a["entry"], a["path"], schemas[1], ctx, types)
+        if not a.get("keyed"):
+            processor.require_stateless()
+        return processor
     from udo_runtime.child.process import Launch  # Python operators pay nothing for it
     from udo_runtime.child.processor import ChildProcessor
 

@@ -116,7 +116,7 @@ class Server {
 
     std::string start(const std::string& content) {
         std::string name, version, instance, input, output;
-        bool check_only = false;
+        bool check_only = false, is_keyed = false;
         protozero::pbf_reader fields(content);
         while (fields.next()) {
             switch (fields.tag()) {
@@ -128,9 +128,17 @@ class Server {
                 case 7:
                     if (fields.get_string() == "shared-memory") wire_.share();
                     break;
+                case 8:
+                    is_keyed = true;
+                    fields.skip();
+                    break;
                 case 10: check_only = fields.get_bool(); break;
                 default: fields.skip();
             }
+        }
+        if (!is_keyed && (keyed_ || keyed_batches_)) {
+            throw SchemaError(
+                "the operator keeps state by key, and operator.toml names no key: add key = [\"COLUMN\", ...], the columns that make it up");
         }
         ctx_.emplace(wire_, schema_of(input), schema_of(output));
         ctx_->name = std::move(name);

@@ -99,6 +99,9 @@ class Server {
   }
 
   async start(start) {
+    if (!start.keyed && this.capabilities.includes("keyed")) {
+      throw new SchemaError("the operator keeps state by key, and operator.toml names no key: add key = [\"COLUMN\", ...], the columns that make it up");
+    }
     this.input = new Decoder(start.input);
     this.ctx = new Context(start, this.input.schema, new Decoder(start.output).schema, this.wire);
     const begun = performance.now();

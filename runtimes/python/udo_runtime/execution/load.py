@@ -51,6 +51,16 @@ class Processor:
             )
         return self._keyed_operator
 
+    def require_stateless(self) -> None:
+        """ProcessingError if it overrides what only keyed operators have."""
+        own = [n for n in ("process_keys", "on_timer", "migrate") if getattr(type(self._operator), n, None) is not getattr(Operator, n)]
+        if self._operator is not None and own:
+            raise ProcessingError(
+                f"{type(self._operator).__name__} has {own[0]}, which is for operators that keep state by key, and operator.toml names no "
+                'key: add key = ["COLUMN", ...], the columns that make it up',
+                code=SchemaError.code,
+            )
+
     @property
     def migrate_all(self) -> MigrateAll | None:
         """What migrates many states in one call, if that is better than one by one."""

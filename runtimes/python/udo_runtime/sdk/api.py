@@ -17,6 +17,10 @@ Batches: TypeAlias = "pa.RecordBatch | pa.Table | dict[str, Any] | None"
 F = TypeVar("F", bound=Callable[[pa.RecordBatch], Batches])
 
 
+# What the context of a keyed operator has besides.
+_OF_KEYED = ("key", "state", "timer", "expire", "watermark")
+
+
 @dataclass(frozen=True)
 class Context:
     """What the platform tells an operator; environment values and secrets are in os.environ."""
@@ -31,6 +35,14 @@ class Context:
     def log(self) -> logging.Logger:
         """A logger whose lines reach `udo logs`."""
         return logging.getLogger(self.operator)
+
+    def __getattr__(self, name: str) -> Any:
+        if type(self) is Context and name in _OF_KEYED:
+            raise AttributeError(
+                f"ctx.{name} is for operators that keep state by key, and operator.toml names no key: "
+                'add key = ["COLUMN", ...], the columns that make it up'
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def operator(function: F) -> F:

@@ -115,6 +115,8 @@ class Server:
         self._ctx = Context(start.operator, start.operator_version, start.instance, directory)
         self._processor = Processor(self._target, self._output, self._ctx)
         self._is_keyed = start.HasField("keyed")
+        if not self._is_keyed:
+            self._processor.require_stateless()
         begun = time.perf_counter()
         if not start.check:
             self._processor.open()

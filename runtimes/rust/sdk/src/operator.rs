@@ -142,9 +142,13 @@ impl<T> Operator<T> {
         std::process::exit(0) // threads of the operator's own do not keep it
     }
 
+    pub(crate) fn is_keyed(&self) -> bool {
+        matches!(self.step, Step::Keyed(_) | Step::KeyedBatches(_))
+    }
+
     pub(crate) fn capabilities(&self) -> Vec<String> {
         let has = [
-            ("keyed", matches!(self.step, Step::Keyed(_) | Step::KeyedBatches(_))),
+            ("keyed", self.is_keyed()),
             ("timers", self.on_timer.is_some()),
             ("migrate", self.migrate.is_some()),
             ("rehearse", true),

@@ -113,6 +113,12 @@ impl<T> Server<'_, T> {
     }
 
     fn start(&mut self, start: Start) -> Result<Ready> {
+        if start.keyed.is_none() && self.operator.is_keyed() {
+            return Err(Error::schema(
+                "the operator keeps state by key, and operator.toml names no key: add key = [\"COLUMN\", ...], the columns that make it up"
+                    .to_string(),
+            ));
+        }
         let (input, output) = (Decoder::of(&start.input)?, Decoder::of(&start.output)?.schema);
         let ctx = Context {
             operator: start.operator,

@@ -168,6 +168,10 @@ final class Server {
     }
 
     private Ready start(Start start) throws Exception {
+        if (!start.hasKeyed() && (operator instanceof KeyedOperator || operator instanceof KeyedBatchOperator)) {
+            throw new SchemaException(
+                "the operator keeps state by key, and operator.toml names no key: add key = [\"COLUMN\", ...], the columns that make it up");
+        }
         Schema incoming = schema(start.getInput());
         input = VectorSchemaRoot.create(incoming, allocator);
         event = new Event(input);
