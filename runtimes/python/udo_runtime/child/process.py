@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +32,8 @@ DIRECTORY = "UDO_DIRECTORY"
 _SOCKET_PATH_BYTES = 107
 # A process that has ended has written all it will; one that it left behind may hold its pipe open for ever.
 _LAST_WORDS_S = 1.0
+# Of its output at once: as much as a pipe holds.
+_CHUNK_BYTES = 1 << 16
 # After a signal that cannot be caught.
 _KILL_S = 10.0
 # As a sandbox, or a shell, reports a signal that its program ended by.
@@ -76,7 +77,7 @@ class Process:
             raise OperatorError(f"{path} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter home for the node")
         path.unlink(missing_ok=True)
         self._path = path
-        self._last: deque[str] = deque(maxlen=200)
+        self._last = ""
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         memory = shared.make()
         self.shared = None if memory is None else shared.SharedMemory(memory, engine=True)
@@ -156,16 +157,28 @@ class Process:
     @property
     def last_lines(self) -> str:
         """What it wrote last, such as a stack trace."""
-        return "\n".join(self._last)[-LOG_END_CHARS:]
+        return self._last.rstrip("\n")
 
     def _listen(self) -> None:
+        """Many lines at a time: who prints is not to wait for who reads it."""
         assert self._popen.stdout is not None
-        while line := self._popen.stdout.readline(LOG_LINE_BYTES):
-            text = line.decode("utf-8", "backslashreplace")
-            self._last.append(text.rstrip("\n"))
-            with suppress(OSError, ValueError):
-                sys.stderr.write(text if text.endswith("\n") else text + "\n")
+        rest = b""
+        while data := os.read(self._popen.stdout.fileno(), _CHUNK_BYTES):
+            rest += data
+            if (end := rest.rfind(b"\n") + 1) or len(rest) >= LOG_LINE_BYTES:
+                self._write(rest[: end or len(rest)])
+                rest = rest[end:] if end else b""
+        self._write(rest)
         self._popen.stdout.close()
+
+    def _write(self, lines: bytes) -> None:
+        if not lines:
+            return
+        text = lines.decode("utf-8", "backslashreplace")
+        text = text if text.endswith("\n") else text + "\n"
+        self._last = (self._last + text)[-LOG_END_CHARS:]
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
 
     def _close_listening(self) -> None:
         self._listening.close()
