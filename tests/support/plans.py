@@ -85,6 +85,7 @@ def _in_turns(df: DataFrame) -> list[Any]:
     return df.collect()
 
 
+IN_THREADS = ("in a thread", "cached, by two threads")
 # In foreachBatch, on a DataFrame of answers.
 INSIDE: dict[str, Evaluate] = {
     **plans.EVALUATED,

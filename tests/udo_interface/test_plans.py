@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from tests.conftest import bound
 from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of, refuses_asynchronous_progress
-from tests.support.plans import BEFORE, BEHIND, INSIDE, Plan, Planned, configured
+from tests.support.plans import BEFORE, BEHIND, IN_THREADS, INSIDE, Plan, Planned, configured
 from tests.support.seeds import seeds
 from tests.support.selection import long
 from tests.support.timed_stream import MANIFEST as TIMED_MANIFEST
@@ -119,6 +119,7 @@ def test_the_partitions_may_be_any_number_and_another_one_after_a_restart(
     right(spark, count, tmp_path, Plan(partitions=partitions, behind=("coalesce",), epochs=EMPTY, rows_per_batch=3))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", seeds(1, 200))
 def test_any_plan_counts_as_a_plain_process_does(spark: SparkSession, count: str, tmp_path: Path, seed: int) -> None:
     right(spark, count, tmp_path, Plan.drawn(seed))
@@ -337,7 +338,7 @@ def right_or_refused(spark: SparkSession, count: str, tmp_path: Path, plan: Plan
     try:
         right(spark, count, tmp_path, plan)
     except PySparkException as e:
-        assert plan.inside == "in a thread" and re.search(REFUSED, str(e)), e
+        assert plan.inside in IN_THREADS and re.search(REFUSED, str(e)), e
         return False
     return True
 
@@ -375,6 +376,7 @@ def call_in_thread(evaluate: Callable[[], list[Any]]) -> list[Any]:
         return pool.submit(evaluate).result()
 
 
+@pytest.mark.drawn
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(50))
 def test_without_the_jar_any_plan_counts_right_or_is_refused(
