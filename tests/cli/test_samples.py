@@ -36,6 +36,28 @@ def test_samples_that_do_not_fit_or_answers_that_do_not_are_told_before_a_push(u
     assert "op:run can be imported" in udo("push", folder, "--dry-run").err
 
 
+TIMED = """
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        yield {"b": event["a"]}
+    def on_timer(self, key, at, ctx):
+        return None
+"""
+
+
+@pytest.mark.parametrize("isolation", ["", long('isolation = "process"\n')])
+def test_an_operator_that_needs_a_key_is_told_that_its_manifest_has_none(udo: Shell, operator: Operators, isolation: str) -> None:
+    wants = 'operator.toml names no key: add key = ["COLUMN", ...]'
+    timed = operator(source=TIMED)
+    (timed / "operator.toml").write_text(isolation + (timed / "operator.toml").read_text())
+    for command in (("test", timed), ("push", timed, "--dry-run", "--no-samples")):
+        assert f"run has on_timer, which is for operators that keep state by key, and {wants}" in udo(*command, code=4).err
+    counting = operator(source=TIMED[: TIMED.index("    def on_timer")].replace('{"b"', '{"b": ctx.state["n"]} or {"b"'))
+    (counting / "operator.toml").write_text(isolation + (counting / "operator.toml").read_text())
+    assert f"ctx.state is for operators that keep state by key, and {wants}" in udo("test", counting, code=6).err
+
+
 @pytest.mark.parametrize("isolation", ["", long('isolation = "process"\n')])
 def test_all_that_an_operator_prints_arrives(udo: Shell, operator: Operators, isolation: str) -> None:
     folder = operator(body="[print(f'{n:06d}', 'x' * 1016) for n in range(10240)]")

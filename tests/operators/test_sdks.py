@@ -114,6 +114,14 @@ def test_the_roles_of_the_languages_benchmark_answer_as_they_should(sdk: Sdk) ->
             player.close()
 
 
+@pytest.mark.parametrize("sdk", ["cpp", long("java"), long("node"), "rust"], indirect=True)
+def test_a_keyed_operator_whose_manifest_lost_its_key_is_refused_before_any_event(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
+    made = folder(tmp_path / "count", sdk, "count", input=COUNT["input"], output=COUNT["output"])
+    (made / "events.json").write_text('[{"id": 1, "k": 1}]')
+    for command in (("test",), ("push", "--dry-run"), ("push", "--dry-run", "--no-samples")):
+        assert "operator.toml names no key: add key = [" in shell(command[0], made, *command[1:], code=4).err
+
+
 @pytest.mark.long
 def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     columns = {"input": {"k": "string", "t": "timestamp[us]"}, "output": {"k": "string", "n": "int64", "ended": "timestamp[us]"}}

@@ -127,7 +127,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
     except ProcessingError as e:
         print(e.traceback or e, file=sys.stderr, flush=True)
         report_ready(
-            conn, a["prefix"], a["instance"], {"ok": False, "error": {"code": e.code, "message": str(e), "traceback": e.traceback}}
+            conn, a["prefix"], a["instance"], {"ok": False, "error": {"code": e.wire_code, "message": str(e), "traceback": e.traceback}}
         )
         return EXIT_LOAD_FAILED
     instance = _instance(conn, a, processor, schemas, ctx, limits)
