@@ -37,13 +37,14 @@ def require(name: str, why: str) -> NoReturn:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what needs a Docker daemon, and leaves out tests marked `long`, but for those of a long file marked `short`.
 
-    They run where UDO_DEEP is set (`make deep`), and where a test is asked for by its name.
+    They run where UDO_DEEP is set (`make deep`), and where a test is asked for by its name (but for what UDO_GATE says).
     """
     for item in items:
         params = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
         if "docker_daemon" in getattr(item, "fixturenames", ()) or "docker" in params:
             item.add_marker("docker")
-    if not os.environ.get("UDO_DEEP") and not any("::" in argument for argument in config.args):
+    named = any("::" in argument for argument in config.args) and not os.environ.get("UDO_GATE")
+    if not os.environ.get("UDO_DEEP") and not named:
         left_out = {item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("short")}
         if left_out:
             config.hook.pytest_deselected(items=left_out)

@@ -20,6 +20,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these: " + ", ".join(MUTATIONS))
     parser.add_argument("--no-baseline", action="store_true", help="do not first run the tests on the unchanged copy")
+    parser.add_argument("--gate", action="store_true", help="by what of the tests the gate has: which faults would it notice alone?")
     options = parser.parse_args()
     if unknown := set(options.names) - set(MUTATIONS):
         parser.error(f"expected names of mutations, got {', '.join(sorted(unknown))}; see --help")
@@ -29,12 +30,12 @@ def main() -> int:
         if not options.no_baseline:
             tests = sorted({m.test for m in wanted.values()})
             print(f"{len(tests)} tests on the unchanged copy", flush=True)
-            if (whole := run(top, tests)).returncode:
+            if (whole := run(top, tests, gate=options.gate)).returncode:
                 print(whole.stdout[-5000:], whole.stderr[-2000:])
                 return 1
         for name, mutation in wanted.items():
             since = time.monotonic()
-            wrong = noticed(top, mutation)
+            wrong = noticed(top, mutation, gate=options.gate)
             print(f"{name:32} {'NOT NOTICED' if wrong else 'noticed'} ({time.monotonic() - since:.0f} s)", flush=True)
             if wrong:
                 unnoticed += 1

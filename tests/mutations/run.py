@@ -60,21 +60,26 @@ def _write(path: Path, text: str) -> None:
     os.utime(path, times=(at := next(_written_s), at))
 
 
-def run(top: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
-    """pytest over these tests ("file::name" below tests/) of the copy; nothing but its code is imported, also by what they start."""
+def run(top: Path, tests: Iterable[str], *, gate: bool = False) -> subprocess.CompletedProcess[str]:
+    """pytest over these tests ("file::name" below tests/) of the copy; nothing but its code is imported, also by what they start.
+
+    `gate`: over what of them the gate has.
+    """
     path = os.pathsep.join([str(top), str(top / "runtimes" / "python")])
-    environment = {**os.environ, "PYTHONPATH": path, "UDO_DEEP": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "UDO_DEEP": "" if gate else "1", "UDO_GATE": "1" if gate else ""}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={top / '.tests'}"]  # it looks at no other session's folders
     command = [sys.executable, "-m", "pytest", *options, *(f"tests/{t}" for t in tests)]
     return subprocess.run(command, cwd=top, env=environment, capture_output=True, text=True, timeout=TEST_S, stdin=subprocess.DEVNULL)
 
 
-def noticed(top: Path, mutation: Mutation) -> str:
+def noticed(top: Path, mutation: Mutation, *, gate: bool = False) -> str:
     """'' if the test fails with the mutation in place, else what happened instead. A test that is skipped notices nothing."""
     with mutated(top, mutation):
-        done = run(top, [mutation.test])
+        done = run(top, [mutation.test], gate=gate)
     if done.returncode == pytest.ExitCode.TESTS_FAILED and re.search(r"^\d+ failed", done.stdout, re.MULTILINE):
         return ""
+    if gate and done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return f"{mutation.test} is in `make deep` only"
     said = done.stdout[-3000:] + done.stderr[-1000:]
     return f"{mutation.test} did not fail: pytest ended with {done.returncode}\n{said}"
