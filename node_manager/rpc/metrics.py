@@ -35,7 +35,7 @@ _COUNTERS = {
     "udo_dead_letters": ("dead_letters", "Events that became dead letters."),
     "udo_retries": ("retries", "Batches passed to the operator's code again after a failure."),
     "udo_busy_seconds": ("busy_s", "Time inside the operator's code."),
-    "udo_restarts": ("restarts", "Owners that died."),
+    "udo_restarts": ("restarts", "Owners that died, and operators in processes of their own."),
 }
 _GAUGES = {
     "udo_queue_depth_frames": ("depth_frames", "Frames not yet answered."),

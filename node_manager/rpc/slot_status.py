@@ -52,6 +52,7 @@ class SlotReadings:
     counted: dict[str, float]
     dead_letters: int
     broken: str
+    process_end: str = ""
 
 
 def look(queue: Connection | None, state: Connection | None, v: SlotView) -> SlotReadings:
@@ -69,7 +70,9 @@ def look(queue: Connection | None, state: Connection | None, v: SlotView) -> Slo
     log = sound(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
     nothing: dict[str, float] = {}
     counted = sound(queue, slot.read_stats, prefix, v.owner.name, otherwise=nothing) if v.owner else nothing
-    return SlotReadings(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken))
+    ended = bool(v.owner and counted.get(slot.PROCESS_ENDS))
+    process_end = sound(queue, slot.read_process_end, prefix, v.owner.name, otherwise="") if v.owner and ended else ""
+    return SlotReadings(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken), process_end)
 
 
 def group_map_of(m: Manager, state: Connection | None, d: NodeDeployment) -> SlotGroups | None:
@@ -95,12 +98,13 @@ def slot_status(m: Manager, v: SlotView, looked: SlotReadings, groups: SlotGroup
         state="broken" if looked.broken else v.state,
         instance=v.owner.name if v.owner else "",
         pid=seen.pid if seen else 0,
-        restarts=v.restarts,
+        operator_pid=int(looked.counted.get(slot.PROCESS_PID, 0)),
+        restarts=v.restarts + int(totals(v, looked)[slot.PROCESS_ENDS]),
         depth_frames=log.depth_frames,
         retained_bytes=log.retained_bytes,
         emitted=log.emitted,
         rss_bytes=seen.rss_bytes if seen else 0,
-        last_error=looked.broken or v.last_error,
+        last_error=looked.broken or v.last_error or looked.process_end,
         pinned=v.pinned,
         lanes=log.lanes,
         dead_letters=looked.dead_letters,

@@ -16,7 +16,7 @@ from udo_protocol.state import untrusted
 # A look that comes later than this was held up: a server hung, or the node manager stood still.
 LOOK_MOST_S = 10.0
 # What instances count; sums over a slot's instances only grow.
-COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries", *slot.TIMES)
+COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries", slot.PROCESS_ENDS, *slot.TIMES)
 
 
 class SlotWatch:

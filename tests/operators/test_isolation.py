@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +143,43 @@ def test_code_that_cannot_be_imported_is_said_with_its_traceback(daemon: Daemon)
     with pytest.raises(UdoError, match=r"cannot import 'op' of t@1: NameError: (.|\n)*no_such_name") as e:
         daemon.deploy("no_such_name", **OWN)
     assert "op.py" in str(e.value)
+
+
+MORTAL = """
+import os, sys
+from udo_runtime import operator
+@operator
+def run(batch):
+    if batch.column("a")[0].as_py() == 0:
+        print("no more of this", flush=True)
+        sys.stdout.flush()
+        os._exit(3)
+    return {"b": batch.column("a")}
+"""
+
+
+def test_a_process_that_dies_while_nothing_is_to_do_is_seen_and_started_again(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(MORTAL, **OWN)
+    wait_until(lambda: daemon.slot().operator_pid > 0, 20, "its process to be known")
+    first = daemon.slot()
+    assert (first.restarts, first.last_error) == (0, "")
+    os.kill(first.operator_pid, signal.SIGKILL)
+    wait_until(lambda: daemon.slot().operator_pid not in (0, first.operator_pid), 20, "another process")
+    now = daemon.slot()
+    assert (now.instance, now.pid, now.restarts) == (first.instance, first.pid, 1)
+    assert re.search(rf"the operator's process {first.operator_pid} was killed by signal 9 \(SIGKILL\)", now.last_error)
+    assert now.last_error in " ".join(line.text for line in daemon.api.logs("d"))
+    assert lane().ask(1) == 1
+    assert [s.restarts for s in daemon.api.stats("d").slots] == [1]
+
+
+def test_a_process_that_dies_on_its_events_is_seen_with_its_last_words(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(MORTAL, **OWN)
+    lane().send([0])
+    wait_until(lambda: daemon.slot().restarts >= 2, 30, "both attempts to be counted")
+    assert re.search(r"the operator's process \d+ ended with exit status 3\nno more of this", daemon.slot().last_error)
+    assert lane().ask(1) == 1
+    assert "ended with exit status 3" in " ".join(line.text for line in daemon.api.logs("d"))
 
 
 def test_udo_test_runs_it_in_a_process_of_its_own(shell: Shell, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ KINDS = {
     "monitor": "tests/node_manager/test_supervised.py::test_slots_are_looked_at_after_looking_at_them_raised",
     "scale-out": "tests/node_manager/test_supervised.py::test_what_stands_prepared_is_kept_fresh_after_a_round_raised",
     "scaling": "what it has not done is decided again",
+    "trial": "what it has not shown of an operator's output is shown in the next round",
     "warm-pool": "tests/node_manager/test_supervised.py::test_the_pool_is_filled_after_it_raised",
     "wanted": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "registry-heartbeat": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",

@@ -120,7 +120,7 @@ def _show(found: dict[str, Any]) -> None:
         rows = [
             (f"{s['deployment']}:{s['slot']}", f"{s['operator']}@{s['version']}", _role(s), s["canary"] if s["pinned"] else "")
             + (
-                s["pid"],
+                f"{s['pid']}, {s['operator_pid']}" if s["operator_pid"] else s["pid"],
                 s["restarts"],
                 s["depth_frames"],
                 output.size(int(s["rss_bytes"])),

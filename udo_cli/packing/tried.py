@@ -30,6 +30,7 @@ from node_manager.rpc.service import CLOSE_GRACE_S, RpcServer
 from node_manager.settings import NodeSettings
 from udo_cli import local, output, throwaway
 from udo_cli.packing.build import Packed
+from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, SchemaError, UsageError
 from udo_protocol.formats.manifest import Manifest
 
@@ -173,8 +174,7 @@ def _shown(manager: Manager, packed: Packed) -> Iterator[None]:
             for reader in readers.values():
                 say(reader.lines())
 
-    thread = threading.Thread(target=show, name="trial-output", daemon=True)
-    thread.start()
+    thread = supervised.keep("trial", show, ended)
     try:
         yield
     finally:

@@ -422,7 +422,7 @@ class ServerStatus(_message.Message):
     def __init__(self, role: _Optional[str] = ..., socket: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., run_id: _Optional[str] = ..., used_bytes: _Optional[int] = ..., remark: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
-    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy", "diff", "groups", "map_version", "canary")
+    __slots__ = ("deployment", "slot", "operator", "version", "digest", "state", "instance", "pid", "restarts", "depth_frames", "retained_bytes", "emitted", "rss_bytes", "last_error", "pinned", "lanes", "dead_letters", "policy", "diff", "groups", "map_version", "canary", "operator_pid")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
@@ -445,6 +445,7 @@ class SlotStatus(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_PID_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
     operator: str
@@ -467,7 +468,8 @@ class SlotStatus(_message.Message):
     groups: str
     map_version: int
     canary: str
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ..., lanes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., policy: _Optional[str] = ..., diff: _Optional[str] = ..., groups: _Optional[str] = ..., map_version: _Optional[int] = ..., canary: _Optional[str] = ...) -> None: ...
+    operator_pid: int
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., pid: _Optional[int] = ..., restarts: _Optional[int] = ..., depth_frames: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., emitted: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., last_error: _Optional[str] = ..., pinned: _Optional[str] = ..., lanes: _Optional[int] = ..., dead_letters: _Optional[int] = ..., policy: _Optional[str] = ..., diff: _Optional[str] = ..., groups: _Optional[str] = ..., map_version: _Optional[int] = ..., canary: _Optional[str] = ..., operator_pid: _Optional[int] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
     __slots__ = ("deployment", "follow", "tail_lines")

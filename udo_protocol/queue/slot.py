@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from udo_protocol.errors import Conflict, Fenced, ProtocolError
 from udo_protocol.formats.schema import from_ipc, schema_id
-from udo_protocol.limits import FRAME_TIMES_MS, MOST_KEY_GROUPS
+from udo_protocol.limits import FRAME_TIMES_MS, MESSAGE_CHARS, MOST_KEY_GROUPS
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
@@ -26,6 +26,9 @@ from udo_protocol.state import untrusted
 _ABANDONED_AT_A_TIME = 256
 # What an instance counts, and the times of a frame inside the operator (udo_runtime.stats).
 COUNTERS = ("events_in", "events_out", "frames", "errors", "dead_letters", "retries", "busy_s", "p50_ms", "p99_ms", "bytes_in", "bytes_out")
+# Of an operator in a process of its own: how many of its processes have ended, the pid of the present one (0: none), and how the last
+# one ended, as text (read_process_end).
+PROCESS_ENDS, PROCESS_PID, PROCESS_END = "process_ends", "process_pid", "process_end"
 # How many frames took no longer than each bound, and more than the one before.
 TIMES = tuple(f"within_{bound:g}_ms" for bound in FRAME_TIMES_MS)
 # Beside them, of a keyed operator: its events by key group (read_group_events).
@@ -222,9 +225,16 @@ def ready(queue: Connection, prefix: str, instance: str, wait_ms: int) -> dict[s
 def read_stats(queue: Connection, prefix: str, instance: str) -> dict[str, float]:
     """An instance's counters (udo_runtime.stats); empty when it has reported none."""
     key = f"{prefix}stats:{instance}"
-    wanted = (*COUNTERS, *TIMES)
+    wanted = (*COUNTERS, *TIMES, PROCESS_ENDS, PROCESS_PID)
     (values,) = untrusted.read(queue, ("HMGET", key, *wanted))
     return {name: untrusted.measure(value, key) for name, value in zip(wanted, values, strict=True) if value is not None}
+
+
+def read_process_end(queue: Connection, prefix: str, instance: str) -> str:
+    """How the last process of an operator in a process of its own ended, with its last lines; '' if none has."""
+    key = f"{prefix}stats:{instance}"
+    (found,) = untrusted.read(queue, ("HGET", key, PROCESS_END))
+    return bytes(found or b"").decode("utf-8", "replace")[:MESSAGE_CHARS]
 
 
 def read_group_events(queue: Connection, prefix: str, instance: str) -> bytes:

@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -131,6 +132,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         )
         return EXIT_LOAD_FAILED
     instance = _instance(conn, a, processor, schemas, ctx, limits)
+    instance.link.look_after = partial(processor.look_after, instance.link.counters)
 
     children.answer_signals(instance.link.stop)
     gc.collect()

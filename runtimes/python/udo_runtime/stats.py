@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
+from udo_protocol.limits import MESSAGE_CHARS
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.slot import GROUP_EVENTS
+from udo_protocol.queue.slot import GROUP_EVENTS, PROCESS_END
 from udo_runtime.engine.counters import Counters
 
 _EVERY_S = 1.0
@@ -18,16 +19,18 @@ class Stats:
     def __init__(self, key: str, counters: Counters) -> None:
         self._key, self._counters = key, counters
         self._due = 0.0
-        self._published = -1
+        self._published: tuple[object, ...] = ()
 
     def publish(self, conn: Connection, *, now: float | None = None, force: bool = False) -> None:
         """Write the counters if they are due and have changed; nothing may be under way on `conn`."""
         now = time.monotonic() if now is None else now
-        counted = self._counters.frames + self._counters.errors
+        counted = (self._counters.frames + self._counters.errors, self._counters.process)
         if counted == self._published or (now < self._due and not force):
             return
         self._due, self._published = now + _EVERY_S, counted
         flat: list[str | bytes] = [str(x) for pair in self._counters.values().items() for x in pair]
         if groups := self._counters.groups():
             flat += [GROUP_EVENTS, groups]
+        if said := self._counters.process.last_end:
+            flat += [PROCESS_END, said[:MESSAGE_CHARS]]
         conn.transaction([("HSET", self._key, *flat), ("PEXPIRE", self._key, _EXPIRES_MS)])

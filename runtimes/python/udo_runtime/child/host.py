@@ -54,6 +54,8 @@ class Child:
         self._wire: Wire | None = None
         self._id = 0
         self._said = ""  # the last lines of the process that ended last
+        self.ends = 0  # processes that ended without being told to, or had to be ended
+        self.last_end = ""  # how the last one of these did, and its last lines
         self._open_by = 0.0  # of time.monotonic()
         self._lost = 0  # processes in a row that ended without an answer
 
@@ -77,6 +79,19 @@ class Child:
                 raise
         request.ClearField("parts")
         return self._once(request, tables, deadline)  # a frame that ends another one is to blame
+
+    @property
+    def pid(self) -> int:
+        """Of its process, or of what confines that; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    def look_after(self) -> None:
+        """Between requests: one that has ended is started again, before the next event comes."""
+        if self._process is None or not self._process.has_ended:
+            return
+        with suppress(ProcessingError):  # then the next request tries
+            self._ended("", wait=True)
+            self._up(time.monotonic() + self._launch.answer_timeout_s * _SHARE)
 
     def blame(self, e: ProtocolError) -> Lost:
         """What it answered is not what the protocol, or its schema, says: the process is ended. -> what to raise."""
@@ -107,6 +122,7 @@ class Child:
             raise self._ended("", wait=True) from None
         except (OperatorError, ProtocolError, WaitTimeout) as e:
             said = self._process.last_lines if self._process is not None else ""
+            self._note(f"did not start: {e}", self._process, said)
             self._let_go()
             self._lost += 1
             if isinstance(e, ProcessingError):
@@ -140,10 +156,18 @@ class Child:
     def _ended(self, what: str, *, code: str = OperatorError.code, final: bool = False, wait: bool = False) -> Lost:
         """The process is over, or is ended now. -> what to raise."""
         self._lost += 1
+        process = self._process
         how = self._let_go(1.0 if wait else 0.0)
+        self._note(what or how, process, self._said)
         error = Lost(f"the operator's process {what or how}", self._said, code=code)
         error.final = final
         return error
+
+    def _note(self, how: str, process: Process | None, said: str) -> None:
+        """What dies is seen: in the log, and in the counters."""
+        self.ends += 1
+        self.last_end = f"the operator's process{f' {process.pid}' if process else ''} {how}" + (f"\n{said}" if said else "")
+        self._ctx.log.warning("%s", self.last_end.partition("\n")[0])
 
     def _let_go(self, wait_s: float = 0.0) -> str:
         wire, process, self._wire, self._process = self._wire, self._process, None, None

@@ -155,6 +155,11 @@ class Process:
         return self._popen.pid
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it is over."""
+        return self._popen.poll() is not None
+
+    @property
     def last_lines(self) -> str:
         """What it wrote last, such as a stack trace."""
         return self._last.rstrip("\n")

@@ -13,6 +13,7 @@ from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost, needs, start_message
 from udo_runtime.child.process import Launch
+from udo_runtime.engine.counters import Counters, ProcessLife
 from udo_runtime.execution.bad_events import BadEvent, empty
 from udo_runtime.execution.failure import ProcessingError, event_text
 from udo_runtime.execution.load import Processor
@@ -77,6 +78,11 @@ class ChildProcessor(Processor):
             from udo_runtime.child.rehearsal import Rehearsal, read
 
             Rehearsal(self._child, read(self._rehearse, self._input), self._output, self._key_columns).run()
+
+    def look_after(self, counters: Counters) -> None:
+        """Between frames: its process is up, and what became of former ones is counted."""
+        self._child.look_after()
+        counters.process = ProcessLife(self._child.pid, self._child.ends, self._child.last_end)
 
     def close(self) -> None:
         """Let it leave."""

@@ -36,6 +36,7 @@ class Link:
         self.conn, self.reader, self.limits = conn, reader, limits
         self.prefix, self.name = reader.prefix, reader.name
         self.counters = Counters()
+        self.look_after: Callable[[], None] = lambda: None  # the operator, now and then between frames
         self._stats = Stats(f"{reader.prefix}stats:{reader.name}", self.counters)
         self._heartbeat_due, self._unheard = 0.0, 0
         self.stopping = self.parked = False
@@ -85,6 +86,7 @@ class Link:
         begin_anew(1, _LOG_BYTES)
         settle()
         self._heartbeat_due = now + _HEARTBEAT_EVERY_S
+        self.look_after()
         self._stats.publish(self.conn, now=now)
         self._unheard = 0 if self.conn.call("EXISTS", HEARTBEAT) else self._unheard + 1
         if self._unheard >= _HEARTBEAT_MISSED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -14,6 +15,15 @@ from udo_protocol.limits import FRAME_TIMES_MS, MOST_KEY_GROUPS
 _SAMPLES = 1000
 
 
+@dataclass(frozen=True)
+class ProcessLife:
+    """Of an operator in a process of its own: its pid (0: there is none now), how many ended before, and how the last one of them did."""
+
+    pid: int = 0
+    ends: int = 0
+    last_end: str = ""
+
+
 class Counters:
     """Counts frames and events, and the time user code took."""
 
@@ -21,6 +31,7 @@ class Counters:
         self.events_in = self.events_out = self.frames = self.errors = self.dead_letters = self.retries = 0
         self.bytes_in = self.bytes_out = 0
         self.busy_s = 0.0
+        self.process = ProcessLife()
         self._recent: deque[float] = deque(maxlen=_SAMPLES)
         self._within = [0] * (len(FRAME_TIMES_MS) + 1)  # frames that took no longer than each bound, and more than the one before
         self._groups: list[int] = []  # events of each key group
@@ -62,6 +73,8 @@ class Counters:
             "dead_letters": self.dead_letters,
             "retries": self.retries,
             "busy_s": self.busy_s,
+            "process_ends": self.process.ends,
+            "process_pid": self.process.pid,
             "p50_ms": ordered[len(ordered) // 2] * 1000,
             "p99_ms": ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)] * 1000,
             "bytes_in": self.bytes_in,

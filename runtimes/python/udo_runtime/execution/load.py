@@ -20,6 +20,7 @@ from udo_runtime.execution.typed import TypedOperator
 from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
+    from udo_runtime.engine.counters import Counters
     from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
     from udo_runtime.execution.timers import KeyedContext
     from udo_runtime.sdk.keyed import FrameKeys, FrameStates
@@ -115,6 +116,9 @@ class Processor:
         """Run the operator's own open."""
         if self._operator is not None:
             self._operator.open(self._ctx)
+
+    def look_after(self, counters: Counters) -> None:
+        """Now and then, between frames. Code in this process needs nothing."""
 
     def close(self) -> None:
         """Run the operator's own close."""
