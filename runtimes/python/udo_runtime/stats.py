@@ -6,8 +6,8 @@ import time
 
 from udo_protocol.limits import MESSAGE_CHARS
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.slot import GROUP_EVENTS, PROCESS_END
-from udo_runtime.engine.counters import Counters
+from udo_protocol.queue.slot import GROUP_EVENTS, PROCESS_END, PROCESS_ENDS, PROCESS_PID
+from udo_runtime.engine.counters import Counters, ProcessLife
 
 _EVERY_S = 1.0
 _EXPIRES_MS = 3_600_000
@@ -31,6 +31,6 @@ class Stats:
         flat: list[str | bytes] = [str(x) for pair in self._counters.values().items() for x in pair]
         if groups := self._counters.groups():
             flat += [GROUP_EVENTS, groups]
-        if said := self._counters.process.last_end:
-            flat += [PROCESS_END, said[:MESSAGE_CHARS]]
+        if (own := self._counters.process) != ProcessLife():
+            flat += [PROCESS_ENDS, str(own.ends), PROCESS_PID, str(own.pid), PROCESS_END, own.last_end[:MESSAGE_CHARS]]
         conn.transaction([("HSET", self._key, *flat), ("PEXPIRE", self._key, _EXPIRES_MS)])

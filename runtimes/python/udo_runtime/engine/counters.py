@@ -73,8 +73,6 @@ class Counters:
             "dead_letters": self.dead_letters,
             "retries": self.retries,
             "busy_s": self.busy_s,
-            "process_ends": self.process.ends,
-            "process_pid": self.process.pid,
             "p50_ms": ordered[len(ordered) // 2] * 1000,
             "p99_ms": ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)] * 1000,
             "bytes_in": self.bytes_in,
