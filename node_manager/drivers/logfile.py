@@ -49,12 +49,18 @@ def _move(path: Path, kept_bytes: int) -> None:
     with path.open("r+b") as f:
         size = f.seek(0, 2)
         cut = _beginning(path) + size - kept_bytes
-        f.seek(size - kept_bytes)
+        at = f.seek(size - kept_bytes)
+        most = at + 2 * kept_bytes  # beyond what was there, for the writer goes on
         with _aside(path).open("wb") as kept:
             kept.write(_note(cut))
-            while text := f.read(_CHUNK_BYTES):  # up to where the writer is now
+            while text := f.read(min(most - at, _CHUNK_BYTES)):
                 kept.write(text)
+                at += len(text)
+        lost = f.seek(0, 2) - at
         f.truncate(0)
+    if lost:
+        with path.open("ab") as log:
+            log.write(_note(lost))
 
 
 def _aside(path: Path) -> Path:
@@ -65,17 +71,18 @@ def _note(cut_bytes: int) -> bytes:
     return f"… {cut_bytes:,} bytes cut\n".encode()
 
 
-def _moved(aside: BinaryIO) -> tuple[int, int]:
-    """(position of its first byte behind the note, length of the note) of an open `<path>.1`."""
+def _moved(aside: BinaryIO) -> tuple[int, int, int]:
+    """(position of its first byte behind the note, length of the note, position behind its last byte) of an open `<path>.1`."""
+    aside.seek(0)
     found = _CUT.match(aside.read(64))
-    return (int(found[1].replace(b",", b"")), found.end()) if found else (0, 0)
+    cut, note = (int(found[1].replace(b",", b"")), found.end()) if found else (0, 0)
+    return cut, note, cut + aside.seek(0, 2) - note
 
 
 def _beginning(path: Path) -> int:
     """The position of the file's first byte."""
     with contextlib.suppress(FileNotFoundError), _aside(path).open("rb") as aside:
-        cut, note = _moved(aside)
-        return cut + aside.seek(0, 2) - note
+        return _moved(aside)[2]
     return 0
 
 
@@ -114,8 +121,8 @@ class LogReader:
     """Reads a log as it is written, from `position` on; also to the end of one that has been removed meanwhile."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
-        self._path, self._at, self._begin = path, position, 0
-        self._file: BinaryIO | None = None
+        self._path, self._at = path, position
+        self._files: tuple[BinaryIO, BinaryIO] | None = None  # the log, and what was moved aside
         self._split = Lines()
 
     def lines(self) -> Iterator[str]:
@@ -135,36 +142,35 @@ class LogReader:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        for file in self._files or ():
+            file.close()
 
     def _more(self) -> tuple[int, bytes]:
         """How many bytes are gone, and some that come behind them."""
         with _moving:
-            if self._file is None:
-                with contextlib.suppress(FileNotFoundError):
-                    self._file = self._path.open("rb")
-            if self._file is None:
+            if self._files is None:
+                with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as opened:
+                    # Without buffers, which would not see that others write. The second is there before anything is moved: so it can be
+                    # read when both have been removed.
+                    log = opened.enter_context(self._path.open("rb", buffering=0))
+                    self._files = log, _aside(self._path).open("a+b", buffering=0)
+                    opened.pop_all()
+            if self._files is None:
                 return 0, b""
-            begin = self._begin = max(self._begin, _beginning(self._path))  # none of one that has been removed
-            end = begin + self._file.seek(0, 2)
-            if end < self._at:  # its writer has begun anew, or it has been moved aside and removed
+            file, aside = self._files
+            cut, note, begin = _moved(aside)
+            end = begin + file.seek(0, 2)
+            if end < self._at:  # its writer has begun anew
                 self._at = begin
-            if self._at < begin:
-                return self._from_aside(begin)
-            self._file.seek(self._at - begin)
-            data = self._file.read(min(end - self._at, _CHUNK_BYTES))
-            self._at += len(data)
-            return 0, data
-
-    def _from_aside(self, begin: int) -> tuple[int, bytes]:
-        with _aside(self._path).open("rb") as aside:
-            cut, note = _moved(aside)
             gone, self._at = max(cut - self._at, 0), max(cut, self._at)
-            aside.seek(note + self._at - cut)
-            data = aside.read(min(begin - self._at, _CHUNK_BYTES))
-        self._at += len(data)
-        return gone, data
+            if self._at < begin:
+                aside.seek(note + self._at - cut)
+                data = aside.read(min(begin - self._at, _CHUNK_BYTES))
+            else:
+                file.seek(self._at - begin)
+                data = file.read(min(end - self._at, _CHUNK_BYTES))
+            self._at += len(data)
+            return gone, data
 
 
 def whole(path: Path) -> int:
@@ -193,11 +199,9 @@ def _parts(path: Path, position: int | None) -> Iterator[str]:
     """The lines of both files up to `position`."""
     begin = 0
     with contextlib.suppress(FileNotFoundError), _aside(path).open("rb") as aside:
-        cut, note = _moved(aside)
-        size = aside.seek(0, 2)
-        begin = cut + size - note
+        cut, note, begin = _moved(aside)
         aside.seek(0)
-        yield from _lines(aside, size if position is None else note + min(max(position - cut, 0), size - note))
+        yield from _lines(aside, note + begin - cut if position is None else note + min(max(position, cut), begin) - cut)
     with contextlib.suppress(FileNotFoundError), path.open("rb") as f:
         size = f.seek(0, 2)
         size = size if position is None else min(max(position - begin, 0), size)

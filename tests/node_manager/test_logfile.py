@@ -113,3 +113,17 @@ def test_the_last_words_of_who_is_removed_meanwhile_are_read(tmp_path: Path) -> 
     shutil.rmtree(home)
     assert [*reader.lines(), *reader.end()] == ["last", "words"]
     reader.close()
+
+
+def test_also_what_was_moved_aside_of_a_log_that_is_removed_meanwhile_is_read(tmp_path: Path) -> None:
+    (home := tmp_path / "instance").mkdir()
+    reader = logfile.LogReader(log := home / "log")
+    with log.open("ab", buffering=0) as f:
+        f.write(b"first\n")
+        assert list(reader.lines()) == ["first"]
+        f.write(b"more\n" * 50)
+        logfile.bound(log, 60)
+        f.write(b"last\n")
+    shutil.rmtree(home)
+    assert [*reader.lines(), *reader.end()] == ["… 190 bytes cut", *["more"] * 12, "last"]
+    reader.close()
