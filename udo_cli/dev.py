@@ -95,7 +95,7 @@ class DevRound:
         files = self._given.contents()
         batches = samples.read(self._events or self._directory / "events.json", manifest.input_schema, BATCH_ROWS)
         with tempfile.TemporaryDirectory(prefix="udo-dev-") as work:
-            packed = build.build(self._directory, manifest, target, Path(work), settings.local.dependencies, self._say)
+            packed = build.build(self._directory, manifest, target, Path(work), settings.local.dependencies, self._say, lasting=False)
             trial = tried.answer(packed, batches, tried.TrialConfig(self._given.env, self._given.secrets, files))
         count = sum(b.num_rows for b in batches)
         told = {"operator": manifest.reference, "events": count, "answers": trial.answers.to_pylist(), "took_ms": trial.took_ms}

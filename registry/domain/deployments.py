@@ -22,7 +22,7 @@ from registry.domain.replicas import Nodes
 from registry.store.models import Deployment, Epoch, GroupMap, NodeState, Update
 from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound, UsageError
-from udo_protocol.formats.manifest import Name, OperatorLimits
+from udo_protocol.formats.manifest import LATEST, Name, OperatorLimits
 from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
 from udo_protocol.limits import KEY_GROUPS, MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_REPLICAS, MOST_RETRIES, MOST_SLOTS, SlotLimits
 from udo_protocol.state.dead_letters import DEAD_LETTER
@@ -78,7 +78,7 @@ class NewDeployment(BaseModel):
 
     name: Name
     operator: Name
-    version: str = "latest"
+    version: str = LATEST
     env: dict[EnvName, EnvValue] = {}
     secrets: dict[EnvName, EnvValue] = {}
     files: dict[str, str] = {}

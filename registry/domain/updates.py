@@ -19,7 +19,7 @@ from registry.domain.presence import Presence
 from registry.store.models import Deployment, Event, Participant, Update, Version
 from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound, SchemaError, Unavailable, UsageError, WaitTimeout
-from udo_protocol.formats.manifest import Manifest, call_misfits, parse, update_refusals
+from udo_protocol.formats.manifest import LATEST, Manifest, call_misfits, parse, update_refusals
 from udo_protocol.lifecycle import UPDATE, UPDATE_OPEN, Lifecycle
 from udo_protocol.registry.canary import Measured, verdict
 
@@ -74,7 +74,7 @@ def target(session: Session, deployment: Deployment, action: str, ref: str | Non
     """
     operator = deployment.version.name
     if action == "update":
-        new = catalogue.find(session, operator, ref or "latest")
+        new = catalogue.find(session, operator, ref or LATEST)
         if problems := update_refusals(*_manifests(deployment.version, new)):
             raise SchemaError(
                 f"update of {deployment.name!r} from {operator}@{deployment.version.version} to @{new.version} refused, running queries "

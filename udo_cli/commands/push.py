@@ -73,6 +73,7 @@ def command(
     """
     from udo_cli import output, remote
     from udo_cli.packing import archive, bases, build, image, layers, migration, provenance, tried
+    from udo_cli.packing.requirements import current_target
     from udo_cli.packing.upload import upload
     from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
@@ -102,13 +103,14 @@ def command(
                 output.say(f"left out of the package: {output.some(left_out)} (hidden files, builds and environments)")
             built = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
             made = built.image
-            if target.here:
-                with build.telling_what_was_left_out(directory, manifest):
-                    _check(built, None if no_samples else directory / "events.json", config, work)
-            else:
-                output.say(f"not checked: packaged for {target.python_tag} {target.platform}, this is another")
-            if deployment:
-                migration.check(manifest, directory.absolute(), built.dependencies, remote.node(), deployment, output.say)
+            with build.unpacked_code(built, work) as code:
+                if target.here:
+                    with build.telling_what_was_left_out(directory, manifest):
+                        _check(built, code, None if no_samples else directory / "events.json", config)
+                else:
+                    output.say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
+                if deployment:
+                    migration.check(manifest, code, built.dependencies, remote.node(), deployment, output.say)
         if api is not None and not dry_run:
             upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, source or "folder"), key)
     if as_json:
@@ -121,17 +123,17 @@ def command(
         output.say(f"next: udo deploy {manifest.reference}, or udo update {manifest.name} {manifest.version}")
 
 
-def _check(packed: Packed, samples: Path | None, config: TrialConfig, work: Path) -> None:
+def _check(packed: Packed, code: Path, samples: Path | None, config: TrialConfig) -> None:
     """OperatorError or SchemaError if it does not answer its samples, or cannot be imported."""
     from udo_cli import events, output
-    from udo_cli.packing import build, tried
+    from udo_cli.packing import isolated, tried
     from udo_protocol.errors import OperatorError
 
     manifest = packed.manifest
     if samples is None or not samples.exists():
         what = f"{manifest.command[0]} speaks the operator protocol" if manifest.command else f"{manifest.entry} can be imported"
         output.say(f"checking that {what}")
-        build.check(packed, work)
+        isolated.check_import(manifest, code, packed.dependencies)
         return
     batches = events.read(samples, manifest.input_schema, _BATCH_ROWS)
     try:

@@ -1,4 +1,4 @@
-"""`udo test`: run an operator on sample events or on a recording, without Spark, registry or node."""
+"""`udo test`: run an operator on sample events or on a recording, without Spark and without a platform."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def command(
         return
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
     with tempfile.TemporaryDirectory(prefix="udo-test-") as work, build.telling_what_was_left_out(directory, manifest):
-        packed = build.build(directory, manifest, target, Path(work), cache, output.say)
+        packed = build.build(directory, manifest, target, Path(work), cache, output.say, lasting=False)
         trial = tried.answer(packed, batches, told)
     _show(manifest.reference, sum(b.num_rows for b in batches), trial, as_json)
 

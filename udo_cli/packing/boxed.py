@@ -1,4 +1,4 @@
-"""The sandbox of a trial: the one that a node would choose on this machine, with the trial's files and the operator's network."""
+"""The sandbox of what isolated.py runs: the one that a node would choose on this machine, with its files and the operator's network."""
 
 from __future__ import annotations
 

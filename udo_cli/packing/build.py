@@ -13,7 +13,7 @@ from pathlib import Path
 
 from node_manager.images.unpack import unpack
 from udo_cli import output
-from udo_cli.packing import image, isolated
+from udo_cli.packing import image
 from udo_cli.packing.archive import Archive
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, left_out, pack
 from udo_cli.packing.requirements import current_target, dependencies_layer
@@ -158,7 +158,7 @@ def load_image_manifest(directory: Path, version: str | None, whole: Archive) ->
 
 @dataclass(frozen=True)
 class Packed:
-    """An operator's image, and a folder with the files of its dependencies, if it has any and they are for this machine."""
+    """An operator's image, and a folder with the files of its dependencies, if it has any."""
 
     directory: Path  # of its source
     manifest: Manifest
@@ -174,21 +174,24 @@ def build(
     cache: Path,
     say: Callable[[str], None],
     base: image.BaseImage | None = None,
+    *,
+    lasting: bool = True,
 ) -> Packed:
-    """Pack the operator; its layers are files in `work` and `cache`. UsageError, Refused."""
+    """Pack the operator; its layers are files in `work` and `cache`. UsageError. Without `lasting`, for a trial: nothing is compressed."""
     below = dependencies(manifest, target, directory, cache, say)
-    code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz")
+    code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz", lasting=lasting)
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
     made = image.assemble(manifest, [*([below] if below else []), code], base)
-    return Packed(directory, manifest, made, unpacked(below, cache) if target.here else None)
+    return Packed(directory, manifest, made, unpacked(below, cache))
 
 
-def check(packed: Packed, work: Path) -> None:
-    """Import it, or see that a command speaks the operator protocol. OperatorError, Refused if nodes would not unpack it."""
+@contextmanager
+def unpacked_code(packed: Packed, work: Path) -> Iterator[Path]:
+    """What was packed of its folder, elsewhere than where it was written: a node has nothing else. Refused if none would unpack it."""
     (code,) = (layer for layer in packed.image.layers if layer.kind == "code")
     with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
-        unpack(code.path, "code", Path(name))  # elsewhere than where it was written: nothing else will be on a node
-        isolated.check_import(packed.manifest, Path(name), packed.dependencies)
+        unpack(code.path, "code", Path(name))
+        yield Path(name)
 
 
 @contextmanager

@@ -129,11 +129,11 @@ def plain(tar: BinaryIO, target: Path) -> Layer:
     return replace(made, diff_id=made.digest, media_type=TAR_TYPE)
 
 
-def pack(kind: str, root: str, files: Iterator[tuple[str, Path]], target: Path) -> Layer:
-    """Write `files` (path inside, path on disk) as a layer to `target`, with `root` before the paths."""
+def pack(kind: str, root: str, files: Iterator[tuple[str, Path]], target: Path, *, lasting: bool = True) -> Layer:
+    """Write `files` (path inside, path on disk) as a layer to `target`, with `root` before the paths; compressed if it is to last."""
     with target.open("wb") as raw:
         packed = _Digesting(raw)
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=packed, mtime=0) as zipped:
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL if lasting else 0, fileobj=packed, mtime=0) as zipped:
             plain = _Digesting(zipped)
             with tarfile.open(fileobj=plain, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
                 for folder in _parents(root):

@@ -244,7 +244,7 @@ class Registry(ContentClient, ApplicationsClient):
         if self.several:
             wait_s = min(wait_s, HEARD_S)
         read_s = wait_s + min(self._timeout_s, HEARD_S)
-        query = f"{_by(incarnation) or '?'}&after={after}&wait_s={wait_s}"
+        query = f"?after={after}&wait_s={wait_s}{_by(incarnation, '&')}"
         return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted{query}", read_s=read_s)
 
     def report(
@@ -341,9 +341,9 @@ def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
             yield number, json.loads(line[6:])
 
 
-def _by(incarnation: str) -> str:
-    """The query that says which node of a name asks."""
-    return f"?incarnation={_q(incarnation)}" if incarnation else ""
+def _by(incarnation: str, before: str = "?") -> str:
+    """What of a query says which node of a name asks."""
+    return f"{before}incarnation={_q(incarnation)}" if incarnation else ""
 
 
 def _q(text: str) -> str:
