@@ -92,8 +92,10 @@ class Pool:
                 continue
             try:
                 instance = self._instances.start(engine=self._engines)
-                self._instances.move(instance, "warm")
-                self._add(instance)
+                with self._lock:  # who reads of it on disk may count on it
+                    self._instances.move(instance, "warm")
+                    self._warm.append(instance)
+                instance.listen(self._died)
             except (UdoError, OSError) as e:
                 _log.error("no warm instance could be started", error=str(e))
                 self._not_before = time.monotonic() + _RETRY_S
