@@ -18,8 +18,11 @@ from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.codec import unpack
+from udo_runtime.state.codec import pack, unpack
+from udo_runtime.state.groups import Group
+from udo_runtime.state.groups import Label as At
 from udo_runtime.state.session import Session
+from udo_runtime.state.versions import Versions
 
 from tests.support.wrongly_typed import Wrong, WrongFrames
 from udo_protocol.errors import ManifestError
@@ -29,6 +32,7 @@ from udo_protocol.formats.schema import parse_type, type_text
 from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
+from udo_protocol.state.pieces import StoredGroup
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = json.loads((ROOT / "runtimes" / "conformance" / "state_types.json").read_text("utf-8"))
@@ -104,3 +108,25 @@ def test_a_manifest_says_them_and_an_update_does_not_change_them_without_another
         "state: entry 'n' is int64, in the new version double: give it another state_version, and migrate"
     ]
     assert update_refusals(old, manifest.parse({**new, "state_version": 1, "migrates_from": [0]}, "operator.toml")) == []
+
+
+def test_who_follows_an_owner_looks_at_what_is_there_and_at_what_follows_until_it_is_the_owner() -> None:
+    versions = Versions(types=StateTypes(TYPES))
+    stored = Group()
+    stored.label, stored.ended = At(1, 0, 1), True
+    stored.fill({pack("a"): pack({"n": 1}), pack("b"): pack({"other": 1.5})})
+    good = StoredGroup(stored.meta(), stored.snapshot(), [])
+    stored.saved()
+    stored.fill({pack("a"): pack({"n": 1.5})})
+    bad = StoredGroup(stored.meta(), stored.snapshot(), [])
+    problem = "cannot go on from the state of key 'a': state entry 'n': expected int64, there is 1.5"
+    versions.requires_types = True
+    group = Group.restore(good, versions)
+    group.follow()
+    with pytest.raises(ProcessingError, match=problem):
+        group.adopt(stored.meta(), stored.delta(), group.place)
+    with pytest.raises(ProcessingError, match=problem):
+        Group.restore(bad, versions).follow()
+    versions.requires_types = False
+    owned = Group.restore(bad, versions)
+    assert owned.open("a") == {"n": 1.5}, "an owner's events tell"

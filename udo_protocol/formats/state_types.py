@@ -38,12 +38,12 @@ class StateTypes:
         """Entry -> type."""
         return {name: arrow_type for name, (arrow_type, _) in self._types.items()}
 
-    def problem(self, state: Mapping[str, Any]) -> str:
+    def problem(self, state: Mapping[str, Any], found: str = "the operator left") -> str:
         """Why this state, as Python has it, does not have these types; '' if it has. Null, and no entry, fit any type."""
         for name, (arrow_type, fitting) in self._types.items():
             value = state.get(name)
             if value is not None and not fitting(value):
-                return f"state entry {name!r}: expected {type_text(arrow_type)}, the operator left {value!r:.100} ({type(value).__name__})"
+                return f"state entry {name!r}: expected {type_text(arrow_type)}, {found} {value!r:.100} ({type(value).__name__})"
         return ""
 
 

@@ -39,7 +39,8 @@ class KeyedInstance:
         keyed = KeyedConfig.of(a["keyed"])
         run = processor.keyed(keyed)
         run.policy = Policy(a.get("policy") == DEAD_LETTER, link.limits.retries, link.counters.retried)
-        versions = Versions(keyed.state_version, keyed.migrates_from, processor.per_event.migrate, processor.migrate_all, processor.layout)
+        one, many = processor.per_event.migrate, processor.migrate_all
+        versions = Versions(keyed.state_version, keyed.migrates_from, one, many, processor.layout, processor.types)
         connect = partial(Connection, a["state_socket"], login=link.conn.login)
         state = connect()
         comparing = a.get("comparing")

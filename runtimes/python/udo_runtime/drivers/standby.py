@@ -73,6 +73,7 @@ class Standby:
         # Who comes back is compared with who answered, also in what it fails on.
         self._engine.processor.on_trial = on and not self._state.rewinds
         durable, state = self._durable, self._state
+        state.require_types(on)
         # A standby has loaded all there are.
         self._perform.on(LoadSession, (lambda e: state.new(e.name)) if on else (lambda e: durable.load(e.name)))
 

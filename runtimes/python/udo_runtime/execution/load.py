@@ -43,6 +43,11 @@ class Processor:
         self._per_event = self._operator is not None and type(self._operator).process_batch is Operator.process_batch
 
     @property
+    def types(self) -> StateTypes | None:
+        """Of a keyed one's state; None: not declared."""
+        return self._types
+
+    @property
     def per_event(self) -> Operator:
         """The operator, if it works event by event; ProcessingError if not: only such a one can be keyed."""
         if self._keyed_operator is None or not self._per_event:

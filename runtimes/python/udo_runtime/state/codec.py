@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
+from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.state.versions import Versions
 
 # Key (the value of the key column, or a tuple of several) -> packed state.
@@ -162,8 +163,11 @@ def state_version(packed: bytes) -> int:
 
 
 def migrated(versions: Versions | None, values: Delta, version: int) -> Delta:
-    """Packed states of state version `version`, migrated to that of `versions`; timers and expirations stay. Errors: see Versions."""
+    """Packed states of state version `version`, migrated to that of `versions`; timers and expirations stay. Errors: see Versions;
+    ProcessingError for a state of that version with other types than are declared, where they are required."""
     if versions is None or version == versions.version:
+        if versions is not None and versions.requires_types:
+            _require_types(versions, values)
         return values
     former = {key: raw for key, raw in values.items() if raw is not None and key != TIMERS}
     if not former:
@@ -171,6 +175,15 @@ def migrated(versions: Versions | None, values: Delta, version: int) -> Delta:
     if in_one := versions.in_one(version):
         return {**values, **dict(zip(former, in_one(list(former), list(former.values()), version), strict=True))}
     return {**values, **{key: _migrated(versions, key, raw, version) for key, raw in former.items()}}
+
+
+def _require_types(versions: Versions, values: Delta) -> None:
+    for key, raw in values.items():
+        if raw is not None and key != TIMERS and (problem := versions.problem(unpack(raw))):
+            raise ProcessingError(
+                f"it cannot go on from the state of key {key!r:.100}: {problem}. Give the version another state_version and a migrate(), "
+                "or take the type out of its [state]"
+            )
 
 
 def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:

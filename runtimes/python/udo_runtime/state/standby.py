@@ -77,11 +77,17 @@ class StandbyState:
     ) -> None:
         self._state, self._prefix, self._name = state, prefix, name
         self._run_id, self._versions, self._only = run_id, versions, groups
+        self.require_types(True)
         self._position = 0  # in the changelog
         self.gone = ""  # why entries are missing, or continue another state
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
+
+    def require_types(self, on: bool) -> None:
+        """What another version left, or leaves, is looked at as long as that one can go on instead. ProcessingError where it is read."""
+        if self._versions is not None:
+            self._versions.requires_types = on
 
     def load(self) -> int:
         """Load all sessions; returns the last frame that they cover. Fenced if the state has been replaced meanwhile."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
+from udo_protocol.formats.state_types import StateTypes
 from udo_runtime.execution.failure import PassedOn, ProcessingError, event_text, failed
 from udo_runtime.state.layout import Layout
 
@@ -16,7 +17,8 @@ MigrateAll = Callable[[Sequence[Any], Sequence[bytes], int], list[bytes]]
 
 
 class Versions:
-    """The state version that an operator writes, and those it migrates from (`sources`). `layout`: the columns that keep its states."""
+    """The state version that an operator writes, and those it migrates from (`sources`). `layout`: the columns that keep its states;
+    `types`: of these, if declared, which those that are read have to have as long as it `requires_types`."""
 
     def __init__(
         self,
@@ -25,14 +27,19 @@ class Versions:
         migrate: Migrate | None = None,
         migrate_all: MigrateAll | None = None,
         layout: Layout | None = None,
+        types: StateTypes | None = None,
     ) -> None:
-        self.layout = layout
+        self.layout, self._types, self.requires_types = layout, types, False
         self.version, self._sources, self._migrate, self._migrate_all = version, frozenset(sources), migrate, migrate_all
 
     @property
     def migrates(self) -> bool:
         """Whether the operator migrates from other versions."""
         return bool(self._sources)
+
+    def problem(self, state: dict[str, Any]) -> str:
+        """Why this version cannot go on from the state; '': it can, or it is not asked for."""
+        return "" if self._types is None or not self.requires_types else self._types.problem(state, "there is")
 
     def migrated(self, key: Any, state: dict[str, Any], version: int) -> dict[str, Any]:
         """One key's state, migrated from `version`. ProcessingError with the operator's traceback; StateLost if it cannot be migrated."""
