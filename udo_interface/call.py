@@ -34,7 +34,7 @@ from udo_interface.inputs import require_inputs, united
 from udo_interface.key_groups import with_key_group
 from udo_interface.keyed_plan import Batch
 from udo_interface.listing import Listed, Listing
-from udo_interface.spark_types import as_told_apart, delivered, output_fields, require_apart, require_input
+from udo_interface.spark_types import as_told_apart, delivered, output_fields, require_apart, require_input, untold_type
 from udo_interface.store import StoreLocation
 from udo_interface.store_place import located, require_writable
 from udo_interface.task import Keys, Task
@@ -131,8 +131,9 @@ class DeployedOperator:
         fields = output_fields(deployed.output, df.schema, _zoneless(conf))
         settings.check(conf, df.isStreaming)
         in_jvm = self._in_jvm(df, deployed, chosen, fields)
-        task_of = functools.partial(self._task, deployed, chosen, conf, delivered(fields))
-        schema = T.StructType([*fields, *(_kept(df.schema, n, deployed) for n in chosen.keep)])
+        kept = [_kept(df, n, deployed) for n in chosen.keep]
+        task_of = functools.partial(self._task, deployed, chosen, conf, delivered(fields), kept)
+        schema = T.StructType([*fields, *kept])
         columns = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
         require_apart(df, columns, deployed.what)
         if _require_key(deployed, chosen.key):
@@ -192,7 +193,7 @@ class DeployedOperator:
         if _require_key(deployed, self.options.key):
             settings.check_keyed(conf)
             keys = Keys(0, secrets.token_hex(4))
-        return self._task(deployed, self.options, conf, deployed.output, keys).rows
+        return self._task(deployed, self.options, conf, deployed.output, [], keys).rows
 
     def _fetch(self, conf: Conf) -> Deployed:
         return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
@@ -206,7 +207,9 @@ class DeployedOperator:
         number = plan(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
         return number if run is None else _first_plans.setdefault(run, number)
 
-    def _task(self, deployed: Deployed, options: CallOptions, conf: Conf, back: pa.Schema, keys: Keys | None) -> Task:
+    def _task(
+        self, deployed: Deployed, options: CallOptions, conf: Conf, back: pa.Schema, kept: Sequence[T.StructField], keys: Keys | None
+    ) -> Task:
         alike = as_told_apart(conf)
         answered = {alike(n): n for n in deployed.output.names}
         if clash := [answered[alike(n)] for n in options.keep if alike(n) in answered]:
@@ -229,6 +232,7 @@ class DeployedOperator:
             delivered=to_ipc(back),
             node_wait=node_wait,
             tls=conf(TLS_SETTING, "") or None,
+            never_null=tuple(f.name for f in kept if not f.nullable),
         )
 
 
@@ -335,12 +339,15 @@ def _call_id(inside: Batch | None) -> str:
         return f"foreachBatch.{_foreach_batch[inside.query][1]}"
 
 
-def _kept(schema: T.StructType, name: str, deployed: Deployed) -> T.StructField:
-    if name not in schema.names:
+def _kept(df: DataFrame, name: str, deployed: Deployed) -> T.StructField:
+    if name not in df.columns:
+        raise SchemaError(f"keep={name!r}: the DataFrame has no such column to keep beside {deployed.what}; it has {', '.join(df.columns)}")
+    field = df.schema[name]
+    if df.sparkSession.conf.get(settings.VALIDATED, "false") == "true" and (untold := untold_type(field.dataType)):
         raise SchemaError(
-            f"keep={name!r}: the DataFrame has no such column to keep beside {deployed.what}; it has {', '.join(schema.names)}"
+            f"keep={name!r}: {settings.VALIDATED} is true, and the batches of PySpark do not tell that a column is of type "
+            f"{untold.simpleString()}, so Spark would refuse each of them. Set it to false, which is the default, or cast the column"
         )
-    field = schema[name]
     return T.StructField(name, field.dataType, field.nullable)
 
 

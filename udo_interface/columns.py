@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,8 @@ class Picker:
             raise SchemaError(f"{self._what}: column {batch.schema.field(i).name!r} of type {column.type} cannot become {to}: {e}") from e
 
 
-def kept(batch: pa.RecordBatch, names: Sequence[str]) -> list[pa.Array]:
-    """The columns that are carried past the operator."""
-    return [batch.column(n) for n in names]
+def beside(answer: pa.RecordBatch, batch: pa.RecordBatch, names: Sequence[str], never_null: Collection[str]) -> pa.RecordBatch:
+    """The answer, and behind it these columns of `batch` as Spark gave them, also in what their fields say beside the type. A partition's
+    marks make columns nullable on their way; `never_null` are not."""
+    fields = [batch.schema.field(n).with_nullable(n not in never_null) for n in names]
+    return pa.RecordBatch.from_arrays([*answer.columns, *map(batch.column, names)], schema=pa.schema([*answer.schema, *fields]))

@@ -17,7 +17,8 @@ BUFFER = "spark.buffer.size"
 # Real-time mode takes Python operators only with its allow list off: the sign that low latency is wanted.
 REAL_TIME_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
 LOW_LATENCY_BYTES = 4096
-
+# Spark compares the schema of what a Python worker returns with the declared one.
+VALIDATED = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
 
 # Which way calls on DataFrames take, where the call does not say: the JVM path where it can ("auto"), "jvm" or nothing, or "python".
 PATH = "spark.udo.path"

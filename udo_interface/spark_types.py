@@ -112,6 +112,19 @@ def _zoned_as(have: pa.DataType, want: pa.DataType) -> pa.DataType:
     return have
 
 
+def untold_type(t: T.DataType) -> T.DataType | None:
+    """The type in `t`, or `t` itself, that Spark does not tell from another one by what is written to Arrow; None if there is none."""
+    if isinstance(t, T.ArrayType):
+        return untold_type(t.elementType)
+    if isinstance(t, T.MapType):
+        return untold_type(t.keyType) or untold_type(t.valueType)
+    if isinstance(t, T.StructType):
+        return next(filter(None, (untold_type(f.dataType) for f in t.fields)), None)
+    collated = isinstance(t, T.StringType) and t != T.StringType()
+    cut = isinstance(t, T.DayTimeIntervalType) and (t.startField, t.endField) != (t.DAY, t.SECOND)
+    return t if collated or cut or isinstance(t, T.UserDefinedType) else None
+
+
 def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
     """Raise SchemaError listing every column of `want` that the DataFrame does not offer, with the names that come near."""
     counts: dict[str, int] = {}

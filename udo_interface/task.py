@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Row
 
-from udo_interface.columns import Picker, kept
+from udo_interface.columns import Picker, beside
 from udo_interface.discovery import certificates, node_address, node_wait_s
 from udo_interface.evaluation import Evaluation, marked, of_task, required, run_of_task, told_by_rows
 from udo_interface.held import held
@@ -71,6 +71,7 @@ class Task:
     delivered: bytes
     node_wait: str | None = None
     tls: str | None = None  # folder of certificates on the task's host
+    never_null: tuple[str, ...] = ()  # of `keep`
     columns: tuple[str, ...] = ()  # what those of the batches are called, where Spark gives them other names
 
     def named(self) -> NamedTask:
@@ -120,9 +121,7 @@ class Task:
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
                 part = asked.kept.slice(asked.at, asked.rows)
-                own = deliver(answer)
-                names = [*own.schema.names, *self.keep]
-                yield pa.RecordBatch.from_arrays([*own.columns, *kept(part, self.keep)], names=names)
+                yield beside(deliver(answer), part, self.keep, self.never_null)
             elif answer.num_rows:
                 yield deliver(answer)
 
