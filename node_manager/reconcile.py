@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from threading import Condition, Event, Lock
 from typing import Any
 
 import structlog
 
 from node_manager.manager import Manager
-from node_manager.registry_calls import RegistryCalls
+from node_manager.registry_calls import RETRY_MOST_S, RegistryCalls, keep_asking
 from node_manager.replicas import in_step
 from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol import supervised
@@ -30,9 +30,8 @@ from udo_protocol.listening import reached_at
 
 _log = structlog.get_logger()
 POLL_S = 25
-# A node counts as away 10 s after its last report, so it sends a heartbeat at least this often, and retries the registry this soon.
+# A node counts as away 10 s after its last report, so it sends a heartbeat at least this often.
 BEAT_S = 2.5
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 3.0
 # A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was
 # refused is not, before something changes.
 _AGAIN_S = 15.0
@@ -53,6 +52,7 @@ class Reconciler:
         self._manager, self._registry = manager, registry
         self._node = manager.settings.node
         self._stopping, self._told_placements = Event(), Event()
+        self._retrying = partial(keep_asking, self._stopping)
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
         self._lock = Lock()
         self._changed = Condition(self._lock)  # of _latest
@@ -64,6 +64,7 @@ class Reconciler:
 
     def start(self) -> None:
         """Begin."""
+        self._manager.lanes.wanted = None
         loops = {
             "wanted": self._read_wanted,
             "registry-heartbeat": self._beat,
@@ -87,25 +88,6 @@ class Reconciler:
     def _leave(self) -> None:
         with contextlib.suppress(UdoError):
             self._registry.leave(self._node, self._manager.incarnation)
-
-    def _retrying(self, step: Callable[[], None], what: str) -> None:
-        """Run `step` over and over; away registries are asked again ever more rarely."""
-        pause_s = 0.0
-        while not self._stopping.is_set():
-            try:
-                step()
-                if pause_s:
-                    _log.info("registry is back", step=what)
-                pause_s = 0.0
-            except UdoError as e:
-                if not pause_s:
-                    said = "registry does not answer" if isinstance(e, Unavailable) else "registry refuses"
-                    _log.warning(f"{said}; the last wanted state stays in effect", step=what, error=str(e))
-                pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
-                self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
-            except Exception:
-                supervised.failed("reconcile", what)
-                self._stopping.wait(_RETRY_MOST_S)
 
     def _beat(self) -> None:
         capabilities = asdict(self._manager.driver.capabilities())
@@ -136,7 +118,7 @@ class Reconciler:
                 self._manager.lanes.forget_homes(wanted["moved"])
             generation = int(wanted["generation"])
 
-        self._retrying(read, "wanted")
+        self._retrying(read, "wanted", self._manager.lanes.unheard)
 
     def _replicate(self) -> None:
         """Follow what the registry says about replicas, and tell it which ones hold all that was ENDed."""
@@ -197,7 +179,7 @@ class Reconciler:
                 self._work(name)
 
     def _take(self, deployments: list[Mapping[str, Any]]) -> None:
-        names = {d["name"] for d in deployments}
+        names = self._manager.lanes.wanted = frozenset(d["name"] for d in deployments)
         for gone in [d.name for d in self._manager.deployments.all() if d.source == "registry" and d.name not in names]:
             self._wish(gone, {"name": gone, "removed": True})
         for deployment in deployments:
@@ -380,7 +362,7 @@ class Reconciler:
         """Tell the registry; while it is unavailable, retry until something else is wanted, since the registry would not ask for it."""
         while not self._tell(wish, state, detail, **more):
             with self._changed:
-                if self._changed.wait_for(lambda: self._latest.get(wish["name"]) is not wish or self._stopping.is_set(), _RETRY_MOST_S):
+                if self._changed.wait_for(lambda: self._latest.get(wish["name"]) is not wish or self._stopping.is_set(), RETRY_MOST_S):
                     return
 
     def _tell(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
+from threading import Event
 from typing import Any, Protocol
 
+import structlog
+
 from node_manager.deployments.lanes import Catalogue
+from udo_protocol import supervised
+from udo_protocol.errors import UdoError, Unavailable
+
+_log = structlog.get_logger()
+# Much sooner than a node counts as away.
+_RETRY_FIRST_S, RETRY_MOST_S = 0.2, 3.0
 
 
 class RegistryCalls(Catalogue, Protocol):
@@ -26,3 +36,24 @@ class RegistryCalls(Catalogue, Protocol):
 
     def in_step(self, deployment: str, *, node: str, replica: str, place: int, version: int) -> Mapping[str, Any]:
         """A replica holds what its slot on this node has ENDed; the placement after that."""
+
+
+def keep_asking(stopping: Event, step: Callable[[], None], what: str, failed: Callable[[str], None] = lambda _: None) -> None:
+    """Run `step` over and over; a registry that is away, or refuses, is asked again ever more rarely, and `failed` is told why."""
+    pause_s = 0.0
+    while not stopping.is_set():
+        try:
+            step()
+            if pause_s:
+                _log.info("registry is back", step=what)
+            pause_s = 0.0
+        except UdoError as e:
+            failed(str(e))
+            if not pause_s:
+                said = "registry does not answer" if isinstance(e, Unavailable) else "registry refuses"
+                _log.warning(f"{said}; the last wanted state stays in effect", step=what, error=str(e))
+            pause_s = min(max(pause_s * 2, _RETRY_FIRST_S), RETRY_MOST_S)
+            stopping.wait(pause_s * random.uniform(0.5, 1.0))
+        except Exception:
+            supervised.failed("reconcile", what)
+            stopping.wait(RETRY_MOST_S)

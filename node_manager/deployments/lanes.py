@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,6 +83,22 @@ class Lanes:
         self._moves = moves
         # What is wanted here and cannot be served: name -> why.
         self.unserved: dict[str, UdoError] = {}
+        # The names of what is wanted here; None: the registry has not told since the node was started.
+        self.wanted: Collection[str] | None = ()
+        self._unheard = ""
+
+    def unheard(self, why: str) -> None:
+        """Why the registry could not be asked last."""
+        self._unheard = why
+
+    def awaited(self, name: str) -> str:
+        """Why a deployment is not here that may be about to be; '' if it is here, cannot be, or is not wanted."""
+        node = self._node.settings.node
+        if self._deployments.closed or self._deployments.get(name) is not None or name in self.unserved:
+            return ""
+        if self.wanted is None:
+            return f"node {node} was not told yet by its registry what it is to serve{f': {self._unheard}' if self._unheard else ''}"
+        return f"deployment {name!r} is wanted on node {node}, and not there yet" if name in self.wanted else ""
 
     def open(
         self, name: str, *, session: str = "", epoch: int = 0, pin_epoch: bool = False, schema: bytes = b"", wait_s: float = 0.0

@@ -26,7 +26,7 @@ from node_manager.rpc.lane_across import open_across
 from node_manager.rpc.slot_status import connected, group_map_of, look, slot_stats, slot_status
 from node_manager.rpc.wire import stream, unary
 from udo_protocol import supervised
-from udo_protocol.errors import Unavailable, UsageError
+from udo_protocol.errors import NodeAway, NotFound, Unavailable, UsageError
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.proto import node_manager_pb2 as pb
@@ -38,6 +38,8 @@ SERVICE = "udo.v1.NodeManager"
 THREADS = 64
 _METADATA_BYTES = 64 << 10
 CLOSE_GRACE_S = 2.0
+# How often a deployment is looked for that is about to be here.
+_AWAITED_POLL_S = 0.05
 OPTIONS = [
     ("grpc.max_metadata_size", _METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
@@ -59,7 +61,21 @@ class NodeService(rpc.NodeManagerServicer):
         return self.open_lane(request)
 
     def open_lane(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:
-        """The call itself, whichever way it came."""
+        """The call itself, whichever way it came. A deployment that may be about to be here is waited for: a node that has just come, or
+        whose disk was lost, is asked by tasks before its registry has told it what it is to serve."""
+        deadline = time.monotonic() + request.wait_ms / 1000
+        while True:
+            try:
+                return self._opened(request)
+            except NotFound:
+                why = "" if request.here else self._manager.lanes.awaited(request.deployment.partition("@")[0])
+                if not why:
+                    raise
+                if time.monotonic() > deadline:
+                    raise NodeAway(why) from None
+            time.sleep(_AWAITED_POLL_S)
+
+    def _opened(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:
         across = self._manager.across
         placed = across.find(request.deployment.partition("@")[0])
         if placed and not request.here:

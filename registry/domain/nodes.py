@@ -70,6 +70,9 @@ def heartbeat(session: Session, name: str, beat: Heartbeat, there: Presence, now
     before = session.get(Node, name)
     if (before.listen if before else "") != beat.listen:
         bump(session)
+    if before and before.incarnation and beat.incarnation and before.incarnation != beat.incarnation:
+        # It has nothing of what the former one said.
+        session.execute(delete(NodeState).where(NodeState.node == name))
     session.merge(Node(name=name, last_seen=now, **beat.model_dump()))
 
 

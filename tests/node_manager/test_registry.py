@@ -22,7 +22,7 @@ from tests.support.cluster import Cluster
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
 from tests.support.selection import long
-from udo_protocol.errors import Conflict, NotFound, SchemaError
+from udo_protocol.errors import Conflict, NodeAway, NotFound, SchemaError
 
 
 def test_a_deployment_made_at_the_registry_answers_on_the_node(cluster: Cluster) -> None:
@@ -213,11 +213,14 @@ def test_a_second_node_of_a_name_takes_no_part_and_is_told_of_the_first_and_one_
         said = f"is there already, at {first}/node.sock; the one that asks now at {socket.gethostname()}:{second.home}"
         wait_until(lambda: said in second.log(), 30, "the refusal of its heartbeat, with both addresses")
         assert not second.api.status().slots
+        with pytest.raises(NodeAway, match="not told yet by its registry what it is to serve: a node named .* is there already"):
+            second.api.open_lane("d", "too early", wait_ms=0)
         assert [n["address"] for n in cluster.client.nodes()] == [f"{first}/node.sock"]
         assert second.stop() == 0
         assert [n["live"] for n in cluster.client.nodes()] == [True] and cluster.lane().ask(1) == 2
         second.start("--registry", cluster.registry.url, "--token-file", str(cluster.data / "token"))
         cluster.stop_dead()  # and never comes back: its name is free when it counts as away
+        assert second.api.open_lane("d", "a task that waits", wait_ms=60_000).version == "1"
         wait_until(lambda: cluster.state() == ("answering", "1") and bool(second.api.status().slots), 60, "the second to take over")
         assert second.stop() == 0
     finally:

@@ -69,7 +69,7 @@ def test_with_two_replicas_two_nodes_may_be_lost_at_once(cluster: Nodes) -> None
     query.tried("aa", both_lost)
     for node in "bc":
         cluster.start(node)
-    wait_until(lambda: {n["state"] for n in cluster.client.deployment("count")["nodes"]} == {"answering"}, 60, "them to be there again")
+        wait_until(lambda node=node: cluster.offers(node, "count"), 60, "it to be there again")  # type: ignore[misc]
     udo(cluster, "scale", "count", "--replicas", 1)
     assert held(cluster) == [1] * SLOTS
     whole(cluster)

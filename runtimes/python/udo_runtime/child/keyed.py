@@ -21,7 +21,8 @@ from udo_runtime.child.keys import Changes, StoredKeys, changes
 from udo_runtime.child.packed import apart, together
 from udo_runtime.child.processor import name
 from udo_runtime.child.wire import INDEX, TIMES, Received
-from udo_runtime.execution.bad_events import BadEvent, again, bad_row, empty, joined
+from udo_runtime.execution.answers import Answers, empty, joined
+from udo_runtime.execution.bad_events import BadEvent, again, bad_row
 from udo_runtime.execution.distinct_keys import distinct
 from udo_runtime.execution.failure import ProcessingError, event_text, explained
 from udo_runtime.execution.keyed import KeyedProcessor, bad_timer
@@ -168,16 +169,17 @@ class ChildKeyedProcessor(KeyedProcessor):
         except ProcessingError as e:
             if not policy.dead_letter or _final(e):
                 raise
-        parts: list[pa.RecordBatch] = []
-        bad: list[BadEvent] = []
+        good, bad = Answers(self._output), list[BadEvent]()
         for unit in units:
             try:
-                parts.append(unit.run())
+                answer = unit.run()
             except ProcessingError as e:
                 if _final(e):
                     raise
                 bad.append(unit.bad(e))
-        return joined(parts, self._output), bad
+            else:
+                good.add(answer)
+        return good.batch(), bad
 
     def _all(self, due: Sequence[Due]) -> pa.RecordBatch:
         """The answer to timers and expirations in their order; if it fails, none of them has changed anything."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from udo_protocol.errors import UdoError
-from udo_protocol.limits import SlotLimits
 from udo_protocol.queue import event_times
 from udo_protocol.queue.event_times import EventTimes
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
@@ -51,15 +50,6 @@ class Replies:
         reply = self.header(to, ERROR)
         reply.failure.CopyFrom(failure)
         return to.lane, encode(reply)
-
-
-def require_bounded(answer: pa.RecordBatch, limits: SlotLimits) -> None:
-    """ProcessingError for an answer that collectors refuse."""
-    if answer.nbytes > limits.answer_bytes:
-        raise ProcessingError(
-            f"the answer to one frame has {answer.num_rows} events of {answer.nbytes} bytes; the bound is {limits.answer_bytes}: "
-            "return less per event, or send fewer events at a time"
-        )
 
 
 def failure(e: UdoError) -> Failure:

@@ -13,7 +13,8 @@ from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, KeepLetters, LaneOpen, LetterRoom, Steps
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import full
-from udo_runtime.engine.replies import Replies, failure, require_bounded
+from udo_runtime.engine.replies import Replies, failure
+from udo_runtime.execution.answers import require_bounded
 from udo_runtime.execution.bad_events import again
 from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.load import Processor
@@ -54,7 +55,7 @@ class StatelessEngine:
             if header.kind != DATA:
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
             answer = yield from self._events(seq, frame)
-            require_bounded(answer, self._limits)
+            require_bounded(answer.num_rows, answer.nbytes, self._limits.answer_bytes)
             return self._replies.events(header, answer)
         except (ProcessingError, ProtocolError) as e:
             return self._error(header, e)

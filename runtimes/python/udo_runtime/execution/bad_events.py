@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from udo_protocol.formats.rows import as_events
+from udo_runtime.execution.answers import require_bounded
 from udo_runtime.execution.failure import ProcessingError
 
 Result = TypeVar("Result")
@@ -83,18 +84,23 @@ def halved(
 
     `work` is given a part's first row and length; it failed on the whole of it with `error`. With k bad ones of n events it is called at
     most 2k log2(n) + 2k times; with more than `room` bad ones it ends, and says so in the number of those found: room + 1.
+    ProcessingError if the answers are more than a caller takes.
     """
-    good: list[pa.RecordBatch] = []
+    good, answered, size = list[pa.RecordBatch](), 0, 0
     bad: list[tuple[int, ProcessingError]] = []
     parts: list[tuple[int, int, ProcessingError | None]] = [(0, rows, error)]  # first row, rows, error if known
     while parts and len(bad) <= room:
         at, rows, known = parts.pop()
         if known is None:
             try:
-                good.append(work(at, rows))
-                continue
+                answer = work(at, rows)
             except ProcessingError as e:
                 known = e
+            else:
+                good.append(answer)
+                answered, size = answered + answer.num_rows, size + answer.nbytes
+                require_bounded(answered, size)
+                continue
         if rows == 0:
             raise known
         if rows == 1:
@@ -103,17 +109,6 @@ def halved(
             half = rows // 2
             parts += [(at + half, rows - half, None), (at, half, None)]
     return good, bad
-
-
-def joined(parts: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Record batches of one schema as one."""
-    table = pa.Table.from_batches(list(parts), schema).combine_chunks()
-    return next(iter(table.to_batches()), None) or empty(schema)
-
-
-def empty(schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of no rows."""
-    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any] | ProcessingError]:

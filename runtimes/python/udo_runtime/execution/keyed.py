@@ -21,9 +21,10 @@ from udo_protocol.queue import event_times
 from udo_protocol.queue.event_times import ONLY, EventTimes
 from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
-from udo_runtime.execution.bad_events import BadEvent, bad_row, empty, joined, rows_of
+from udo_runtime.execution.answers import FIRST, Answers, empty, joined
+from udo_runtime.execution.bad_events import BadEvent, bad_row, rows_of
 from udo_runtime.execution.distinct_keys import comparable, comparable_value, values_of
-from udo_runtime.execution.failure import PassedOn, ProcessingError, event_text, failed, not_answers, rows_to_batch
+from udo_runtime.execution.failure import PassedOn, ProcessingError, event_text, failed, not_answers
 from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
 from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us
 from udo_runtime.sdk.api import Context, Operator
@@ -107,7 +108,7 @@ class KeyedProcessor:
     def _plain(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
         """The answer to the events of a frame whose failure is nobody's but its own."""
         answers = self._each(session, numbers.to_pylist(), lambda: self._events_and_keys(batch))
-        return self._nothing if self.on_trial else rows_to_batch(answers, self._output)
+        return self._nothing if self.on_trial else answers.batch()
 
     def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[BadEvent], partition: int) -> EventTimes:
         """Note the highest event times of a frame, but for its bad events."""
@@ -131,12 +132,10 @@ class KeyedProcessor:
         values = list(map(values_of, columns))
         return events, values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
-    def _each(
-        self, session: Session, column: list[int], asked: Callable[[], tuple[list[dict[str, Any]], list[Any]]]
-    ) -> list[dict[str, Any]]:
+    def _each(self, session: Session, column: list[int], asked: Callable[[], tuple[list[dict[str, Any]], list[Any]]]) -> Answers:
         """The answers to the events of a frame; this is the hot path."""
         ctx, process, names, states = self._ctx, self._operator.process, self._names, session.states
-        out: list[dict[str, Any]] = []
+        out, room = Answers(self._output), FIRST
         event: dict[str, Any] = {}
         answer: Any = None
         answers: Any = ()
@@ -153,6 +152,8 @@ class KeyedProcessor:
                     if answer.keys() != names:
                         raise self._wrong(answer, event)
                     out.append(answer)
+                    if len(out) >= room:
+                        room = out.settle()
                 if ctx.state is not state:
                     ctx._own = state
                     ctx._keep()
@@ -183,7 +184,7 @@ class KeyedProcessor:
         def unit(row: int) -> Unit:
             event, key, number = events[row], keys[row], column[row]
 
-            def run_it() -> list[dict[str, Any]]:
+            def run_it() -> Answers:
                 if isinstance(event, ProcessingError) or row in wrong:
                     raise wrong[row]
                 ctx._at(key, number, states[key])
@@ -191,10 +192,10 @@ class KeyedProcessor:
 
             return Unit({} if row in wrong else states[key], run_it, lambda e: bad_row(batch, row, e, number))
 
-        def whole() -> list[dict[str, Any]]:
+        def whole() -> pa.RecordBatch:
             for error in wrong.values():
                 raise error
-            return self._each(session, column, lambda: (events, keys))  # type: ignore[arg-type, return-value]
+            return self._each(session, column, lambda: (events, keys)).batch()  # type: ignore[arg-type, return-value]
 
         touched = [states[key] for key in {keys[row] for row in usable}]
         with self._journaled() as journal:
@@ -217,21 +218,24 @@ class KeyedProcessor:
         finally:
             self._ctx._journal = None
 
-    def _answers(self, call: Callable[[], Any], event: dict[str, Any], what: str = "") -> list[dict[str, Any]]:
+    def _answers(self, call: Callable[[], Any], event: dict[str, Any], what: str = "") -> Answers:
         """What user code answers to one event, checked; ProcessingError with the event, and with `what` was called."""
         given: Any = ()
+        answers, room = Answers(self._output), FIRST
         try:
             given = call() or ()
-            answers = list(given)
+            for answer in given:
+                if not isinstance(answer, dict) or answer.keys() != self._names:
+                    told = given if isinstance(given, (dict, str, bytes)) else [*answers, answer]
+                    raise not_answers(told, self._output.names, event) or self._wrong(answer, event)
+                answers.append(answer)
+                if len(answers) >= room:
+                    room = answers.settle()
             self._ctx._keep()
         except (ProcessingError, PassedOn):
             raise
         except BaseException as e:
             raise not_answers(given, self._output.names, event) or failed(e, event, what) from e
-        for answer in answers:
-            if not isinstance(answer, dict) or answer.keys() != self._names:
-                told = given if isinstance(given, (dict, str, bytes)) else answers
-                raise not_answers(told, self._output.names, event) or self._wrong(answer, event)
         return answers
 
     def end(self, session: Session, header: Header, again: ResentLetters | None = None) -> Processed | None:
@@ -293,11 +297,11 @@ class KeyedProcessor:
         """The answer to these timers by the policy, and the bad ones, of which nothing stays."""
         ctx = self._ctx
 
-        def whole() -> list[dict[str, Any]]:
+        def whole() -> pa.RecordBatch:
             return self._timers(due)
 
         if self.policy.plain:
-            return rows_to_batch(whole(), self._output), []
+            return whole(), []
 
         def unit(row: int) -> Unit:
             at, kind, n, packed = due[row]
@@ -309,18 +313,21 @@ class KeyedProcessor:
             frame = bad_events.UserCalls(ctx._groups, journal, list(touched.values()), whole, lambda: map(unit, range(len(due))))
             return bad_events.run(frame, self.policy, self._output)
 
-    def _timers(self, due: list[Due]) -> list[dict[str, Any]]:
+    def _timers(self, due: list[Due]) -> pa.RecordBatch:
         """What the operator answers to these timers, in their order; expirations take effect among them."""
-        return [answer for at, kind, n, packed in due for answer in self._on_timer(n, kind, at, packed)]
+        answers = Answers(self._output)
+        for at, kind, n, packed in due:
+            answers.follow(self._on_timer(n, kind, at, packed))
+        return answers.batch()
 
-    def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Sequence[dict[str, Any]]:
+    def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Answers:
         ctx = self._ctx
         key = unpack_key(packed)
         ctx._at(key, number, ctx._groups[number].open(key))
         if kind == EXPIRY:
             if ctx.state.get(EXPIRES) == at_us:  # else a later call replaced it
                 ctx.state.clear()
-            return ()
+            return Answers(self._output)
         when = EPOCH + dt.timedelta(microseconds=at_us)
         return self._answers(lambda: self._operator.on_timer(ctx.key, when, ctx), {"key": ctx.key, "at": when}, "on_timer: ")
 

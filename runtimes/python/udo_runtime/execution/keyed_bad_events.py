@@ -11,12 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_runtime.execution.bad_events import BadEvent, again, joined
-from udo_runtime.execution.failure import ProcessingError, rows_to_batch
+from udo_runtime.execution.answers import Answers
+from udo_runtime.execution.bad_events import BadEvent, again
+from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.state.groups import Group
 from udo_runtime.state.snapshot import Snapshot, Timed
-
-Answers = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class UserCalls:
     groups: dict[int, Group]
     journal: list[Timed]
     states: Sequence[dict[str, Any]]
-    whole: Callable[[], Answers]
+    whole: Callable[[], pa.RecordBatch]
     units: Callable[[], Iterable[Unit]]
 
     def snapshot(self, states: Iterable[dict[str, Any]]) -> Snapshot:
@@ -72,7 +71,7 @@ def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordB
 
     def whole() -> pa.RecordBatch:
         try:
-            answer = rows_to_batch(list(frame.whole()), output)
+            answer = frame.whole()
             require_storable(before)
         except ProcessingError:
             before.restore()
@@ -89,30 +88,28 @@ def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordB
         if not policy.dead_letter:
             raise
     try:
-        parts, bad = _singly(frame, None)
-        return rows_to_batch([a for part in parts for a in part], output), bad
+        return _singly(frame, output, each=False)
     except ProcessingError:  # an answer has a value of the wrong type: now each answer is checked
         before.restore()
-    parts, bad = _singly(frame, output)
-    return joined([rows_to_batch(list(part), output) for part in parts], output), bad
+    return _singly(frame, output, each=True)
 
 
-def _singly(frame: UserCalls, output: pa.Schema | None) -> tuple[list[Answers], list[BadEvent]]:
-    """The answers to each good unit, and the bad events. With `output`, a unit whose answers do not fit this schema is bad, too."""
-    good: list[Answers] = []
-    bad: list[BadEvent] = []
+def _singly(frame: UserCalls, output: pa.Schema, *, each: bool) -> tuple[pa.RecordBatch, list[BadEvent]]:
+    """The answers to the good units, and the bad events. `each`: a unit whose answers do not fit the schema is bad, too."""
+    good, bad = Answers(output), list[BadEvent]()
     for unit in frame.units():
         before = frame.snapshot([unit.state])
         try:
             answers = unit.run()
-            if output is not None:
-                rows_to_batch(list(answers), output)
+            if each:
+                answers.settle()
             require_storable(before)
-            good.append(answers)
         except ProcessingError as e:
             before.restore()
             bad.append(unit.bad(e))
-    return good, bad
+        else:
+            good.follow(answers)
+    return good.batch(), bad
 
 
 def require_storable(before: Snapshot) -> None:

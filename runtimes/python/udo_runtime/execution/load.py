@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from udo_protocol.errors import SchemaError
 from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.formats.state_types import StateTypes
-from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, joined, rows_of
+from udo_runtime.execution.answers import FIRST, Answers, joined
+from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, rows_of
 from udo_runtime.execution.failure import PassedOn, ProcessingError, columns_to_batch, event_text, failed, not_answers, rows_to_batch
 from udo_runtime.execution.typed import TypedOperator
 from udo_runtime.sdk.api import Context, Operator
@@ -158,40 +160,49 @@ class Processor:
         return joined(good, self._output), bad
 
     def _singly(self, batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
-        good: list[list[dict[str, Any]]] = []
-        bad: list[BadEvent] = []
-        rows = []
+        good, bad, waiting, count = Answers(self._output), list[BadEvent](), list[tuple[int, Answers]](), 0
         for row, event in enumerate(rows_of(batch)):
             try:
-                good.append(self._one(event))
-                rows.append(row)
+                waiting.append((row, self._one(event)))
+                count += len(waiting[-1][1])
             except ProcessingError as e:
                 bad.append(bad_row(batch, row, e))
                 if len(bad) > room:
                     break
-        try:
-            return rows_to_batch([answer for answers in good for answer in answers], self._output), bad
-        except ProcessingError:  # a value of the wrong type in one of them
-            parts = []
-            for row, answers in zip(rows, good, strict=True):
-                try:
-                    parts.append(rows_to_batch(answers, self._output))
-                except ProcessingError as e:
-                    bad.append(bad_row(batch, row, e))
-            return joined(parts, self._output), sorted(bad, key=lambda b: b.row)
+            if count >= good.room or (waiting and waiting[-1][1].settled):
+                good.add(*self._fitting(waiting, batch, bad))
+                waiting, count = [], 0
+        good.add(*self._fitting(waiting, batch, bad))
+        return good.batch(), sorted(bad, key=lambda b: b.row)
 
-    def _one(self, event: dict[str, Any] | ProcessingError) -> list[dict[str, Any]]:
+    def _fitting(self, waiting: list[tuple[int, Answers]], batch: pa.RecordBatch, bad: list[BadEvent]) -> list[pa.RecordBatch]:
+        """The answers to these rows of the batch; a row of which one has a value of the wrong type is bad."""
+        if not any(answers.settled for _, answers in waiting):
+            with suppress(ProcessingError):
+                return [rows_to_batch([a for _, answers in waiting for a in answers], self._output)]
+        parts = []
+        for row, answers in waiting:
+            try:
+                parts.append(answers.batch())
+            except ProcessingError as e:
+                bad.append(bad_row(batch, row, e))
+        return parts
+
+    def _one(self, event: dict[str, Any] | ProcessingError) -> Answers:
         if isinstance(event, ProcessingError):
             raise event
         assert self._operator is not None
+        answers, room = Answers(self._output), FIRST
         given: Any = ()
         try:
             given = self._operator.process(event, self._ctx) or ()
-            answers = list(given)
-            for answer in answers:
+            for answer in given:
                 if not isinstance(answer, dict) or answer.keys() != self._names:
-                    told = given if isinstance(given, (dict, str, bytes)) else answers
+                    told = given if isinstance(given, (dict, str, bytes)) else [*answers, answer]
                     raise not_answers(told, self._output.names, event) or self._wrong_columns(answer, event)
+                answers.append(answer)
+                if len(answers) >= room:
+                    room = answers.settle()
         except (ProcessingError, PassedOn):
             raise
         except BaseException as e:
@@ -243,7 +254,7 @@ class Processor:
     def _each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         operator, ctx, names = self._operator, self._ctx, self._names
         assert operator is not None
-        out: list[dict[str, Any]] = []
+        out, room = Answers(self._output), FIRST
         event: dict[str, Any] = {}
         answer: Any = None
         answers: Any = ()
@@ -253,11 +264,13 @@ class Processor:
                     if answer.keys() != names:
                         raise self._wrong_columns(answer, event)
                     out.append(answer)
+                    if len(out) >= room:
+                        room = out.settle()
         except (ProcessingError, PassedOn):
             raise
         except BaseException as e:
             raise self._failed(e, answers, event, answer) from e
-        return rows_to_batch(out, self._output)
+        return out.batch()
 
     def _failed(self, e: BaseException, answers: Any, event: dict[str, Any], last: Any = None) -> ProcessingError:
         """What user code raised, or what is wrong with the `answers` that it gave back."""

@@ -23,7 +23,8 @@ from udo_runtime.child import shared
 from udo_runtime.child.host import SHARED_MEMORY
 from udo_runtime.child.process import DIRECTORY, SOCKET
 from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
-from udo_runtime.execution.failure import ProcessingError, explained, own_traceback, rows_to_batch
+from udo_runtime.execution.answers import FIRST, Answers
+from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context, Operator
 
@@ -169,7 +170,7 @@ class Server:
         return TouchedKeys(request, self._ctx, watermark_us)
 
     def _each(self, items: Sequence[Any], process: Callable[[int, Any], Any]) -> pa.RecordBatch:
-        names, out = set(self._output.names), list[dict[str, Any]]()
+        names, out, room = set(self._output.names), Answers(self._output), FIRST
         for self._row, item in enumerate(items):
             for answer in process(self._row, item) or ():
                 if not isinstance(answer, dict) or answer.keys() != names:
@@ -177,8 +178,10 @@ class Server:
                     want = ", ".join(self._output.names)
                     raise ProcessingError(f"expected an event with the columns {want}; the operator answered {got}", code=SchemaError.code)
                 out.append(answer)
+                if len(out) >= room:
+                    room = out.settle()
         self._row = None
-        return rows_to_batch(out, self._output)
+        return out.batch()
 
     def _failure(self, e: BaseException) -> pb.Failure:
         if isinstance(e, ProcessingError):
