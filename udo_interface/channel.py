@@ -29,6 +29,8 @@ from udo_protocol.queue.lane_end import LaneEnd
 Listener = Callable[[Any], None]
 # A full log is noticed after this long.
 _SETTLE_MS = 20
+# An idle client looks in this often at least.
+_LOOK_IN_S = 200.0
 log = logging.getLogger(__name__)
 
 
@@ -72,7 +74,7 @@ class Channel:
         self._sender = Sender(self._out, opened.place, opened.input)
         self._collector = Collector(self._in, self._sender, opened.output)
         self._window = settings.window or opened.place.window_frames
-        self._renew_s = opened.limits.lane_ttl_ms / 3000
+        self._renew_s = min(opened.limits.lane_ttl_ms / 3000, _LOOK_IN_S)
         self._listeners: list[tuple[Listener, bool]] = []
         self._buffer: deque[Mapping[str, Any] | pa.RecordBatch] = deque()
         self._buffered = 0  # events in the buffer

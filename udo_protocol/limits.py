@@ -60,9 +60,9 @@ class SlotLimits:
     reserve_bytes: int = 1 << 20
     # Redis refuses bulks above 512 MiB; a frame near that size is a mistake in batching.
     frame_bytes: int = 64 << 20
-    # A lane untouched for this long belongs to a dead task; longer than any stall Spark itself tolerates (network
-    # timeout 120 s), short enough that memory returns.
-    lane_ttl_ms: int = 600_000
+    # The node manager closes the lane of a producer whose connection is gone within seconds. This is for lanes whose producer told none:
+    # a day, since the server counts by its machine's clock, which may be set while a producer waits.
+    lane_ttl_ms: int = 86_400_000
     # An operator that does not answer a frame for this long counts as hung.
     answer_timeout_ms: int = 60_000
     # Linear back-off of an empty poll: one step, and the ceiling at which the reader parks on its doorbell. The ceiling is

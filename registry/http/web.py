@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -34,6 +33,7 @@ from registry.store import postgresql
 from registry.store.hub import Hub
 from registry.store.store import Store
 from udo_protocol import errors
+from udo_protocol.clock import SteadyTime
 from udo_protocol.errors import UdoError, UsageError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -62,7 +62,7 @@ class Services:
     blobs: Blobs
     uploads: Uploads
     tokens: tuple[str, ...]
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = field(default_factory=SteadyTime)
     polled: dict[str, float] = field(default_factory=dict)  # node -> when its last long poll began or ended
     wanted: tuple[int, bytes] = (-1, b"")  # the answer to all nodes, of one generation
 

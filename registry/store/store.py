@@ -9,7 +9,6 @@ removed. One process serves a SQLite database, so the writer's lock is an ordina
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +25,7 @@ from registry.store import postgresql
 from registry.store.hub import Hub
 from registry.store.models import Setting
 from udo_protocol import supervised
+from udo_protocol.clock import SteadyTime
 from udo_protocol.errors import UsageError
 
 
@@ -72,13 +72,14 @@ class Store:
         self._hub = hub
         self._neighbours = postgresql.OtherProcesses(engine) if postgresql.is_postgresql(url) else None
         self._lead = postgresql.Lead(engine) if postgresql.is_postgresql(url) else None
-        self.clock: Callable[[], float] = time.time
+        # Of leases and of what is noted: it does not jump.
+        self.clock: Callable[[], float] = SteadyTime()
         with self.read() as session:
             row = session.get(Setting, "generation")
             hub.publish(row.value if row else 0)
         if self._neighbours is not None:
-            self.clock = self._neighbours.clock
             self._neighbours.look()
+            self.clock = SteadyTime(self._neighbours.clock)
             supervised.keep("database-notifications", partial(self._neighbours.listen, hub), hub.stopping)
 
     @property

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import bound
 from udo_protocol import errors, lifecycle
-from udo_protocol.clock import FakeClock
+from udo_protocol.clock import FakeClock, SteadyTime
 from udo_protocol.formats import manifest, schema
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection
@@ -223,3 +223,20 @@ def test_a_server_that_still_reads_its_file_counts_as_away() -> None:
         with pytest.raises(errors.ServerLost, match="still reading its file"):
             conn.call("GET", "k")
         thread.join(bound(10))
+
+
+def test_steady_time_follows_the_clock_but_not_its_jumps() -> None:
+    shown, passed = [1000.0], [0.0]
+    now = SteadyTime(lambda: shown[0], lambda: passed[0])
+
+    def after(seconds: float, ahead: float = 0.0) -> float:
+        passed[0] += seconds
+        shown[0] += seconds + ahead
+        return now()
+
+    assert after(10) == 1010
+    assert after(1, ahead=0.01) == pytest.approx(1011.01)  # as the clock's own corrections
+    assert after(10, ahead=1200) == pytest.approx(1022.01)  # 11 in 10
+    assert after(0, ahead=-2400) == pytest.approx(1022.01)
+    assert after(10) == pytest.approx(1031.01)  # 9 in 10: it never goes back
+    assert after(100_000) == pytest.approx(shown[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.conftest import wait_until
@@ -40,6 +40,10 @@ class Query:
         batches, expected = self.drawn()
         self.version = version or self.version
         self._ask(self.job, node, wait_s)
+        assert self.job.epoch(self._epoch, batches) == [self.version * 1000 + n for n in expected]
+
+    def asked(self, batches: Iterable[list[int]], expected: list[int]) -> None:
+        """The epoch that was `drawn`, by a task that asks the node of the epoch before, once."""
         assert self.job.epoch(self._epoch, batches) == [self.version * 1000 + n for n in expected]
 
     def tried(self, nodes: str, strike: Callable[[], None]) -> None:

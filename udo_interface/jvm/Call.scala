@@ -92,7 +92,7 @@ private[udo] object Opened {
       answerTimeoutMs = bound("answer_timeout_ms", 60000),
       frameBytes = bound("frame_bytes", 64L << 20),
       retainedBytes = bound("retained_bytes", 256L << 20),
-      laneTtlMs = bound("lane_ttl_ms", 600000),
+      laneTtlMs = bound("lane_ttl_ms", 86400000),
       backoffCeilingUs = reply.path("backoff_ceiling_us").asLong(0))
     val place = Place(
       reply.path("operator").asText, reply.path("version").asText, reply.path("node").asText,
