@@ -86,12 +86,6 @@ func (e Event) Time(name string) time.Time {
 	return v
 }
 
-// Nested is a list, struct or map: the value of that row of an Arrow array. It is valid until the method returns, and may be emitted.
-type Nested struct {
-	Array arrow.Array
-	Row   int
-}
-
 // Value is any column: nil, int64, uint64, float64, bool, string, []byte, time.Time, Nested, or an Arrow scalar of what else there is.
 func (e Event) Value(name string) any { return valueOf(e.column(name), e.row) }
 
@@ -281,6 +275,9 @@ func appendValue(b array.Builder, value any) error {
 			b.Append(v)
 			return nil
 		}
+	}
+	if done, err := appendGo(b, value); done {
+		return err
 	}
 	s, err := scalar.MakeScalar(value), error(nil)
 	if !arrow.TypeEqual(s.DataType(), b.Type()) {

@@ -30,13 +30,22 @@ func (forward) ProcessBatch(batch arrow.RecordBatch, _ *operator.Context) (arrow
 	return batch, nil
 }
 
-type each struct{ opened }
+type each struct {
+	opened
+	events int
+}
 
-func (each) Process(event operator.Event, ctx *operator.Context) error {
+// Every other event's lists, structs and maps go through Go's own.
+func (e *each) Process(event operator.Event, ctx *operator.Context) error {
 	row := operator.Row{}
 	for _, field := range ctx.Input.Fields() {
-		row[field.Name] = event.Value(field.Name)
+		value := event.Value(field.Name)
+		if nested, ok := value.(operator.Nested); ok && e.events%2 == 0 {
+			value = nested.Go()
+		}
+		row[field.Name] = value
 	}
+	e.events++
 	ctx.Emit(row)
 	return nil
 }
@@ -208,7 +217,7 @@ func main() {
 		role = os.Args[len(os.Args)-1]
 	}
 	operator.Run(map[string]any{
-		"forward": forward{}, "each": each{}, "events": events{}, "keyed": keyed{}, "keyed_batches": keyedBatches{},
+		"forward": forward{}, "each": &each{}, "events": events{}, "keyed": keyed{}, "keyed_batches": keyedBatches{},
 		"filter": filter{}, "filter_each": filterEach{}, "tally": tally{}, "tally_batches": tallyBatches{},
 	}[role])
 }
