@@ -51,6 +51,11 @@ _REPLICAS = tuple(f"node_manager/test_{name}*.py" for name in ("across", "applic
 _SCALING = tuple(
     f"node_manager/test_{name}*.py" for name in ("controllers", "idle", "keyed_slots", "metering", "modes", "observe", "slots")
 )
+_CLUSTERS = tuple(
+    f"udo_interface/test_{name}.py"
+    for name in ("applications", "cluster", "keyed_failures", "node_away", "second_store", "store_s3", "three_hosts", "two_nodes")
+)
+_PLANS = ("udo_interface/test_plans.py", "udo_interface/test_drawn_values.py")
 # The longest first: the short ones fill what is left.
 GATE = {
     "nodes": Part(("node_manager",), without=(*_TRIALS, *_SCALING)),
@@ -71,8 +76,9 @@ DEEP = {
     "trials": Part(_TRIALS),
     "replicas": Part(_REPLICAS),
     "scaling": Part(_SCALING),
-    "spark": Part(("udo_interface",), without=("udo_interface/test_plans.py",)),
-    "plans": Part(("udo_interface/test_plans.py",), "not docker and not drawn"),
+    "spark": Part(("udo_interface",), without=(*_PLANS, *_CLUSTERS)),
+    "clusters": Part(_CLUSTERS),
+    "plans": Part(_PLANS, "not docker and not drawn"),
     "drawn": Part(("udo_interface/test_plans.py",), "drawn"),
     "cli": Part(("cli",)),
     "attacks": Part(("attacks",)),

@@ -89,9 +89,11 @@ def spark_type(t: pa.DataType, like: T.DataType | None = None, zoneless: T.DataT
     if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t):
         return T.ArrayType(spark_type(t.value_type, like.elementType if isinstance(like, T.ArrayType) else None, zoneless))
     if pa.types.is_map(t):
-        return T.MapType(spark_type(t.key_type, None, zoneless), spark_type(t.item_type, None, zoneless))
+        key, value = (like.keyType, like.valueType) if isinstance(like, T.MapType) else (None, None)
+        return T.MapType(spark_type(t.key_type, key, zoneless), spark_type(t.item_type, value, zoneless))
     if pa.types.is_struct(t):
-        return T.StructType([T.StructField(f.name, spark_type(f.type, None, zoneless)) for f in t.fields])
+        inner = {f.name: f.dataType for f in like.fields} if isinstance(like, T.StructType) else {}
+        return T.StructType([T.StructField(f.name, spark_type(f.type, inner.get(f.name), zoneless)) for f in t.fields])
     for spark, arrow in _SIMPLE:
         if arrow == t:
             return spark()

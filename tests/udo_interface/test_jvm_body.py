@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ ROWS = [
         "l": None if i % 5 == 0 else ["ä", None, "c"][: i % 4],
         "r": None if i % 7 == 0 else {"a": i, "b": b"\xff" * (i % 3)},
         "m": [("k", float(i))] * (i % 3),
-        "n": None,
+        "n": [None, Decimal("9999999.99"), Decimal("-9999999.99"), Decimal("0.01")][i % 4],  # all digits: Arrow refuses that in Java
         "t": i,
         "b": i % 2 == 0,
     }

@@ -376,7 +376,6 @@ def call_in_thread(evaluate: Callable[[], list[Any]]) -> list[Any]:
         return pool.submit(evaluate).result()
 
 
-@pytest.mark.drawn
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(50))
 def test_without_the_jar_any_plan_counts_right_or_is_refused(

@@ -63,7 +63,7 @@ private[udo] object Body {
         root.getFieldVectors.forEach { v =>
           // Not ValueVectorUtility.validateFull, which takes a map's own type for a wrong one.
           v.accept(new ValidateVectorBufferVisitor, null)
-          v.accept(new ValidateVectorDataVisitor, null)
+          v.accept(Values, null)
           validateValues(v)
         }
       }
@@ -101,6 +101,18 @@ private[udo] object Body {
         refuse(s"a column lies outside of $size bytes: ${place.length} bytes at ${place.offset}")
     }
     batch
+  }
+
+  /** Arrow's own, but for decimals: it refuses those that have all the digits of their type. */
+  private object Values extends ValidateVectorDataVisitor {
+    override def visit(vector: BaseFixedWidthVector, none: Void): Void = vector match {
+      case decimals: DecimalVector =>
+        for (row <- 0 until decimals.getValueCount if !decimals.isNull(row))
+          if (decimals.getObject(row).precision > decimals.getPrecision)
+            throw new IllegalArgumentException(s"column ${decimals.getName}, row $row: a decimal does not fit in precision ${decimals.getPrecision}")
+        none
+      case _ => super.visit(vector, none)
+    }
   }
 
   /** What Arrow's own validation leaves out: maps have keys. */
