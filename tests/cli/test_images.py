@@ -16,6 +16,7 @@ import pytest
 
 from tests.cli import images
 from tests.cli.conftest import OPERATOR, Shell
+from tests.cli.test_packing import wheel
 from tests.conftest import bound, require
 from tests.support.docker_daemon import Daemon
 from udo_protocol.registry.api import Registry
@@ -200,7 +201,13 @@ def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, op
         ["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True, timeout=bound(30)
     ).stdout.strip()
     digest = platform("push", folder, "--json", UDO_USER="ada").json["digest"]
-    platform("push", operator("told", "2", plus=2))
+    second = operator("told", "2", plus=2)
+    needs = wheel(second, "udo_sample_dep", 42).name
+    manifest = second / "operator.toml"
+    manifest.write_text(manifest.read_text().replace("requirements = []", f'requirements = ["./{needs}"]'))
+    platform("push", second, UV_OFFLINE="1")
+    assert "udo_sample_dep" in platform("inspect", "told@2", "--json").json["provenance"]["dev.udo.packages"]
+    assert "udo_sample_dep" in platform("inspect", "told@2").out
     platform("deploy", "told@1")
 
     shown = platform("inspect", "told@1", "--json").json

@@ -164,7 +164,7 @@ def test_an_update_changes_a_variable_and_a_file_without_a_new_version(platform:
         "    n = int(open('plus').read()) + int(os.environ.get('E', '0')) + int(os.environ.get('S', '0'))\n"
         "    return {'b': [a + n for a in b.column('a').to_pylist()]}\n"
     )
-    platform("push", operator("live", "1", source=source))
+    platform("push", operator("live", "1", source=source), "--no-samples")
     platform("deploy", "live", "--env", "E=100", "--secret", "S", "--file", f"{tmp_path / 'plus.txt'}:plus", S="1000")
     assert ask(platform, "live", 1) == 1141
 
@@ -186,8 +186,9 @@ def test_an_update_changes_a_variable_and_a_file_without_a_new_version(platform:
 @pytest.mark.long
 def test_a_version_that_does_not_fit_is_refused_and_the_old_one_answers_on(platform: Shell, operator: Operators) -> None:
     platform("push", operator("fit", "1"))
-    platform("push", operator("fit", "2", output="string"))
-    platform("push", operator("fit", "3", source="import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('not here')\n" + _RUN))
+    platform("push", operator("fit", "2", output="string"), "--no-samples")
+    fails = "import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('not here')\n"
+    platform("push", operator("fit", "3", source=fails + _RUN), "--no-samples")
     platform("deploy", "fit@1")
     assert "column 'b': expected int64, got string" in platform("update", "fit", "2", code=4).err
     failed = platform("update", "fit", "3", code=None)
@@ -201,7 +202,7 @@ def test_a_version_that_does_not_fit_is_refused_and_the_old_one_answers_on(platf
 def test_an_update_that_does_not_get_ready_in_time_is_told_from_one_that_fails(platform: Shell, operator: Operators) -> None:
     platform("push", operator("slow", "1"))
     hangs = "import os, time\nif os.environ.get('UDO_INSTANCE'): time.sleep(15)\n"
-    platform("push", operator("slow", "2", source=hangs + _RUN))
+    platform("push", operator("slow", "2", source=hangs + _RUN), "--no-samples")
     platform("deploy", "slow@1")
     late = platform("update", "slow", "2", "--wait-s", "1", code=5)
     assert "no report 'ready'" in late.err and "1 keeps serving" in late.err
@@ -301,7 +302,7 @@ def test_a_network_that_the_sandbox_refuses_is_told_as_the_reason(platform: Shel
     if not platform("status", "--json").json["registry"]["nodes"][0]["capabilities"]["isolates_network"]:
         require("a sandbox", "apt-get install -y --no-install-recommends bubblewrap")
     for n, call in enumerate(("urllib.request.urlopen('http://127.0.0.1:9')", "socket.create_connection(('example.org', 80))")):
-        platform("push", operator(f"net{n}", source=OPEN.format(call=call)), "--json")
+        platform("push", operator(f"net{n}", source=OPEN.format(call=call)), "--no-samples")
         error = platform("deploy", f"net{n}", code=6).err
         assert "the node's sandbox gives operators no network: docs/sandbox.md" in error
         platform("undeploy", f"net{n}")

@@ -97,6 +97,16 @@ def test_a_push_is_refused_when_the_program_lacks_what_its_manifest_asks_for(she
     assert "build the operator first" in shell("push", made, "--dry-run", code=None).err
 
 
+def test_a_keyed_operator_in_go_whose_manifest_lost_its_key_is_refused_before_any_event(
+    shell: Shell, programs: Path, tmp_path: Path
+) -> None:
+    given = 'id = "int64"\nk = "int64"'
+    made = folder(tmp_path, "count", programs / "count", input=given, output=f'{given}\nn = "int64"')
+    (made / "events.json").write_text('[{"id": 1, "k": 1}]')
+    for command in (("test",), ("push", "--dry-run"), ("push", "--dry-run", "--no-samples")):
+        assert "operator.toml names no key: add key = [" in shell(command[0], made, *command[1:], code=4).err
+
+
 def test_a_go_operator_is_pushed_deployed_and_called(platform: Shell, programs: Path, tmp_path: Path) -> None:
     made = folder(tmp_path, "fraud", programs / "fraud", **FRAUD)
     platform("push", made)

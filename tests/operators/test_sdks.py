@@ -122,6 +122,15 @@ def test_a_keyed_operator_whose_manifest_lost_its_key_is_refused_before_any_even
         assert "operator.toml names no key: add key = [" in shell(command[0], made, *command[1:], code=4).err
 
 
+@pytest.mark.parametrize("sdk", ["node", long("cpp"), long("java"), long("rust")], indirect=True)
+def test_all_that_it_prints_arrives(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
+    """Node's writes to a pipe wait, and are lost if its process ends before."""
+    made = folder(tmp_path / "prints", sdk, "conformance", input={"do": "string", "n": "int64"}, output={"n": "int64"})
+    (made / "events.json").write_text(json.dumps([{"do": "print", "n": n} for n in range(10_240)]))
+    said = shell("test", made, "--env", "UDO_CONFORMANCE=events").err.splitlines()
+    assert [line for line in said if line.startswith("print ")] == [f"print {n}" for n in range(10_240)]
+
+
 @pytest.mark.long
 def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     columns = {"input": {"k": "string", "t": "timestamp[us]"}, "output": {"k": "string", "n": "int64", "ended": "timestamp[us]"}}

@@ -127,7 +127,7 @@ def _check(packed: Packed, code: Path, samples: Path | None, config: TrialConfig
     """OperatorError or SchemaError if it does not answer its samples, or cannot be imported."""
     from udo_cli import events, output
     from udo_cli.packing import isolated, tried
-    from udo_protocol.errors import OperatorError
+    from udo_protocol.errors import OperatorError, SchemaError
 
     manifest = packed.manifest
     if samples is None or not samples.exists():
@@ -138,7 +138,7 @@ def _check(packed: Packed, code: Path, samples: Path | None, config: TrialConfig
     batches = events.read(samples, manifest.input_schema, _BATCH_ROWS)
     try:
         trial = tried.answer(packed, batches, config)
-    except OperatorError as e:
+    except (OperatorError, SchemaError) as e:
         raise type(e)(
             f"{e}\nIt has to answer {samples.name} to be pushed. --env, --secret and --file give it what its deployments have; for what "
             "only works in production: --no-samples"
