@@ -10,6 +10,7 @@ import pytest
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
+from tests.support.selection import long
 
 FLOATS = COUNT.replace("+ 1\n", "+ 1.0\n")
 TYPED: dict[str, Any] = {**KEYED, "state": {"n": "int64"}}
@@ -20,7 +21,7 @@ def updated(daemon: Daemon, version: str, source: str, **manifest: Any) -> Any:
     return list(daemon.api.update("d", version, put_image(daemon.home, source, version=version, **manifest)))[-1]
 
 
-@pytest.mark.parametrize("isolation", ["shared", "process"])
+@pytest.mark.parametrize("isolation", ["shared", long("process")])
 def test_an_update_that_cannot_go_on_from_the_state_is_refused_and_the_owner_goes_on(daemon: Daemon, isolation: str) -> None:
     assert FLOATS != COUNT
     daemon.deploy(FLOATS, **KEYED)

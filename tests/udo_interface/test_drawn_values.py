@@ -35,7 +35,7 @@ def plain(rows: Any) -> list[Any]:
     return sorted((exact(row) for row in rows), key=lambda row: row["id"])
 
 
-@pytest.mark.parametrize("seed", seeds(2, deep=20))
+@pytest.mark.parametrize("seed", seeds(1, deep=20))
 def test_values_are_what_they_were(spark: SparkSession, platform: Platform, seed: int) -> None:
     draw = random.Random(seed)
     zone = draw.choice(["UTC", "Europe/Berlin", "America/New_York"])
