@@ -1,4 +1,4 @@
-"""Durations as people write them: 500ms, 30s, 5m, 1h."""
+"""Durations as people write them: 500ms, 30s, 5m, 1h; a number alone is seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_FORM = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h)$")
+_FORM = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h)?$")
 
 
 class Duration(click.ParamType[float]):
@@ -22,4 +22,4 @@ class Duration(click.ParamType[float]):
         m = _FORM.match(str(value).strip())
         if not m or not float(m[1]):
             self.fail(f"expected a time such as 500ms, 30s, 5m or 1h, got {value!r}", param, ctx)
-        return float(m[1]) * _UNITS[m[2]]
+        return float(m[1]) * _UNITS[m[2] or "s"]

@@ -1,4 +1,4 @@
-"""Options of `udo update --canary` and `--diff` (durations, shares, files), and how a diff is shown and written."""
+"""Options of `udo update --canary` and `--diff` (shares, files), and how a diff is shown and written."""
 
 from __future__ import annotations
 
@@ -12,18 +12,9 @@ import click
 from udo_cli.exits import ExitCode
 
 Json = dict[str, Any]
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SHOWN = 10
 EXITS = {"equal": ExitCode.OK, "different": ExitCode.DIFFERENT, "nothing": ExitCode.NOTHING_COMPARED}
 _SUFFIXES = (".jsonl", ".parquet")
-
-
-def duration(text: str) -> float:
-    """Seconds, from 500ms, 60s, 5m, 1h or 60."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
-    if found is None or float(found[1]) == 0:
-        raise click.BadParameter(f"expected a time such as 500ms, 60s, 5m or 1h, got {text!r}")
-    return float(found[1]) * _UNITS[found[2] or "s"]
 
 
 def share(text: str) -> float:

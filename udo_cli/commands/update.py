@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from udo_cli import base, completing, given, trial
+from udo_cli.durations import Duration
 from udo_cli.exits import ExitCode
 
 EXAMPLES = """
@@ -39,7 +40,7 @@ _EXAMPLES_KEPT = 1000
     metavar="PERCENT",
     help="First test VERSION on a share of the new lanes (keyed: of the key groups).",
 )
-@click.option("--for", "for_s", type=trial.duration, metavar="TIME", help="How long the diff or the canary lasts.  [default: 60s]")
+@click.option("--for", "for_s", type=Duration(), metavar="TIME", help="How long the diff or the canary lasts.  [default: 60s]")
 @click.option(
     "--rollback-if",
     type=trial.condition,
