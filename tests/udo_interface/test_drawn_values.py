@@ -28,6 +28,16 @@ def run(batch):
     return batch
 """
 ROWS = 40
+# Of a session, that change how Spark sends and takes values.
+SETTINGS = {
+    "spark.sql.session.timeZone": ["UTC", "Europe/Berlin", "America/New_York"],
+    "spark.sql.execution.arrow.useLargeVarTypes": ["true", "false"],
+    "spark.sql.execution.arrow.maxRecordsPerBatch": ["1", "7", "10000"],
+    "spark.sql.execution.arrow.compression.codec": ["none", "zstd"],  # PySpark itself does not read all that Spark writes with lz4
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": ["true", "false"],
+    "spark.sql.timestampType": ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"],
+    "spark.sql.ansi.enabled": ["true", "false"],
+}
 
 
 def plain(rows: Any) -> list[Any]:
@@ -38,14 +48,14 @@ def plain(rows: Any) -> list[Any]:
 @pytest.mark.parametrize("seed", seeds(1, deep=20))
 def test_values_are_what_they_were(spark: SparkSession, platform: Platform, seed: int) -> None:
     draw = random.Random(seed)
-    zone = draw.choice(["UTC", "Europe/Berlin", "America/New_York"])
+    settings = {name: draw.choice(values) for name, values in SETTINGS.items()}
     schema = T.StructType([T.StructField("id", T.LongType()), *drawn_schema(draw)])
     rows = [(n, *row[1:]) for n, row in enumerate(drawn_rows(draw, schema, ROWS))]
     declared = columns(schema)
     by_event = platform.operator(IDENTITY, input=declared, output=declared)
     in_batches = platform.operator(IN_BATCHES, input=declared, output=declared)
     register(spark)
-    with configured(spark, {"spark.sql.session.timeZone": zone}):
+    with configured(spark, settings):
         df = spark.createDataFrame(rows, schema).repartition(3)
         df.createOrReplaceTempView("drawn")
         expected = plain(df.collect())
