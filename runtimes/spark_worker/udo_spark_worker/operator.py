@@ -113,7 +113,7 @@ class SparkWorker(Operator):
         print(f"the worker {self.command[0]!r} {ended(status)}: {why}", file=sys.stderr, flush=True)
         if status < 0:
             os.kill(os.getpid(), -status)
-        raise SystemExit(status or 1)
+        os._exit(status or 1)  # SystemExit would be this batch's failure only
 
 
 def _as_sparks() -> None:
