@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ class Beating:
 
     def beat(self) -> None:
         for node, disk in self.disks.items():
-            self.client.heartbeat(node, listen=f"{node}:7070", incarnation=disk)
+            with contextlib.suppress(errors.Conflict):  # its former self still counts as there
+                self.client.heartbeat(node, listen=f"{node}:7070", incarnation=disk)
 
     def placement(self) -> dict[str, Any]:
         self.beat()
