@@ -21,10 +21,10 @@ from udo_runtime.child.keys import Changes, StoredKeys, changes
 from udo_runtime.child.packed import apart, together
 from udo_runtime.child.processor import name
 from udo_runtime.child.wire import INDEX, TIMES, Received
-from udo_runtime.execution.answers import Answers, empty, joined
 from udo_runtime.execution.bad_events import BadEvent, again, bad_row
 from udo_runtime.execution.distinct_keys import distinct
 from udo_runtime.execution.failure import ProcessingError, event_text, explained
+from udo_runtime.execution.gathered import GatheredAnswers, empty, joined
 from udo_runtime.execution.keyed import KeyedProcessor, bad_timer
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.timers import Due, KeyedContext
@@ -169,7 +169,7 @@ class ChildKeyedProcessor(KeyedProcessor):
         except ProcessingError as e:
             if not policy.dead_letter or _final(e):
                 raise
-        good, bad = Answers(self._output), list[BadEvent]()
+        good, bad = GatheredAnswers(self._output), list[BadEvent]()
         for unit in units:
             try:
                 answer = unit.run()

@@ -14,9 +14,9 @@ from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost, needs, start_message
 from udo_runtime.child.process import Launch
 from udo_runtime.engine.counters import Counters, ProcessLife
-from udo_runtime.execution.answers import empty
 from udo_runtime.execution.bad_events import BadEvent
 from udo_runtime.execution.failure import ProcessingError, event_text
+from udo_runtime.execution.gathered import empty
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context, Operator
 

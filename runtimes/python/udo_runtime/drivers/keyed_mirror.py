@@ -23,8 +23,8 @@ from udo_runtime.drivers.standby import Report, unreadable
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.effects import LoadSession, run
 from udo_runtime.engine.keyed import in_groups
-from udo_runtime.execution.answers import empty
 from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.gathered import empty
 from udo_runtime.state.standby import ChangelogEntry, StandbyState
 
 

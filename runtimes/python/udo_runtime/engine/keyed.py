@@ -41,9 +41,9 @@ from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import KeyedLetters, Sizes
 from udo_runtime.engine.replies import Replies, failure
-from udo_runtime.execution.answers import empty, joined, require_bounded
 from udo_runtime.execution.bad_events import BadEvent
 from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.gathered import empty, joined, require_bounded
 from udo_runtime.execution.keyed import KeyedProcessor, Processed, label_of
 from udo_runtime.execution.keyed_bad_events import ResentLetters
 from udo_runtime.state import restoring

@@ -14,9 +14,9 @@ from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, 
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import full
 from udo_runtime.engine.replies import Replies, failure
-from udo_runtime.execution.answers import require_bounded
 from udo_runtime.execution.bad_events import again
 from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.gathered import require_bounded
 from udo_runtime.execution.load import Processor
 
 

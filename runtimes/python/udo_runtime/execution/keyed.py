@@ -21,10 +21,10 @@ from udo_protocol.queue import event_times
 from udo_protocol.queue.event_times import ONLY, EventTimes
 from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
-from udo_runtime.execution.answers import FIRST, Answers, empty, joined
 from udo_runtime.execution.bad_events import BadEvent, bad_row, rows_of
 from udo_runtime.execution.distinct_keys import comparable, comparable_value, values_of
 from udo_runtime.execution.failure import PassedOn, ProcessingError, event_text, failed, not_answers
+from udo_runtime.execution.gathered import FIRST, GatheredAnswers, empty, joined
 from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
 from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us
 from udo_runtime.sdk.api import Context, Operator
@@ -132,10 +132,10 @@ class KeyedProcessor:
         values = list(map(values_of, columns))
         return events, values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
-    def _each(self, session: Session, column: list[int], asked: Callable[[], tuple[list[dict[str, Any]], list[Any]]]) -> Answers:
+    def _each(self, session: Session, column: list[int], asked: Callable[[], tuple[list[dict[str, Any]], list[Any]]]) -> GatheredAnswers:
         """The answers to the events of a frame; this is the hot path."""
         ctx, process, names, states = self._ctx, self._operator.process, self._names, session.states
-        out, room = Answers(self._output), FIRST
+        out, room = GatheredAnswers(self._output), FIRST
         event: dict[str, Any] = {}
         answer: Any = None
         answers: Any = ()
@@ -184,7 +184,7 @@ class KeyedProcessor:
         def unit(row: int) -> Unit:
             event, key, number = events[row], keys[row], column[row]
 
-            def run_it() -> Answers:
+            def run_it() -> GatheredAnswers:
                 if isinstance(event, ProcessingError) or row in wrong:
                     raise wrong[row]
                 ctx._at(key, number, states[key])
@@ -218,10 +218,10 @@ class KeyedProcessor:
         finally:
             self._ctx._journal = None
 
-    def _answers(self, call: Callable[[], Any], event: dict[str, Any], what: str = "") -> Answers:
+    def _answers(self, call: Callable[[], Any], event: dict[str, Any], what: str = "") -> GatheredAnswers:
         """What user code answers to one event, checked; ProcessingError with the event, and with `what` was called."""
         given: Any = ()
-        answers, room = Answers(self._output), FIRST
+        answers, room = GatheredAnswers(self._output), FIRST
         try:
             given = call() or ()
             for answer in given:
@@ -315,19 +315,19 @@ class KeyedProcessor:
 
     def _timers(self, due: list[Due]) -> pa.RecordBatch:
         """What the operator answers to these timers, in their order; expirations take effect among them."""
-        answers = Answers(self._output)
+        answers = GatheredAnswers(self._output)
         for at, kind, n, packed in due:
             answers.follow(self._on_timer(n, kind, at, packed))
         return answers.batch()
 
-    def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> Answers:
+    def _on_timer(self, number: int, kind: str, at_us: int, packed: bytes) -> GatheredAnswers:
         ctx = self._ctx
         key = unpack_key(packed)
         ctx._at(key, number, ctx._groups[number].open(key))
         if kind == EXPIRY:
             if ctx.state.get(EXPIRES) == at_us:  # else a later call replaced it
                 ctx.state.clear()
-            return Answers(self._output)
+            return GatheredAnswers(self._output)
         when = EPOCH + dt.timedelta(microseconds=at_us)
         return self._answers(lambda: self._operator.on_timer(ctx.key, when, ctx), {"key": ctx.key, "at": when}, "on_timer: ")
 

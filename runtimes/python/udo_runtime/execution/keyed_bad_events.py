@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_runtime.execution.answers import Answers
 from udo_runtime.execution.bad_events import BadEvent, again
 from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.execution.gathered import GatheredAnswers
 from udo_runtime.state.groups import Group
 from udo_runtime.state.snapshot import Snapshot, Timed
 
@@ -46,7 +46,7 @@ class Unit:
     """One event or one due timer: the state that it may change, a function that processes it, and one that makes it a bad event."""
 
     state: dict[str, Any]
-    run: Callable[[], Answers]
+    run: Callable[[], GatheredAnswers]
     bad: Callable[[ProcessingError], BadEvent]
 
 
@@ -96,7 +96,7 @@ def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordB
 
 def _singly(frame: UserCalls, output: pa.Schema, *, each: bool) -> tuple[pa.RecordBatch, list[BadEvent]]:
     """The answers to the good units, and the bad events. `each`: a unit whose answers do not fit the schema is bad, too."""
-    good, bad = Answers(output), list[BadEvent]()
+    good, bad = GatheredAnswers(output), list[BadEvent]()
     for unit in frame.units():
         before = frame.snapshot([unit.state])
         try:

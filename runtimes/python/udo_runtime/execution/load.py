@@ -15,9 +15,9 @@ from udo_protocol.errors import SchemaError
 from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.formats.state_types import StateTypes
-from udo_runtime.execution.answers import FIRST, Answers, joined
 from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, rows_of
 from udo_runtime.execution.failure import PassedOn, ProcessingError, columns_to_batch, event_text, failed, not_answers, rows_to_batch
+from udo_runtime.execution.gathered import FIRST, GatheredAnswers, joined
 from udo_runtime.execution.typed import TypedOperator
 from udo_runtime.sdk.api import Context, Operator
 
@@ -160,7 +160,7 @@ class Processor:
         return joined(good, self._output), bad
 
     def _singly(self, batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
-        good, bad, waiting, count = Answers(self._output), list[BadEvent](), list[tuple[int, Answers]](), 0
+        good, bad, waiting, count = GatheredAnswers(self._output), list[BadEvent](), list[tuple[int, GatheredAnswers]](), 0
         for row, event in enumerate(rows_of(batch)):
             try:
                 waiting.append((row, self._one(event)))
@@ -175,7 +175,7 @@ class Processor:
         good.add(*self._fitting(waiting, batch, bad))
         return good.batch(), sorted(bad, key=lambda b: b.row)
 
-    def _fitting(self, waiting: list[tuple[int, Answers]], batch: pa.RecordBatch, bad: list[BadEvent]) -> list[pa.RecordBatch]:
+    def _fitting(self, waiting: list[tuple[int, GatheredAnswers]], batch: pa.RecordBatch, bad: list[BadEvent]) -> list[pa.RecordBatch]:
         """The answers to these rows of the batch; a row of which one has a value of the wrong type is bad."""
         if not any(answers.settled for _, answers in waiting):
             with suppress(ProcessingError):
@@ -188,11 +188,11 @@ class Processor:
                 bad.append(bad_row(batch, row, e))
         return parts
 
-    def _one(self, event: dict[str, Any] | ProcessingError) -> Answers:
+    def _one(self, event: dict[str, Any] | ProcessingError) -> GatheredAnswers:
         if isinstance(event, ProcessingError):
             raise event
         assert self._operator is not None
-        answers, room = Answers(self._output), FIRST
+        answers, room = GatheredAnswers(self._output), FIRST
         given: Any = ()
         try:
             given = self._operator.process(event, self._ctx) or ()
@@ -254,7 +254,7 @@ class Processor:
     def _each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         operator, ctx, names = self._operator, self._ctx, self._names
         assert operator is not None
-        out, room = Answers(self._output), FIRST
+        out, room = GatheredAnswers(self._output), FIRST
         event: dict[str, Any] = {}
         answer: Any = None
         answers: Any = ()

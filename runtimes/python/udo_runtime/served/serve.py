@@ -23,8 +23,8 @@ from udo_runtime.child import shared
 from udo_runtime.child.host import SHARED_MEMORY
 from udo_runtime.child.process import DIRECTORY, SOCKET
 from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
-from udo_runtime.execution.answers import FIRST, Answers
 from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
+from udo_runtime.execution.gathered import FIRST, GatheredAnswers
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context, Operator
 
@@ -170,7 +170,7 @@ class Server:
         return TouchedKeys(request, self._ctx, watermark_us)
 
     def _each(self, items: Sequence[Any], process: Callable[[int, Any], Any]) -> pa.RecordBatch:
-        names, out, room = set(self._output.names), Answers(self._output), FIRST
+        names, out, room = set(self._output.names), GatheredAnswers(self._output), FIRST
         for self._row, item in enumerate(items):
             for answer in process(self._row, item) or ():
                 if not isinstance(answer, dict) or answer.keys() != names:

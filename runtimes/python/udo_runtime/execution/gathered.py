@@ -18,7 +18,7 @@ FIRST = 256
 _MOST, _PART_BYTES = 1 << 15, 16 << 20
 
 
-class Answers(list[dict[str, Any]]):
+class GatheredAnswers(list[dict[str, Any]]):
     """`append` each, and `settle` where there are FIRST, or as many as it said last; `batch` is all of them.
 
     ProcessingError for an answer that does not fit the schema, and where they exceed what a caller takes.
@@ -51,7 +51,7 @@ class Answers(list[dict[str, Any]]):
             require_bounded(self._rows, self._bytes)
         self.room = min(_MOST, max(1, _PART_BYTES * self._rows // max(1, self._bytes)))
 
-    def follow(self, more: Answers) -> None:
+    def follow(self, more: GatheredAnswers) -> None:
         """`more` behind all that are there."""
         if more.settled:
             self.settle()
