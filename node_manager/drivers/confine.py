@@ -26,11 +26,16 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
+def version() -> int:
+    """Of Landlock, as this kernel has it: from 4 on it knows TCP, from 6 on signals. OSError if there is none or it is not allowed."""
+    return _checked(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1), "Landlock")
+
+
 def confine(reads: list[str], writes: list[str]) -> None:
     """For this process and its descendants; OSError if this kernel has no Landlock or does not allow it."""
-    version = _checked(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1), "Landlock")
-    rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
-    known = 8 if version < 4 else 16 if version < 6 else 24
+    there = version()
+    rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(there, 16)) - 1
+    known = 8 if there < 4 else 16 if there < 6 else 24
     attributes = struct.pack("=QQQ", rights, _TCP, _SCOPES)[:known]
     ruleset = _checked(_libc.syscall(_CREATE, attributes, ctypes.c_size_t(known), 0), "a Landlock ruleset")
     for path, allowed in [*((p, _READ) for p in reads), *((p, rights) for p in writes)]:

@@ -22,7 +22,7 @@ from udo_protocol.registry.canary import Measured, share_of_groups
 
 _log = structlog.get_logger()
 # So many attempts in a row that do not begin are no passing trouble: of a version that does not load, and while a server is away
-# (about ten seconds).
+# (more than twenty seconds).
 _LOAD_TRIES, _TRIES = 3, 8
 # What the comparing instance reports -> what is measured.
 _COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "frames": "compared", "different": "different"}

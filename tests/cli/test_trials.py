@@ -62,9 +62,11 @@ def test_a_diff_without_events_and_one_that_is_interrupted_have_their_own_exit_c
         running = lambda: any(s["diff"] for s in platform("status", "--json").json["node"]["slots"])  # noqa: E731
         wait_until(running, 30, "the diff to begin")
         assert f"{deployed}: diff with {deployed}@2" in platform("status").out
+        assert diff.stderr is not None and any("frames compared" in line for line in diff.stderr), "it has told what it has found"
         diff.send_signal(signal.SIGINT)
-        _, err = diff.communicate(timeout=bound(30))
+        out, err = diff.communicate(timeout=bound(30))
         assert diff.returncode == 130 and "the diff has ended" in err and "Traceback" not in err
+        assert out.startswith("DIFF") and "was not compared" in out, "what it has found until then"
         wait_until(lambda: not running(), 30, "the diff to end with its command")
     finally:
         diff.kill()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent.parent
+from tests.support.cited import TESTS, require_cited
+
 TEXT = (TESTS.parent / "docs" / "guarantees.md").read_text("utf-8")
 CITED = sorted(set(re.findall(r"`([a-z_/]+\.py)(?:::(\w+))?`", TEXT)))
 
 
 @pytest.mark.parametrize(("file", "name"), CITED)
 def test_a_cited_test_exists(file: str, name: str) -> None:
-    module = ast.parse((TESTS / file).read_text("utf-8"))
-    tests = {n.name for n in module.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
-    assert tests
-    assert not name or name in tests
+    require_cited(file, name)
 
 
 def test_each_row_of_the_tables_names_what_shows_it() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.node_manager.conftest import add
+from tests.support.keyed_node import imported
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.split_attempt import Job
@@ -152,9 +153,18 @@ def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster:
         cluster.client.scale("count", 1)
     with pytest.raises(UsageError, match="spread over nodes"):
         next(cluster.client.update("count", "1", canary={"percent": 10, "for_s": 1}))
-    node = cluster.daemons["a"].api
-    for what in (node.export_state("count", "q"), node.record("count", 1.0)):
-        with pytest.raises(UsageError, match=r"has 3 slots, 2 of them on this node|has 3 slots; expected one"):
+    with pytest.raises(UsageError, match="spread over nodes"):
+        next(cluster.client.update("add", "1", canary={"percent": 10, "for_s": 1}))
+    node, digest = cluster.daemons["a"].api, cluster.client.deployment("count")["digest"]
+    for what in (
+        node.export_state("count", "q"),  # udo state export, udo state show, udo push --check
+        node.record("count", 1.0),
+        node.record("add", 1.0),
+        node.diff("count", "1", digest, for_s=1, examples=0),
+    ):
+        with pytest.raises(UsageError, match=r"has 3 slots, 2 of them on this node|has [23] slots; expected one"):
             next(what)
+    with pytest.raises(UsageError, match="has 3 slots; expected one, since an import of state is of one slot"):
+        imported(cluster.daemons["a"], "q", {1: 1}, 0, deployment="count")
     with pytest.raises(UsageError, match="keeps its state in 3 slots"):
         Job(cluster.address("a"), "count", "stored", tls=cluster.tls).epoch(0, [[1]], stored=True)

@@ -67,6 +67,19 @@ def test_a_canary_that_holds_is_promoted_and_its_lanes_follow_later_updates(two:
     wait_until(lambda: [version(lane) for lane in lanes] == [1, 1, 1, 1], 30, "the canary's lanes to follow")
 
 
+def test_a_canary_of_several_slots_is_one_slot_more_and_is_promoted_in_all(cluster: Cluster) -> None:
+    cluster.deploy(add(1), slots=2)
+    cluster.push("2", TWO)
+    wait_until(lambda: [n["live"] for n in cluster.client.nodes()] == [True], 20, "the node to be live")
+    canary = Watched(cluster, 2).sharing()
+    lanes = [cluster.lane() for _ in range(4)]
+    assert [version(lane) for lane in lanes] == [1, 2, 1, 2]
+    assert len(cluster.node.api.status().slots) == 3
+    assert canary.end()["phase"] == "done", canary.events
+    assert [version(lane) for lane in lanes] == [2, 2, 2, 2]
+    assert {slot.version for slot in cluster.node.api.status().slots} == {"2"}
+
+
 SILENT = """
 from udo_runtime import operator, stats
 stats.Stats.publish = lambda *_, **__: None

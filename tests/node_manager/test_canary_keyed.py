@@ -7,7 +7,9 @@ import itertools
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,6 +19,8 @@ import pytest
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.servers import access
+from node_manager.trials import keyed_canaries
+from node_manager.trials.mirrors import MirrorFindings
 from tests.conftest import bound, patience, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.registry.conftest import start
@@ -26,7 +30,7 @@ from tests.support.cluster import Cluster
 from tests.support.diffs import Running, traces
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
-from udo_protocol.errors import Conflict
+from udo_protocol.errors import Conflict, ServerLost
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.node.api import NodeClient
 from udo_protocol.queue.frame import ANSWER, Header, encode
@@ -263,6 +267,41 @@ def test_a_canary_begins_anew_when_a_server_is_lost(keyed: Keyed, role: str) -> 
     assert keyed.counted(events=4)["errors"] == 0
     assert keyed.run(13) == [1]
     assert canary.end()["phase"] == "rolled_back"
+
+
+class Lost:
+    """In place of comparisons: the first one counts five events and loses a server, which does not come back."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def run(self, *_: Any) -> Iterator[MirrorFindings]:
+        self.begun += 1
+        if self.begun == 1:
+            yield MirrorFindings({"events": 5}, [])
+        raise ServerLost("the state server is away")
+
+
+def test_one_that_does_not_begin_anew_is_given_up_after_about_twenty_seconds_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    class Over(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return self.is_set()
+
+    image = SimpleNamespace(manifest=SimpleNamespace(version="2"), digest="sha256:2")
+    wanted: Any = SimpleNamespace(image=image, ready_timeout_s=20, reference="t@2", config=SimpleNamespace(key_groups=4))
+    slot: Any = SimpleNamespace(deployment="d", node=SimpleNamespace(settings=SimpleNamespace(stop_grace_s=1)))
+    canary = keyed_canaries.KeyedCanary(Lost(), slot, wanted, "u", 10)  # type: ignore[arg-type]
+    monkeypatch.setattr(canary, "_over", Over())
+    canary.start()
+    try:
+        wait_until(lambda: canary.failure is not None, 20, "it to be given up")
+        assert "the state server is away" in str(canary.failure)
+        assert 20 < sum(pauses) < 25 and canary.measured()["events"] == 5
+    finally:
+        canary.end()
 
 
 def test_an_instance_that_dies_is_an_error_and_is_started_again(keyed: Keyed) -> None:

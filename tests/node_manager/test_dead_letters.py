@@ -46,6 +46,13 @@ def picky(version: str = "1") -> str:
     return PICKY.format(version=version)
 
 
+# Fails when a key's timer fires, a second behind its event.
+LATE = COUNT.replace("        if", "        ctx.timer(event['t'] + dt.timedelta(seconds=1))\n        if").replace(
+    "from", "import datetime as dt\nfrom", 1
+)
+LATE += "    def on_timer(self, key, when, ctx): raise ValueError('too late')\n"
+
+
 @pytest.fixture
 def deployed(daemon: Daemon) -> Daemon:
     daemon.deploy(picky(), config_json=DEAD)
@@ -194,6 +201,25 @@ def test_a_letter_answered_in_an_epoch_that_an_import_takes_back_is_answered_aga
     assert Attempt.at_node(daemon.api, "d", "s", 1, 3, run="r2").run([1]) == [2, 1]
     assert Attempt.at_node(daemon.api, "d", "s", 2, 4, run="r2").run([13]) == [2]
     assert list(daemon.api.dead_letters("d")) == []
+
+
+def test_letters_of_timers_and_of_batch_jobs_are_not_sent_again(daemon: Daemon) -> None:
+    timed = {"input": {"a": "int64", "t": "timestamp[us]"}, "event_time": {"column": "t"}}
+    daemon.deploy(LATE, config_json=DEAD, key=["a"], **timed)
+    for epoch in range(2):
+        Attempt.at_node(daemon.api, "d", "s", epoch, epoch + 1).run([1], 10.0 * epoch)
+    Attempt.at_node(daemon.api, "d", "s", 2, 3).run([])
+    [timers] = daemon.api.dead_letters("d", whole=True)
+    assert json.loads(timers.event)["key"] == 1
+    with pytest.raises(Conflict, match="is a timer's: its time has come and gone, so it cannot be sent again"):
+        daemon.api.replay_dead_letters("d", [timers.id])
+    reply = daemon.api.replay_dead_letters("d", everything=True)
+    assert (reply.waiting, reply.timers) == (0, 1), "of all, timers are left out"
+
+    assert Attempt.at_node(daemon.api, "d", "job", 0, 1, job=True).run([1, 13], 0.0) == [1]
+    [jobs] = (d for d in daemon.api.dead_letters("d") if d.session == "job")
+    with pytest.raises(Conflict, match="belongs to session job, which is over"):
+        daemon.api.replay_dead_letters("d", [jobs.id])
 
 
 # Of another form of state: bears 13, and fails on 17.

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.support.cluster import Cluster
+from tests.support.keyed_node import imported
 from tests.support.keyed_slots import COUNT, TIMED, Oracle, counted, deploy, events
 from tests.support.split_attempt import Job
 from udo_protocol.errors import UsageError
@@ -121,6 +122,8 @@ def test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do(clust
     digest = cluster.client.deployment("d")["digest"]
     with pytest.raises(UsageError, match="a diff of a keyed operator is of one slot"):
         next(cluster.node.api.diff("d", "1", digest, for_s=1, examples=0))
+    with pytest.raises(UsageError, match="an import of state is of one slot"):
+        imported(cluster.node, "other", {1: 1}, 0)
     with pytest.raises(UsageError, match="a store is filled from one: call the operator without store="):
         cluster.node.api.open_lane("d", "l", session="s", run="r1", call="c", stored=True)
     cluster.push("2", COUNT.format(version=2), key=["a"])

@@ -52,6 +52,25 @@ class Doubling(BaseHTTPRequestHandler):
         pass
 
 
+# The name of the error of a connection to the place that `a` names.
+CONNECT = """
+import socket
+from udo_runtime import operator
+PLACES = {places}
+@operator
+def run(batch):
+    found = []
+    for a in batch.column("a").to_pylist():
+        host, _, port = PLACES[a].partition(":")
+        with socket.create_connection((host, int(port)), 20) as s:
+            try:
+                found.append(s.recv(1).decode())
+            except OSError as e:
+                found.append(type(e).__name__)
+    return {{"b": found}}
+"""
+
+
 @contextlib.contextmanager
 def serving() -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("0.0.0.0", 0), Doubling)
@@ -115,6 +134,19 @@ def test_an_operator_reaches_the_endpoints_it_asks_for_by_their_names_and_no_oth
         assert place in service.names, "asked by its own name"  # type: ignore[attr-defined]
     assert lane.ask(10 * len(asked)) == -1
     assert not other.names  # type: ignore[attr-defined]
+    lane.conn.close()
+
+
+def test_a_service_that_is_down_or_has_no_address_resets_the_connection_and_the_log_says_why(home_daemon: Daemon) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        down = f"localhost:{taken.getsockname()[1]}"
+    places = [down, "nowhere.invalid:9"]
+    daemon = sandboxed(home_daemon, *(f"--allow-network={place}" for place in places))
+    daemon.deploy(CONNECT.format(places=places), network=places, output={"b": "string"})
+    lane = Lane(daemon.api, "d")
+    assert [lane.ask(n) for n in range(2)] == ["ConnectionResetError"] * 2
+    said = [line.text for line in daemon.api.logs("d")]
+    assert all(any(f"network: {place}: " in line for line in said) for place in places), said
     lane.conn.close()
 
 

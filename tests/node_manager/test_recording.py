@@ -20,6 +20,8 @@ import pytest
 from tests.cli.conftest import Done, Shell
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
+from tests.support import keyed_node
+from tests.support.attempt import Attempt
 from tests.support.recorded_query import COUNT, KEYED, MINUTE, T0, P, Query, by_lane, queue, stats
 from tests.support.recording import Recorder, replayed
 from udo_cli import recorder
@@ -171,6 +173,22 @@ def test_a_recorder_that_does_not_keep_up_holds_nothing_back_and_says_what_is_mi
     assert sorted({*seen, *missing}) == list(range(1, 62))
     assert not set(seen) & set(missing)
     wait_until(lambda: pins(daemon) == [], 20, "the pin to be released")
+
+
+def test_a_keyed_recording_ends_where_its_recorder_did_not_keep_up(daemon: Daemon) -> None:
+    daemon.deploy(keyed_node.COUNT, config_json=json.dumps({"limits": {"retained_bytes": 4 << 20}}), **keyed_node.KEYED)
+    parts = daemon.api.record("d", 60, 200)
+    next(parts)
+    query = Attempt.at_node(daemon.api, "d", "q", 0, 1)
+    for _ in range(20):  # 25 MB, which nobody takes, past a log of 4 MB
+        query.send([1] * (64 << 10))
+        query.frames()
+    query.end()
+    query.frames()
+    query.close()
+    *_, gap, end = parts
+    assert gap.gap.last_seq >= gap.gap.first_seq > 0
+    assert "trimmed before they could be recorded: what follows depends on them" in end.end.reason
 
 
 def test_a_recording_ends_where_the_state_was_changed_from_outside(home_daemon: Daemon, tmp_path: Path) -> None:

@@ -94,6 +94,18 @@ def test_what_was_rehearsed_has_left_no_state(made: Make) -> None:
     assert done is not None and done.answer.column("b").to_pylist() == [1, 2]
 
 
+def test_what_an_operator_keeps_in_variables_of_its_own_stays_after_the_rehearsal(tmp_path: Path) -> None:
+    shell, made = Shell(tmp_path / "home"), tmp_path / "rehearsing"
+    made.mkdir()
+    kept = CODE.replace("@operator", "seen = []\n@operator").replace('"b": batch.column("a")', '"b": [len(seen)] * len(batch)')
+    (made / "op.py").write_text(kept.replace("    print", "    seen.extend(batch.column('a').to_pylist())\n    print"))
+    (made / "operator.toml").write_text(MANIFEST.format(more='rehearse = "samples.json"\nisolation = "process"'))
+    (made / "samples.json").write_text('[{"a": 3}]')
+    (made / "events.json").write_text('[{"a": 1}]')
+    [answer] = shell("test", made, "--json").json["answers"]
+    assert answer["b"] > 2, "it has seen the sample and its frames of samples, and then the event"
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [

@@ -50,7 +50,8 @@ def test_everybody_reads_what_the_api_shows_and_nobody_without_a_token_more(depl
         page = browser.get(path)
         assert page.status_code == 200 and page.headers["Content-Type"].startswith("text/html"), path
         assert "script" not in page.text.lower()
-        assert "default-src 'none'" in page.headers["Content-Security-Policy"] and page.headers["Cache-Control"] == "no-store"
+        policy = page.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and page.headers["Cache-Control"] == "no-store"
     assert name in shown(browser.get("/console/"))
     assert "<button" not in browser.get(f"/console/deployments/{name}").text
     refused = browser.get("/console/audit")

@@ -236,6 +236,24 @@ def test_a_writer_that_stands_still_loses_its_turn_and_writes_nothing(pair: Pair
     assert pair.client(1).deployment(name)["slots"] == 3
 
 
+def test_who_cannot_write_for_ten_seconds_answers_503_and_may_be_asked_again(pair: Pair, tmp_path: Path) -> None:
+    name = operator(pair.client(0), tmp_path, "1")
+    engine = open_engine(pair.database)
+    with (
+        Session(engine) as long_writer,
+        httpx.Client(base_url=pair.urls[0], headers={"Authorization": f"Bearer {pair.token}"}, timeout=bound(60)) as asking,
+    ):
+        pg.take_writers_lock(long_writer)
+        pg.stand_still_allowed(long_writer)
+        asked_at, scale = time.monotonic(), f"/api/v1/deployments/{name}/scale"
+        refused = asking.post(scale, json={"slots": 3})
+        assert refused.status_code == 503 and "too busy; try again" in refused.text
+        assert time.monotonic() - asked_at >= 10
+        long_writer.rollback()
+        assert asking.post(scale, json={"slots": 3}).json()["slots"] == 3
+    engine.dispose()
+
+
 def test_connections_that_break_are_made_again_and_who_waits_still_hears(pair: Pair, tmp_path: Path) -> None:
     a, b = pair.client(0), pair.client(1)
     name = operator(a, tmp_path, "1", "2")

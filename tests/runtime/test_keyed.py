@@ -245,7 +245,7 @@ def test_a_long_epoch_is_checkpointed_before_the_log_is_full(start: Start, serve
     assert retry.run(["a"]) == [("a", 1)]
 
 
-def test_a_vectorised_operator_cannot_be_keyed(start: Start) -> None:
+def test_a_function_of_batches_cannot_be_keyed(start: Start) -> None:
     p = start("def flag(batch): return None", "op:flag", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]})
     assert p.report is not None
     assert "expected an Operator class with process" in p.report["error"]["message"]

@@ -57,16 +57,17 @@ class Attempt:
         run: str = "r1",
         *,
         groups: Sequence[int] = GROUPS,
+        job: bool = False,
         **asked: bool,
     ) -> Attempt:
-        """As a task begins: the node says where to push, and the lane is opened there."""
+        """As a task begins, `job`: one of a batch job: the node says where to push, and the lane is opened there."""
         name = f"{session}.{run}.{epoch}.{attempt}"
         reply = node.open_lane(deployment, name, session=session, epoch=epoch, run=run, call="c", **asked)  # type: ignore[arg-type]
         slot, label = reply.slots[0], Label(run=reply.run, epoch=epoch, attempt=attempt)
         conn = Connection(slot.queue_socket, login=Login(slot.user, slot.password))
         lane = LaneEnd(conn, slot.prefix, name)
         schemas = from_ipc(reply.input_schema), from_ipc(reply.output_schema)
-        made = cls(lane, schemas, groups=groups, close=conn.close, session=session, label=label)
+        made = cls(lane, schemas, groups=groups, close=conn.close, session=session, label=label, job=job)
         try:
             lane.open(to_ipc(made.input))
         except UdoError:

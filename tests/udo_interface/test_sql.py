@@ -173,11 +173,13 @@ def test_a_streams_order_is_not_sorted_behind_sparks_back(sql: SparkSession, cou
         sql.sql(f"SELECT * FROM udo('{count}', TABLE(events) PARTITION BY k ORDER BY id)")
 
 
-def test_a_temporary_view_names_an_operators_answers_batch_and_streaming(
+def test_a_temporary_view_names_an_operators_answers_batch_and_streaming_and_a_permanent_one_does_not(
     sql: SparkSession, double: str, count: str, tmp_path: Path
 ) -> None:
     sql.sql(f"CREATE OR REPLACE TEMPORARY VIEW scored AS SELECT * FROM udo('{double}', TABLE(tx))")
     assert sql.sql("SELECT sum(twice) AS s FROM scored").collect()[0].s == ROWS * (ROWS - 1)
+    with pytest.raises(AnalysisException, match="temporary object `udo` of the type FUNCTION"):
+        sql.sql(f"CREATE VIEW permanent AS SELECT * FROM udo('{double}', TABLE(SELECT id FROM range(3)))")
     stream = Stream(sql, tmp_path, count)
     udo(count)(stream.source(), key="k").createOrReplaceTempView("scored")
     for _ in range(2):

@@ -1,0 +1,18 @@
+"""Tests that documents and tables cite: by a file below tests/ and a name, `docs/test_site.py::test_...`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+
+def require_cited(file: str, name: str = "") -> None:
+    """AssertionError unless the file has tests, and one of this name if there is one."""
+    path = TESTS / file
+    assert path.is_file(), f"there is no {file}"
+    module = ast.parse(path.read_text("utf-8"))
+    tests = {n.name for n in module.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+    assert tests, f"{file} has no tests"
+    assert not name or name in tests, f"{file} has no test {name}"
