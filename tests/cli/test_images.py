@@ -16,9 +16,9 @@ import pytest
 
 from tests.cli import images
 from tests.cli.conftest import OPERATOR, Shell
-from tests.cli.test_packing import wheel
 from tests.conftest import bound, require
 from tests.support.docker_daemon import Daemon
+from tests.support.wheels import wheel
 from udo_protocol.registry.api import Registry
 
 pytestmark = pytest.mark.long

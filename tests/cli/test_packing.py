@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,23 +11,13 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.support.selection import long
+from tests.support.wheels import wheel
 from udo_cli.packing.layers import files_of, left_out
 from udo_protocol.errors import UsageError
 
 
 def digest(udo: Shell, folder: Path) -> str:
     return str(udo("push", folder, "--dry-run", "--json").json["digest"])
-
-
-def wheel(folder: Path, name: str, value: int) -> Path:
-    """A wheel with one module that holds VALUE."""
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as z:
-        z.writestr(f"{name}.py", f"VALUE = {value}\n")
-        z.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        z.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        z.writestr(f"{name}-1.0.dist-info/RECORD", "")
-    return path
 
 
 def test_the_same_files_give_the_same_digest_wherever_and_whenever(udo: Shell, operator: Callable[..., Path]) -> None:
