@@ -1,6 +1,7 @@
-"""The log file of one instance: bounded by copy and truncate, read by tail and follow, whatever was written into it.
+"""The log file of one instance: its end is copied aside and taken out, read by tail and follow, whatever was written into it.
 
-The writer holds the file open for appending, so that after a truncation it goes on at the start. Positions count all bytes that were ever
+The writer holds the file open for appending, and does not wait: what is taken out is taken by the file system in one step, where it can,
+since what is written between a look at the size and a truncation would be lost unseen. Positions count all bytes that were ever
 written, so who follows misses none: what it has not read yet is in `<path>.1`, whose first line says how many bytes are gone for good.
 A line is cut at its bound: an operator may write gigabytes without ever ending one.
 """
@@ -8,6 +9,8 @@ A line is cut at its bound: an operator may write gigabytes without ever ending 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -28,6 +31,7 @@ FOLLOW_S = 0.25
 # What a runtime puts before each line: "2026-01-31 12:00:00,123 ".
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})(?:\s|$)")
 _CUT = re.compile("… ([0-9,]+) bytes cut\n".encode())
+_libc, _COLLAPSE_RANGE = ctypes.CDLL(None, use_errno=True), 8
 # Nobody reads while what is read moves from one file to the other.
 _moving = Lock()
 
@@ -50,17 +54,35 @@ def _move(path: Path, kept_bytes: int) -> None:
         size = f.seek(0, 2)
         cut = _beginning(path) + size - kept_bytes
         at = f.seek(size - kept_bytes)
-        most = at + 2 * kept_bytes  # beyond what was there, for the writer goes on
+        begun, most = at, at + 2 * kept_bytes  # beyond what was there, for the writer goes on
         with _aside(path).open("wb") as kept:
             kept.write(_note(cut))
             while text := f.read(min(most - at, _CHUNK_BYTES)):
                 kept.write(text)
                 at += len(text)
+            if (whole := _whole_blocks(f.fileno(), at)) > begun:
+                kept.seek(whole - at, 1)
+                kept.truncate()
+                if _take_out(f.fileno(), whole):
+                    return
+                f.seek(whole)
+                kept.write(f.read(at - whole))
         lost = f.seek(0, 2) - at
         f.truncate(0)
-    if lost:
+    if lost or at > size:
         with path.open("ab") as log:
-            log.write(_note(lost))
+            log.write(_note(lost) if at == size else f"… {lost:,} bytes cut here, or more\n".encode())
+
+
+def _whole_blocks(fd: int, end: int) -> int:
+    """The bytes of the file system's blocks in front of `end`; a file cannot lose its last one."""
+    block = os.fstatvfs(fd).f_bsize
+    return (end - 1) // block * block
+
+
+def _take_out(fd: int, size: int) -> bool:
+    """Take the first `size` bytes, whole blocks, out of the file; False where its file system does not know how (only ext4 and XFS do)."""
+    return bool(_libc.fallocate(fd, _COLLAPSE_RANGE, ctypes.c_long(0), ctypes.c_long(size)) == 0)
 
 
 def _aside(path: Path) -> Path:

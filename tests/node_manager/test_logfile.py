@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from threading import Event
 
@@ -11,6 +14,7 @@ from node_manager.drivers import logfile
 from udo_protocol.limits import LOG_LINE_BYTES
 
 GIANT = 1 << 30
+CUT = re.compile("… ([0-9,]+) bytes cut$")
 
 
 def test_a_line_of_a_gigabyte_is_read_as_its_beginning_and_a_note(tmp_path: Path) -> None:
@@ -127,3 +131,27 @@ def test_also_what_was_moved_aside_of_a_log_that_is_removed_meanwhile_is_read(tm
     shutil.rmtree(home)
     assert [*reader.lines(), *reader.end()] == ["… 190 bytes cut", *["more"] * 12, "last"]
     reader.close()
+
+
+def test_what_is_written_while_the_log_is_bounded_is_read_or_told_to_be_gone(tmp_path: Path) -> None:
+    """Between a look at the size and a truncation a writer that does not wait would lose lines that nobody counts."""
+    log, lines, width = tmp_path / "log", 400_000, 32
+    log.touch()
+    code = f"import sys\nf = open(sys.argv[1], 'ab', buffering=0)\nfor n in range({lines}): f.write(b'%0{width - 1}d\\n' % n)"
+    with subprocess.Popen([sys.executable, "-c", code, log]) as writer:
+        reader, seen, gone = logfile.LogReader(log), [], 0
+        while True:
+            ended = writer.poll() is not None
+            logfile.bound(log, 64 << 10)
+            for line in reader.lines():
+                if found := CUT.match(line):
+                    gone += int(found[1].replace(",", ""))
+                else:
+                    seen.append(line)
+            if ended:
+                break
+        reader.close()
+    whole = [int(line) for line in seen if len(line) == width - 1 and line.isdigit()]
+    assert whole == sorted(set(whole)) and whole[-1] == lines - 1
+    if not any(line.endswith("bytes cut here, or more") for line in seen):  # of a file system that cannot take blocks out of a file
+        assert sum(len(line) + 1 for line in seen) + gone == lines * width
