@@ -92,7 +92,8 @@ local function accept(keys, a)
   if a[8] ~= '' then
     local newest = redis.call('GET', p .. 'newest:' .. a[8])
     if newest and newest > a[9] then return refuse('STALE', newest) end
-    redis.call('SET', p .. 'newest:' .. a[8], a[9], 'PX', a[7])
+    -- One for each partition of each session, and a batch job is a session: not for as long as a lane may live.
+    redis.call('SET', p .. 'newest:' .. a[8], a[9], 'PX', math.min(tonumber(a[7]), 600000))
   end
   local bytes = num(p .. 'bytes', 0)
   if bytes > 0 and bytes + size > tonumber(a[6]) then return refuse('BUSY', tostring(bytes)) end

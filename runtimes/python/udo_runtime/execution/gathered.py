@@ -49,7 +49,8 @@ class GatheredAnswers(list[dict[str, Any]]):
             self._parts.append(part)
             self._rows, self._bytes = self._rows + part.num_rows, self._bytes + part.nbytes
             require_bounded(self._rows, self._bytes)
-        self.room = min(_MOST, max(1, _PART_BYTES * self._rows // max(1, self._bytes)))
+        if self._rows:
+            self.room = min(_MOST, max(1, _PART_BYTES * self._rows // max(1, self._bytes)))
 
     def follow(self, more: GatheredAnswers) -> None:
         """`more` behind all that are there."""

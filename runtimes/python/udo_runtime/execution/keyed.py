@@ -153,7 +153,10 @@ class KeyedProcessor:
                         raise self._wrong(answer, event)
                     out.append(answer)
                     if len(out) >= room:
-                        room = out.settle()
+                        if self.on_trial:
+                            out.clear()
+                        else:
+                            room = out.settle()
                 if ctx.state is not state:
                     ctx._own = state
                     ctx._keep()
