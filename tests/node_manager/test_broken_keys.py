@@ -330,6 +330,8 @@ def test_what_an_operator_blows_up_is_read_past_and_costs_the_manager_no_memory(
     instance, manager = owner(neighbours), psutil.Process(neighbours.process.pid)
     with servers(neighbours) as conns:
         queue, state = conns["queue"], conns["state"]
+        # What an owner counts first is written soon after its start: it would undo the damage.
+        wait_until(lambda: queue.call("EXISTS", f"{MINE}stats:{instance}") == 1, 10, "the owner's counters")
         before = manager.memory_info().rss
         big = bytearray(150 << 20)
         queue.call("HSET", f"{MINE}stats:{instance}", "events_in", big)

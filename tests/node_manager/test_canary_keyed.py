@@ -270,15 +270,17 @@ def test_a_canary_begins_anew_when_a_server_is_lost(keyed: Keyed, role: str) -> 
 
 
 class Lost:
-    """In place of comparisons: the first one counts five events and loses a server, which does not come back."""
+    """In place of comparisons: the first one counts five events, and loses a server once told to, which does not come back."""
 
     def __init__(self) -> None:
         self.begun = 0
+        self.lost = threading.Event()
 
     def run(self, *_: Any) -> Iterator[MirrorFindings]:
         self.begun += 1
         if self.begun == 1:
             yield MirrorFindings({"events": 5}, [])
+            self.lost.wait(bound(20))
         raise ServerLost("the state server is away")
 
 
@@ -293,9 +295,11 @@ def test_one_that_does_not_begin_anew_is_given_up_after_about_twenty_seconds_wit
     image = SimpleNamespace(manifest=SimpleNamespace(version="2"), digest="sha256:2")
     wanted: Any = SimpleNamespace(image=image, ready_timeout_s=20, reference="t@2", config=SimpleNamespace(key_groups=4))
     slot: Any = SimpleNamespace(deployment="d", node=SimpleNamespace(settings=SimpleNamespace(stop_grace_s=1)))
-    canary = keyed_canaries.KeyedCanary(Lost(), slot, wanted, "u", 10)  # type: ignore[arg-type]
+    comparisons = Lost()
+    canary = keyed_canaries.KeyedCanary(comparisons, slot, wanted, "u", 10)  # type: ignore[arg-type]
     monkeypatch.setattr(canary, "_over", Over())
     canary.start()
+    comparisons.lost.set()
     try:
         wait_until(lambda: canary.failure is not None, 20, "it to be given up")
         assert "the state server is away" in str(canary.failure)
