@@ -289,7 +289,8 @@ def _pass(session: Session, update: Update, why: str, now: float) -> None:
 
 def _roll_back(session: Session, update: Update, why: str, now: float) -> None:
     keyed = canaries.is_keyed(deployments.find(session, update.deployment))
-    _move(session, update, "rolled_back", now, f"{why}. {update.from_version} {'continues to serve' if keyed else 'serves all new lanes'}")
+    serves = "continues to serve" if keyed else "serves all new lanes as soon as each node hears of it"
+    _move(session, update, "rolled_back", now, f"{why}. {update.from_version} {serves}")
     bump(session)
     _outcome(session, update, now)
 

@@ -48,7 +48,12 @@ def test_each_fifth_task_is_the_canarys_and_no_row_is_lost_or_doubled(spark: Spa
     assert Counter(v for _, v in {(r.task, r.version) for r in rows}) == {1: 8, 2: 2}
     assert {r.version for r in pinned} == {1}
     assert list(platform.api.rollback(name))[-1]["phase"] == "rolled_back"
-    assert {r.version for r in udo(name)(spark.range(0, 100, 1, 10)).collect()} == {1}
+
+    def versions() -> set[int]:
+        return {r.version for r in udo(name)(spark.range(0, 100, 1, 10)).collect()}
+
+    wait_until(lambda: versions() == {1}, 10, "the node to hear of the rollback")
+    assert versions() == {1}
 
 
 # Counts as COUNT does, with another form of state; the other one fails on every event.
