@@ -131,14 +131,15 @@ class DeployedOperator:
         fields = output_fields(deployed.output, df.schema, _zoneless(conf))
         settings.check(conf, df.isStreaming)
         in_jvm = self._in_jvm(df, deployed, chosen, fields)
-        kept = [_kept(df, n, deployed) for n in chosen.keep]
+        kept = [_kept(df, n, deployed, in_jvm=in_jvm) for n in chosen.keep]
         task_of = functools.partial(self._task, deployed, chosen, conf, delivered(fields), kept)
         schema = T.StructType([*fields, *kept])
         columns = list(dict.fromkeys([*deployed.input.names, *chosen.keep]))
         require_apart(df, columns, deployed.what)
         if _require_key(deployed, chosen.key):
             given, keys = self._keyed(df, deployed, chosen, columns, order)
-            return _mapped(given, task_of(keys), schema)
+            answers = (jvm_path.through if in_jvm else _mapped)(given, task_of(keys), schema)
+            return keyed_plan.whole(answers, deployed.reference) if keys.marked and keys.lasting else answers
         if chosen.store is not None:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
         if in_jvm:
@@ -171,7 +172,7 @@ class DeployedOperator:
         conf: Conf = df.sparkSession.conf.get
         if (path := settings.path(chosen.path, conf)) == settings.PYTHON:
             return False
-        if not (why_not := jvm_path.obstacle(df, deployed, chosen.keep, fields, conf)):
+        if not (why_not := jvm_path.obstacle(df, deployed, fields, conf, stored=chosen.store is not None)):
             return True
         if path == settings.JVM:
             raise UsageError(f"{deployed.what} cannot be called on the JVM path: {why_not}. Leave out path='jvm', or say path='auto'")
@@ -264,7 +265,7 @@ class OperatorsByName:
             checkpointLocation + "/udo". With it the query survives the loss of the node, and may continue elsewhere.
         window: frames sent ahead of their answers, instead of the deployment's bound.
         path: who sends a DataFrame's events: "python", a Python worker of Spark's; "jvm", the executor itself, which is faster and does
-            stateless calls without keep=; "auto", the executor where it can. Without it spark.udo.path, else "python".
+            calls without store=; "auto", the executor where it can. Without it spark.udo.path, else "python".
         registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
         Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
         """
@@ -339,11 +340,11 @@ def _call_id(inside: Batch | None) -> str:
         return f"foreachBatch.{_foreach_batch[inside.query][1]}"
 
 
-def _kept(df: DataFrame, name: str, deployed: Deployed) -> T.StructField:
+def _kept(df: DataFrame, name: str, deployed: Deployed, *, in_jvm: bool) -> T.StructField:
     if name not in df.columns:
         raise SchemaError(f"keep={name!r}: the DataFrame has no such column to keep beside {deployed.what}; it has {', '.join(df.columns)}")
     field = df.schema[name]
-    if df.sparkSession.conf.get(settings.VALIDATED, "false") == "true" and (untold := untold_type(field.dataType)):
+    if not in_jvm and df.sparkSession.conf.get(settings.VALIDATED, "false") == "true" and (untold := untold_type(field.dataType)):
         raise SchemaError(
             f"keep={name!r}: {settings.VALIDATED} is true, and the batches of PySpark do not tell that a column is of type "
             f"{untold.simpleString()}, so Spark would refuse each of them. Set it to false, which is the default, or cast the column"

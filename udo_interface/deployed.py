@@ -26,6 +26,7 @@ class Deployed:
     key: tuple[str, ...] = ()
     key_groups: int = KEY_GROUPS
     inputs: Mapping[str, pa.Schema] = field(default_factory=dict)
+    over_nodes: bool = False  # its slots are spread over nodes, for as long as it is deployed
 
     @property
     def key_columns(self) -> tuple[tuple[str, str], ...]:
@@ -50,4 +51,5 @@ def fetch(reference: str, url: str, tls: Tls | None = None) -> Deployed:
     what = f"operator {manifest.reference} (deployment {reference})"
     if manifest.key and pin:
         raise UsageError(f"{what} keeps state, and a pinned version would have a state of its own; call it as udo({name!r})")
-    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key, groups, manifest.input_schemas)
+    spread = found.get("placement") is not None
+    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key, groups, manifest.input_schemas, spread)

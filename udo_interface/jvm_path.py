@@ -1,6 +1,6 @@
 """The JVM path: the executor's own JVM writes frames and reads answers (jvm/*.scala), so that no Python worker is needed.
 
-It does stateless calls on DataFrames of a classic session. What it does not do, `obstacle` says; the Python path does all.
+It does calls on DataFrames of a classic session. What it does not do, `obstacle` says; the Python path does all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from udo_interface.discovery import NODE_SETTING
 from udo_interface.jar import jar
 from udo_interface.spark_types import arrow_type, spark_type
 from udo_protocol.errors import Unavailable
-from udo_protocol.formats.schema import from_ipc, schema_id, type_text
+from udo_protocol.formats.schema import schema_id, to_ipc, type_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,13 +36,18 @@ _WIDENED = (pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64
 
 
 def obstacle(
-    df: DataFrame, deployed: Deployed, keep: tuple[str, ...], fields: list[T.StructField], conf: Callable[[str, str], str | None]
+    df: DataFrame,
+    deployed: Deployed,
+    fields: list[T.StructField],
+    conf: Callable[[str, str], str | None],
+    *,
+    stored: bool,
 ) -> str:
     """Why this call cannot take the JVM path; '' if it can. `fields`: the operator's output in Spark."""
-    if deployed.key:
-        return "the operator keeps state"
-    if keep:
-        return "keep= carries columns past the operator"
+    if stored:
+        return "with store= Python workers bring the state and take it"
+    if deployed.over_nodes:
+        return "its slots are spread over nodes, and the JVM path reaches those of its own host only"
     if not hasattr(df, "_jdf"):
         return "Spark Connect has no JVM on this side"
     if df.isStreaming and conf(settings.REAL_TIME_CHECK, "true") == "false":
@@ -63,11 +68,14 @@ def obstacle(
 
 
 def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
-    """`df` through the operator, with that schema, if there is no obstacle."""
-    wanted = from_ipc(task.input)
-    picked = df.select([_column(df.schema[f.name], f.type) for f in wanted])
+    """`df` through the operator, with that schema, if there is no obstacle. A keyed call's `df` is one of keyed_plan.partitioned."""
+    wanted = task.sent()
+    sent = to_ipc(wanted)
+    kept = [_named(n).alias(n) for n in task.keep]
+    picked = df.select([*(_column(df.schema[f.name], f.type) for f in wanted), *kept])
     told = {
         "deployment": task.deployment,
+        "what": task.what,
         "app": task.app,
         "uid": task.uid,
         "pin_epoch": task.pin_epoch,
@@ -75,8 +83,9 @@ def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
         "node": task.node,
         "node_wait": task.node_wait,
         "columns": wanted.names,
-        **{name: base64.b64encode(data).decode() for name, data in (("input", task.input), ("output", task.output))},
-        "input_id": base64.b64encode(schema_id(task.input)).decode(),
+        "keys": task.keyed and {n: getattr(task.keyed, n) for n in ("partitions", "call", "start_empty", "plan", "key_groups")},
+        **{name: base64.b64encode(data).decode() for name, data in (("input", sent), ("output", task.output))},
+        "input_id": base64.b64encode(schema_id(sent)).decode(),
         "output_id": base64.b64encode(schema_id(task.output)).decode(),
     }
     through = calls(df.sparkSession).through(picked._jdf, json.dumps(told), schema.json())
@@ -110,8 +119,12 @@ def _cast(have: T.DataType, want: pa.DataType) -> T.DataType | None:
     return None
 
 
+def _named(column: str) -> Any:
+    return col("`" + column.replace("`", "``") + "`")
+
+
 def _column(have: T.StructField, want: pa.DataType) -> Any:
-    named, to = col("`" + have.name.replace("`", "``") + "`"), _cast(have.dataType, want)
+    named, to = _named(have.name), _cast(have.dataType, want)
     return named if to is None or to == have.dataType else named.cast(to).alias(have.name)
 
 

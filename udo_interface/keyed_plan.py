@@ -70,6 +70,11 @@ def partitioned(
     return (df.sortWithinPartitions(*order) if order else df).select(*wanted), False
 
 
+def whole(df: DataFrame, deployment: str) -> DataFrame:
+    """The answers of a keyed call in a query, whose partitions begin with their marks: each is evaluated whole, whatever is asked of it."""
+    return type(df)(jvm_path.calls(df.sparkSession).whole(df._jdf, deployment), df.sparkSession)
+
+
 def repartitioned(df: DataFrame, key: Sequence[str], schema: pa.Schema) -> DataFrame:
     """`df` and its key group, in as many partitions by the group as Spark's shuffles have."""
     return with_key_group(df, key, schema).repartition(partition_count(df), F.col(GROUP_COLUMN))

@@ -74,6 +74,11 @@ class Task:
     never_null: tuple[str, ...] = ()  # of `keep`
     columns: tuple[str, ...] = ()  # what those of the batches are called, where Spark gives them other names
 
+    def sent(self) -> pa.Schema:
+        """What travels to the operator: the columns of its input, and of a keyed call the key group."""
+        schema = from_ipc(self.input)
+        return schema.append(_GROUP) if self.keyed else schema
+
     def named(self) -> NamedTask:
         """`arrow` as Spark's plan and UI are to show it."""
         return NamedTask(self, self.deployment)
@@ -112,9 +117,7 @@ class Task:
         return of, required((b for b in batches if b.num_rows), of.partition, keys.partitions, keys.key_groups, self.what)
 
     def _delivered(self, batches: Iterator[pa.RecordBatch], of: Evaluation | None) -> Iterator[pa.RecordBatch]:
-        sent = from_ipc(self.input)
-        if self.keyed:
-            sent = sent.append(_GROUP)
+        sent = self.sent()
         pick, deliver = Picker(sent, self.what), Picker(from_ipc(self.delivered), self.what)
         items = ((pick(b), b if self.keep else None) for b in batches if b.num_rows)
         for asked, answer, place in self._exchange(items, sent, of, os.environ.get("SPARK_PIPELINED_UDF") == "1"):
@@ -129,9 +132,8 @@ class Task:
         """The function for rdd.mapPartitions: Rows (or dicts) in, Rows of the output and kept columns out."""
         sent, output = from_ipc(self.input), from_ipc(self.output)
         make = Row(*output.names, *self.keep)
-        travels = sent.append(_GROUP) if self.keyed else sent
         of = of_task(context) if (context := TaskContext.get()) else None
-        for asked, answer, place in _plainly(self._exchange(self._chunks(rows, sent), travels, of, False)):
+        for asked, answer, place in _plainly(self._exchange(self._chunks(rows, sent), self.sent(), of, False)):
             columns = list(map(as_values, answer.columns))
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)

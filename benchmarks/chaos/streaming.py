@@ -24,7 +24,7 @@ from benchmarks.chaos.judge import Mismatch, judge
 from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.plans import BEFORE, BEHIND, EVALUATED
 from benchmarks.chaos.query import events_of, keys_of
-from udo_interface import udo
+from udo_interface import settings, udo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,6 +68,7 @@ class StreamingQuery:
         names = (BEFORE, BEHIND, EVALUATED)
         self._before, self._behind, self._collect = (rng.choice(list(of)) if rng.random() < 0.7 else next(iter(of)) for of in names)
         self._adaptive = rng.random() < 0.5
+        self._path = rng.choice((settings.PYTHON, settings.JVM))
         self._rows: dict[int, Rows] = {}
         self.trace: list[str] = []
         self.faults: Counter[str] = Counter()
@@ -111,13 +112,13 @@ class StreamingQuery:
         partitions = self.rng.randrange(1, 5)
         self._spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
         self._spark.conf.set("spark.sql.adaptive.enabled", str(self._adaptive).lower())
-        plan = f"{self._before} before, {self._behind} behind, {self._collect}, adaptive: {self._adaptive}"
+        plan = f"{self._before} before, {self._behind} behind, {self._collect}, adaptive: {self._adaptive}, path: {self._path}"
         self._log(f"start {self.runs} with {partitions} partitions: {plan}")
         try:
             source = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self._dir / "in"))
             if self._front:
                 source = udo(self._front, path="jvm")(source)
-            df = BEHIND[self._behind](udo(self._deployment)(BEFORE[self._before](source), key="k"))
+            df = BEHIND[self._behind](udo(self._deployment)(BEFORE[self._before](source), key="k", path=self._path))
             df = df.mapInArrow(_wrong(self._wrong, self.rng.randrange(partitions)), df.schema)
             self._query = df.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self._dir / "ckpt")).start()
             try:
@@ -159,6 +160,7 @@ class StreamingQuery:
             df.limit(1).collect()
         if how:
             self._did(f"evaluated: {how}")
+        self._did(f"keyed call on the {self._path} path")
         for kind, name in (("before", self._before), ("behind", self._behind), ("in foreachBatch", self._collect)):
             self._did(f"plan: {name} {kind}")
         if wrong := self._wrong[epoch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 from pyspark.sql import DataFrame, Row
@@ -60,9 +60,9 @@ def apply_in_pandas_with_state(df: DataFrame) -> DataFrame:
     return df.groupBy("card").applyInPandasWithState(_in_pandas, COUNTED, _COUNT, "Append", GroupStateTimeout.NoTimeout)
 
 
-def keyed(df: DataFrame, registry: str, name: str = "count") -> DataFrame:
+def keyed(df: DataFrame, registry: str, name: str = "count", path: Literal["python", "jvm"] = "python") -> DataFrame:
     """`udo("count", key="card")(df)`, nothing else."""
-    return udo(name, key="card", registry=registry)(df)
+    return udo(name, key="card", registry=registry, path=path)(df)
 
 
 def stateless(df: DataFrame, registry: str) -> DataFrame:

@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.packaging.interpreters import run
 
 PYSPARK = "pyspark[sql]==4.0.*"
-# On the Python path. The jar compiles against this Spark, too: without it the keyed calls in another thread would be refused.
+# On the Python path, and keyed calls on the JVM path, too. The jar compiles against this Spark: without it the keyed calls in another
+# thread would be refused.
 CALLS = [
     "test_batch.py::test_every_event_goes_through_the_operator_once[python]",
     "test_batch.py::test_timestamps_keep_their_instant_in_any_session_zone",

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from benchmarks.chaos import plans
 from benchmarks.chaos.plans import Evaluate, Shape
 from tests.support.keyed_stream import key_of
-from udo_interface import udo
+from udo_interface import settings, udo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,6 +113,7 @@ class Plan:
     adaptive: bool = True
     epochs: tuple[tuple[int, ...], ...] = ((40, 40), (40,))  # of each run
     rows_per_batch: int = 10_000  # at most, of those that Spark hands to its workers
+    path: str = settings.PYTHON
 
     @classmethod
     def drawn(cls, seed: int) -> Plan:
@@ -135,6 +136,7 @@ class Plan:
             rng.random() < 0.5,
             tuple(tuple(rng.choice([0, 1, 12, 40]) for _ in range(rng.randint(1, 3))) for _ in range(2)),
             rng.choice([3, 10_000]),
+            rng.choice([settings.PYTHON, settings.AUTO]),
         )
 
 
@@ -203,7 +205,7 @@ class Planned:
         return counted.writeStream.foreachBatch(each).option("checkpointLocation", str(self.directory / "ckpt")).start()
 
     def _counted(self, df: DataFrame) -> DataFrame:
-        return shaped(udo(self.operator)(df, key="k", **self.options), BEHIND, self.plan.behind)
+        return shaped(udo(self.operator)(df, key="k", path=self.plan.path, **self.options), BEHIND, self.plan.behind)
 
 
 def shaped(df: DataFrame, shapes: dict[str, Shape], names: Sequence[str]) -> DataFrame:

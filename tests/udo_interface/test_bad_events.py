@@ -148,6 +148,7 @@ def test_a_batch_job_answers_all_but_the_bad_events(spark: SparkSession, platfor
     assert (json.loads(letter.event), letter.partition) == ({"id": 13}, 0)
 
 
+@pytest.mark.both_paths
 def test_keep_names_the_policy_when_an_event_has_no_answer(spark: SparkSession, forward: Callable[..., str]) -> None:
     df = spark.range(0, 20, numPartitions=1).selectExpr("id", "id * 2 as twice")
     with pytest.raises(PySparkException) as caught:

@@ -134,6 +134,7 @@ def test_timestamps_keep_their_instant_in_any_session_zone(spark: SparkSession, 
     assert tuple(row) == (1700000000000000, dt.datetime(2024, 2, 3, 4, 5, 6), 1700000000000)
 
 
+@pytest.mark.both_paths
 def test_kept_columns_stay_with_their_events(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(DOUBLE, output={"twice": "int64"})
     df = spark.range(0, 25_000, 1, 2).select("id", F.concat(F.lit("card "), F.col("id")).alias("card"), F.struct("id").alias("nested"))
@@ -143,6 +144,7 @@ def test_kept_columns_stay_with_their_events(spark: SparkSession, platform: Plat
     assert (answers.count(), wrong) == (25_000, 0)
 
 
+@pytest.mark.both_paths
 def test_keeping_columns_needs_one_answer_per_event(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator(EVEN)
     df = spark.range(0, 10, 1, 1).withColumn("x", F.lit(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,9 @@ def test_explain_shows_which_path_a_call_takes(spark: SparkSession, platform: Pl
     name, df = platform.operator(), spark.range(0, 5)
     assert f"Udo {name} in the JVM [id#" in plan(udo(name, path="jvm")(df)).partition("Physical Plan")[2]
     assert f"Udo {name} in the JVM" in plan(udo(name)(df, path="auto"))
-    for python in (udo(name)(df), udo(name, path="python")(df), udo(name, path="auto", keep=())(df.withColumn("x", F.lit(1)), keep="x")):
-        assert f"MapInArrow {name}(" in plan(python) and "JVM" not in plan(python)
+    odd = platform.operator(input={"id": "int64"}, output={"id": "uint32"})
+    for called, python in ((name, udo(name)(df)), (name, udo(name, path="python")(df)), (odd, udo(odd, path="auto")(df))):
+        assert f"MapInArrow {called}(" in plan(python) and "JVM" not in plan(python)
 
 
 def test_the_setting_chooses_where_the_call_does_not(spark: SparkSession, platform: Platform) -> None:
@@ -89,20 +91,21 @@ def test_the_setting_chooses_where_the_call_does_not(spark: SparkSession, platfo
         udo(name, path="scala")  # type: ignore[arg-type]
 
 
-def test_what_the_jvm_path_cannot_do_is_refused_with_the_reason(spark: SparkSession, platform: Platform) -> None:
+def test_what_the_jvm_path_cannot_do_is_refused_with_the_reason(spark: SparkSession, platform: Platform, tmp_path: Path) -> None:
     times = {"at": "timestamp[ns, tz=UTC]"}
     odd = platform.operator("def run(b): return b\n", entry="op:run", input={"id": "int64", **times}, output={"id": "int64"})
     answers = platform.operator(input={"id": "int64"}, output={"id": "uint32"})
     keyed = platform.operator(key="id")
     plain, df = platform.operator(), spark.range(0, 5).withColumn("at", F.current_timestamp())
-    for call, why in (
-        (lambda: udo(plain, path="jvm")(df, keep="at"), "keep= carries columns"),
-        (lambda: udo(keyed, path="jvm")(df, key="id"), "the operator keeps state"),
+    call = udo(plain, path="jvm")
+    for refused, why in (
+        (lambda: call.planned(df, replace(call.deployed(df), over_nodes=True), (), ()), "its slots are spread over nodes"),
+        (lambda: udo(keyed, path="jvm")(df, key="id", store=str(tmp_path)), "with store= Python workers bring the state"),
         (lambda: udo(odd, path="jvm")(df), r"column 'at' would have to become timestamp\[ns, tz=UTC\]"),
         (lambda: udo(answers, path="jvm")(df), "answers with uint32 in column 'id'"),
     ):
         with pytest.raises(UsageError, match=f"cannot be called on the JVM path: .*{why}"):
-            call()
+            refused()
     spark.conf.set("spark.udo.node", "https://elsewhere:7070")
     try:
         with pytest.raises(UsageError, match="another host"):

@@ -65,6 +65,7 @@ def validated(spark: SparkSession) -> Any:
     spark.conf.unset(VALIDATED)
 
 
+@pytest.mark.both_paths
 @pytest.mark.parametrize("keyed", [False, True], ids=["stateless", "keyed"])
 @pytest.mark.parametrize("on", [True, long(False)], ids=["validated", "as it is"])
 def test_a_kept_column_of_any_type_is_what_it_was(spark: SparkSession, platform: Platform, validated: Any, on: bool, keyed: bool) -> None:

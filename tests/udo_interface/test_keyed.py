@@ -50,6 +50,7 @@ def test_the_groups_a_partition_answers_for_are_those_spark_sends_it(spark: Spar
         assert {g: p for p in range(partitions) for g in groups_of(p, partitions, key_groups)} == sent
 
 
+@pytest.mark.both_paths
 def test_counts_go_on_over_epochs_and_over_a_restart_of_the_query(stream: Stream) -> None:
     for _ in range(3):
         stream.add()
@@ -69,6 +70,7 @@ def test_a_driver_whose_clock_is_behind_that_of_the_run_before_goes_on(stream: S
     stream.check()
 
 
+@pytest.mark.both_paths
 def test_a_task_that_fails_after_its_answers_counts_once(stream: Stream) -> None:
     def fail_first(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
@@ -96,6 +98,7 @@ def test_a_python_worker_that_is_killed_counts_once(stream: Stream) -> None:
     stream.check()
 
 
+@pytest.mark.both_paths
 def test_a_batch_replayed_after_its_commit_was_lost_counts_once(stream: Stream) -> None:
     for _ in range(2):
         stream.add()
@@ -107,6 +110,7 @@ def test_a_batch_replayed_after_its_commit_was_lost_counts_once(stream: Stream) 
     stream.check()
 
 
+@pytest.mark.both_paths
 def test_another_number_of_shuffle_partitions_after_a_restart_keeps_the_state(stream: Stream, spark: SparkSession) -> None:
     stream.add()
     stream.run()
@@ -122,6 +126,7 @@ def test_another_number_of_shuffle_partitions_after_a_restart_keeps_the_state(st
     stream.check()
 
 
+@pytest.mark.both_paths
 def test_one_dataframe_evaluated_twice_in_foreach_batch_counts_once(stream: Stream) -> None:
     def twice(df: DataFrame, epoch: int) -> None:
         first, second = ([tuple(r) for r in df.collect()] for _ in range(2))
@@ -134,6 +139,7 @@ def test_one_dataframe_evaluated_twice_in_foreach_batch_counts_once(stream: Stre
     stream.check()
 
 
+@pytest.mark.both_paths
 def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSession, count: str, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, count)
     planned: set[int] = set()
@@ -169,6 +175,7 @@ def test_a_foreach_batch_may_take_its_querys_job_group_away(stream: Stream, coun
     stream.check()
 
 
+@pytest.mark.both_paths
 # Few, that fit into any buffer; so many that Spark has its row long before the last one is answered.
 @pytest.mark.parametrize(("rows", "frame_rows"), [(60, 4), long(60_000, 1_000)])
 def test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_does_not_run_not_at_all(
@@ -208,6 +215,37 @@ def test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_
             assert n == sum(sent[e][k] for e in range(epoch + 1) if e != 3 or p == 0), (epoch, k, p)
 
 
+@pytest.mark.both_paths
+@pytest.mark.parametrize("rows", [40, long(60_000)])
+def test_a_partition_that_spark_does_not_read_counts_whole(spark: SparkSession, stream: Stream, rows: int) -> None:
+    """A join that finds its other side empty asks for none of the rows."""
+    for _ in range(3):
+        stream.add(rows)
+
+    def each(df: DataFrame, epoch: int) -> None:
+        none = df.sparkSession.createDataFrame([], "k string")
+        stream.gather(df.join(F.broadcast(none), "k") if epoch == 1 else df, epoch)
+
+    # With these Spark looks whether the other side is empty before it asks for a row.
+    settings = ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage")
+    for name in settings:
+        spark.conf.set(name, "false")
+    try:
+        stream.run(each=each)
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    assert stream.rows[1] == []
+    sent = [Counter(key_of(1000 * epoch + i) for i in range(rows)) for epoch in range(3)]
+    found: dict[str, list[int]] = {}
+    for _, k, n in stream.rows[2]:
+        found.setdefault(k, []).append(n)
+    assert {k: sorted(ns) for k, ns in found.items()} == {
+        k: list(range(sent[0][k] + sent[1][k] + 1, sent[0][k] + sent[1][k] + n + 1)) for k, n in sent[2].items()
+    }
+
+
+@pytest.mark.both_paths
 def test_a_streams_own_limit_counts_every_event(stream: Stream, platform: Platform, count: str) -> None:
     """Spark passes on a few answers and reads all."""
     for _ in range(2):
@@ -229,6 +267,7 @@ def test_the_same_call_twice_in_one_plan_is_named(stream: Stream, count: str) ->
         stream.run(lambda df: udo(count)(df.drop("n"), key="k"))
 
 
+@pytest.mark.both_paths
 def test_two_calls_with_names_of_their_own_each_keep_their_state(spark: SparkSession, count: str, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, count, uid="first")
     for _ in range(2):
@@ -237,6 +276,7 @@ def test_two_calls_with_names_of_their_own_each_keep_their_state(spark: SparkSes
     stream.check()
 
 
+@pytest.mark.both_paths
 def test_two_queries_on_one_deployment_do_not_see_each_other(spark: SparkSession, count: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
         stream = Stream(spark, tmp_path / name, count)
@@ -245,6 +285,7 @@ def test_two_queries_on_one_deployment_do_not_see_each_other(spark: SparkSession
         stream.check()
 
 
+@pytest.mark.both_paths
 def test_state_that_is_older_than_the_query_is_an_error_that_names_both_epochs(
     stream: Stream, platform: Platform, spark: SparkSession
 ) -> None:
@@ -263,6 +304,7 @@ def test_state_that_is_older_than_the_query_is_an_error_that_names_both_epochs(
         other.run()
 
 
+@pytest.mark.both_paths
 def test_a_killed_instance_is_replaced_within_the_epoch(stream: Stream, platform: Platform, count: str) -> None:
     import signal
 
@@ -280,6 +322,7 @@ def test_a_killed_instance_is_replaced_within_the_epoch(stream: Stream, platform
     stream.check()
 
 
+@pytest.mark.both_paths
 def test_a_batch_job_starts_empty_and_drops_its_state(spark: SparkSession, count: str) -> None:
     df = spark.createDataFrame([(i, key_of(i)) for i in range(100)], "id long, k string")
     for _ in range(2):
@@ -327,6 +370,7 @@ def _set(spark: SparkSession, **conf: str) -> Iterator[None]:
             told.unsetConf(key)
 
 
+@pytest.mark.both_paths
 def test_a_micro_batch_in_which_nothing_reaches_an_operator_is_an_epoch_for_it(spark: SparkSession, stream: Stream) -> None:
     """Left to itself, adaptive execution runs no task where it finds that there is no input."""
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
@@ -351,6 +395,7 @@ def test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone(spark: S
     udo(count)(df, key="k")
 
 
+@pytest.mark.both_paths
 @pytest.mark.parametrize("inside", [long(False), True])
 def test_asynchronous_progress_tracking_is_refused_before_the_first_event(stream: Stream, platform: Platform, inside: bool) -> None:
     """Spark sees a stateless plan and allows it; restarted, such a query runs several of its epochs as one."""

@@ -37,6 +37,7 @@ def wide(platform: Platform) -> str:
     return name
 
 
+@pytest.mark.both_paths
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
 def test_a_query_counts_once_while_owners_die_the_version_changes_and_it_is_restarted(
@@ -75,6 +76,7 @@ def _stats(platform: Platform, name: str) -> list[Any]:
     return list(connect_node(platform.node).stats(name).slots)
 
 
+@pytest.mark.both_paths
 def test_kept_columns_stay_with_their_rows_in_batches_and_rdds(spark: SparkSession, wide: str) -> None:
     df = spark.createDataFrame([(i, key_of(i), i * 7) for i in range(3000)], "id long, k string, extra long")
     rows = udo(wide)(df, key="k", keep="extra").collect()

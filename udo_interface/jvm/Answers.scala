@@ -8,31 +8,42 @@ import org.apache.arrow.vector.types.FloatingPointPrecision
 import org.apache.arrow.vector.types.pojo.{ArrowType, Field, Schema}
 
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{BoundReference, Cast, Expression, UnsafeProjection}
+import org.apache.spark.sql.catalyst.expressions.{BoundReference, Cast, Expression, JoinedRow, UnsafeProjection}
 import org.apache.spark.sql.types.{ArrayType, DataType, MapType, StructField, StructType, TimestampNTZType, TimestampType}
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, ColumnarBatch}
 
-/** Reads the events of answers in one schema as rows of the columns that the query was planned with, selected and widened by name. */
-private[udo] final class Answers(schema: Schema, expected: Schema, planned: Seq[DataType], allocator: BufferAllocator) {
+/**
+ * Reads the events of answers in one schema as rows of the columns that the query was planned with, selected and widened by name; behind
+ * them columns of the types `kept`.
+ */
+private[udo] final class Answers(
+    schema: Schema,
+    expected: Schema,
+    planned: Seq[DataType],
+    kept: Seq[DataType],
+    allocator: BufferAllocator) {
   private val root = VectorSchemaRoot.create(schema, allocator)
   private val loader = new VectorLoader(root)
   private val fields = expected.getFields.asScala.toSeq.map(f => schema.findField(f.getName))
   private val vectors = fields.map(f => new ArrowColumnVector(root.getVector(f.getName)): ColumnVector)
   private val batch = new ColumnarBatch(vectors.toArray)
-  private val project = UnsafeProjection.create(fields.zip(planned).zipWithIndex.map[Expression] { case ((field, to), i) =>
+  private val answered = fields.zip(planned).zipWithIndex.map[Expression] { case ((field, to), i) =>
     val from = ArrowUtils.fromArrowField(field)
     // Nothing but an instant and a wall clock differ where the bytes are the same: what the planned type is read as.
     if (Answers.zoneless(from) == Answers.zoneless(to)) BoundReference(i, to, nullable = true)
     else Cast(BoundReference(i, from, nullable = true), to, Some("UTC"))
-  })
+  }
+  private val project = UnsafeProjection.create(
+    answered ++ kept.zipWithIndex.map { case (t, i) => BoundReference(fields.size + i, t, nullable = true) })
+  private val joined = new JoinedRow
 
-  /** The events of `answer`; they are valid until the next call. */
-  def rows(answer: Frame): Iterator[InternalRow] = {
+  /** The events of `answer`, each with the next one of `beside`; they are valid until the next call. */
+  def rows(answer: Frame, beside: Iterator[InternalRow]): Iterator[InternalRow] = {
     Body.load(answer, root, loader)
     batch.setNumRows(root.getRowCount)
     batch.rowIterator().asScala.map { row =>
-      try project(row)
+      try project(if (kept.isEmpty) row else joined(row, beside.next()))
       catch {
         case e: RuntimeException => throw Body.improper(answer, s"a row of it is none: $e")
       }

@@ -1,41 +1,63 @@
 package org.apache.spark.sql.udo
 
 import org.apache.arrow.memory.BufferAllocator
-import org.apache.arrow.vector.{VectorSchemaRoot, VectorUnloader}
+import org.apache.arrow.vector.{IntVector, VectorSchemaRoot, VectorUnloader}
 import org.apache.arrow.vector.types.pojo.Schema
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.arrow.ArrowWriter
 
-/** Rows gathered into one frame's events, in buffers that are used again for the frame after the next one. */
+/** Rows gathered into the events of one slot, in buffers that are used again for the batch after the next one. */
 private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
   private val root = VectorSchemaRoot.create(schema, allocator)
   private val writer = ArrowWriter.create(root)
+  private var written = 0
 
-  /** Take up to `rows` rows, and no more than about `bytes` bytes; how many. What was in here before is gone. */
-  def fill(source: Iterator[InternalRow], rows: Int, bytes: Long): Int = {
+  /** Forget what is in here. */
+  def reset(): Unit = {
     writer.reset()
-    var n = 0
-    while (n < rows && source.hasNext) {
-      writer.write(source.next())
-      n += 1
-      // Asked for every row, as mapInArrow does, the size costs as much as all the rest.
-      if (n % Events.RowsPerLook == 0 && size(n) >= bytes) {
-        writer.finish()
-        return n
-      }
-    }
-    writer.finish()
-    n
+    written = 0
   }
 
-  private def size(n: Int): Long = {
+  def write(row: InternalRow): Unit = {
+    writer.write(row)
+    written += 1
+  }
+
+  /** Nothing more is written until `reset`. */
+  def finish(): Unit = writer.finish()
+
+  /** Bytes that have been written. */
+  def size: Long = {
     var bytes = 0L
     root.getFieldVectors.forEach { v =>
-      v.setValueCount(n)
-      bytes += v.getBufferSizeFor(n)
+      v.setValueCount(written)
+      bytes += v.getBufferSizeFor(written)
     }
     bytes
+  }
+
+  def rows: Int = written
+
+  /** The key group of a row, which is its last column. */
+  def group(row: Int): Int = root.getFieldVectors.get(root.getFieldVectors.size - 1).asInstanceOf[IntVector].get(row)
+
+  /** These rows by themselves. The caller closes them. */
+  def taken(at: Seq[Int]): Events = {
+    val some = new Events(schema, allocator)
+    try {
+      root.getFieldVectors.forEach { from =>
+        val to = some.root.getVector(from.getName)
+        to.allocateNew()
+        at.zipWithIndex.foreach { case (row, i) => to.copyFromSafe(row, i, from) }
+        to.setValueCount(at.size)
+      }
+      some.root.setRowCount(at.size)
+      some.written = at.size
+      some
+    } catch {
+      case e: Throwable => some.close(); throw e
+    }
   }
 
   /** Hand over `rows` rows from `at` on as one Arrow message; what it lies in is released behind `use`. */
@@ -48,11 +70,5 @@ private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
     } finally if (part ne root) part.close()
   }
 
-  def rows: Int = root.getRowCount
-
   def close(): Unit = root.close()
-}
-
-private[udo] object Events {
-  val RowsPerLook = 64
 }

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.udo
 
+import scala.collection.immutable.ArraySeq
 import scala.collection.mutable
 
 import org.apache.arrow.memory.BufferAllocator
@@ -7,6 +8,7 @@ import org.apache.arrow.vector.types.pojo.Schema
 
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection}
 import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.types.DataType
 import org.apache.spark.sql.util.ArrowUtils
@@ -23,55 +25,75 @@ private[udo] final case class Counters(
 private[udo] final case class FrameBounds(rows: Int, bytes: Long)
 
 /** What the call does in each task. It is serialised, and so holds nothing that is open. */
-private[udo] final class Exchanges(call: Call, planned: Seq[DataType], frame: FrameBounds, counters: Counters)
+private[udo] final class Exchanges(call: Call, planned: Seq[DataType], kept: Seq[DataType], frame: FrameBounds, counters: Counters)
     extends (Iterator[InternalRow] => Iterator[InternalRow])
     with Serializable {
   override def apply(rows: Iterator[InternalRow]): Iterator[InternalRow] =
-    if (rows.hasNext) new Exchange(call, planned, frame, counters, rows, TaskContext.get()) else Iterator.empty // nothing to ask
+    if (call.keys.nonEmpty || rows.hasNext) new Exchange(call, planned, kept, frame, counters, rows, TaskContext.get())
+    else Iterator.empty // nothing to ask
 }
 
-/** The answers to the rows of one partition: batches go out as frames, up to a window ahead of their answers. */
+/**
+ * The answers to the rows of one partition: batches go out as frames, up to a window ahead of their answers. A keyed attempt closes with
+ * END; at a micro-batch of a query nothing is handed out before all of it is answered.
+ */
 private[udo] final class Exchange(
     call: Call,
     planned: Seq[DataType],
+    kept: Seq[DataType],
     bound: FrameBounds,
     counters: Counters,
     rows: Iterator[InternalRow],
     context: TaskContext)
     extends Iterator[InternalRow] {
-  private val of = Attempt.of(call, context)
+  private val schema = Body.schema(call.input.toArray)
   private val expected = Body.schema(call.output.toArray)
   private val allocator: BufferAllocator =
     ArrowUtils.rootAllocator.newChildAllocator(s"udo ${call.deployment} ${context.taskAttemptId()}", 0, Long.MaxValue)
-  private val readers = mutable.Map.empty[Seq[Byte], Answers]
-  private val answers = mutable.Queue.empty[Frame]
-  private var events = Seq.empty[Events]
-  private var lane: Lane = _
+  private val keep = UnsafeProjection.create(kept.zipWithIndex.map { case (t, i) => BoundReference(call.columns.size + i, t, nullable = true) })
+  private val schemas = mutable.Map(call.outputId -> expected)
+  private val readers = mutable.Map.empty[(Seq[Byte], Int), Answers]
+  private val buffers = Seq.fill(2)(mutable.ArrayBuffer.empty[Events])
+  private val asked = mutable.Queue.empty[Item]
+  private var of: Attempt = _
+  private var held = Option.empty[Held]
+  private var lanes: Lanes = _
+  private var slots: Slots = _
   private var current: Iterator[InternalRow] = Iterator.empty
-  private var reading: Answers = _
+  private var reading = Option.empty[Item]
   private var turn = 0
+  private var ended = false
   private var closed = false
 
   context.addTaskCompletionListener[Unit](_ => close())
-  lane =
-    try Lane.open(call, of, allocator)
-    catch {
-      case e: UdoException => throw e.forSpark
-    }
-  events = Seq.fill(2)(new Events(Body.schema(call.input.toArray), allocator))
+  try {
+    of = Attempt.of(call, rows, context)
+    held = of.keyed.filter(_.run.nonEmpty).map(_ => new Held(allocator))
+    lanes = Lanes.open(call, of, allocator)
+    slots = new Slots(lanes, of, counters, check)
+  } catch {
+    case e: UdoException => throw e.forSpark
+  }
 
   override def hasNext: Boolean =
     try {
       while (!current.hasNext && !closed) {
         release()
-        if (answers.nonEmpty) read(answers.dequeue())
-        else if (lane.mayPush() && rows.hasNext) send()
-        else if (lane.pending > 0) collect()
-        else close()
+        if (asked.headOption.exists(_.complete)) {
+          val item = asked.dequeue()
+          held.fold(read(item))(_.add(item))
+        } else if (!step()) {
+          held.filterNot(_.isEmpty) match {
+            case Some(items) =>
+              lanes.close()
+              read(items.next())
+            case None => close()
+          }
+        }
       }
       !closed
     } catch {
-      case e: UdoException if e.kind == "ServerLost" => throw e.at(lane.place).forSpark
+      case e: UdoException if e.kind == "ServerLost" => throw e.at(lanes.opened.slots.head.place).forSpark
       case e: UdoException => throw e.forSpark
     }
 
@@ -83,73 +105,65 @@ private[udo] final class Exchange(
     }
   }
 
-  /** The next frame, or frames if its events are above the deployment's bound. Of two sets of buffers one may still be on its way. */
-  private def send(): Unit = {
-    turn = 1 - turn
-    val n = events(turn).fill(rows, bound.rows, bound.bytes)
-    counters.rowsSent += n
-    push(events(turn), 0, n)
-  }
-
-  private def push(from: Events, at: Int, n: Int): Unit = {
-    val tooLarge = from.message(at, n) { message =>
-      val frame = lane.frame(n, of, message)
-      if (frame.size <= lane.frameBytes) {
-        while (!lane.mayPush()) collect()
-        lane.push(frame)
-        counters.frames += 1
-        counters.bytesSent += frame.size
-        // The rest of a batch that was cut lies in buffers of its own only until here.
-        if (n < from.rows) lane.settle()
-        0L
-      } else frame.size
-    }
-    if (tooLarge > 0) {
-      if (n == 1)
-        throw UdoException.byCode(
-          "usage",
-          s"${lane.place}: one event takes $tooLarge bytes; the bound is ${lane.frameBytes} (limit frame_bytes of the deployment)")
-      push(from, at, n / 2)
-      push(from, at + n / 2, n - n / 2)
-    }
-  }
-
-  private def collect(): Unit = {
-    val started = System.nanoTime()
-    try answers ++= lane.collect()
-    finally counters.waitedNs += System.nanoTime() - started
-  }
-
-  private def read(answer: Frame): Unit = {
-    var done = false
-    try {
-      lane.check(answer.header)
-      reading = reader(answer)
-      current =
-        try reading.rows(answer)
-        catch {
-          case e: UdoException if e.kind == "ProtocolError" => throw malformed(e)
+  /** Send something, or wait for an answer; false when all is answered. */
+  private def step(): Boolean =
+    // Batches that are answered wait behind one that is not: no more of them than all slots may have under way.
+    if (!ended && asked.size <= lanes.opened.window * slots.size) {
+      if (rows.hasNext) {
+        asked += new Item
+        slots.send(asked.last, filled(asked.last))
+      } else {
+        ended = true
+        if (of.keyed.nonEmpty) {
+          asked += new Item
+          slots.end(asked.last, void = false)
         }
-      counters.rowsAnswered += answer.header.rows
-      done = true
-    } finally
-      try answer.bytes.close()
-      catch {
-        // Arrow's vectors lose count of their buffers when a load fails half-way; what failed is worth more than that.
-        case _: IllegalStateException if !done =>
       }
+      true
+    } else {
+      val item = asked.find(!_.complete)
+      item.flatMap(_.awaited).foreach(slots.await)
+      item.nonEmpty
+    }
+
+  /** The next batch, by slot. Of two sets of buffers one may still be on its way. */
+  private def filled(item: Item): Seq[Piece] = {
+    turn = 1 - turn
+    val to = buffers(turn)
+    slots.settle(to)
+    while (to.size < slots.size) to += new Events(schema, allocator)
+    to.foreach(_.reset())
+    val (only, placed) = (to.head, if (slots.size == 1) null else Array.fill(slots.size)(mutable.ArrayBuilder.make[Int]))
+    var (n, keptBytes) = (0, 0L)
+    // Asked for every row, as mapInArrow does, the size costs as much as all the rest.
+    while (n < bound.rows && rows.hasNext && (n == 0 || n % Exchange.RowsPerLook != 0 || to.map(_.size).sum + keptBytes < bound.bytes)) {
+      val row = rows.next()
+      if (kept.nonEmpty) {
+        item.kept += keep(row).copy()
+        keptBytes += item.kept.last.getSizeInBytes
+      }
+      if (placed == null) only.write(row)
+      else {
+        val slot = slots.place(row.getInt(call.group))
+        to(slot).write(row)
+        placed(slot) += n
+      }
+      n += 1
+    }
+    to.foreach(_.finish())
+    counters.rowsSent += n
+    if (placed == null) Seq(Piece(0, 0 until n, only, 0))
+    else placed.indices.filter(to(_).rows > 0).map(slot => Piece(slot, ArraySeq.unsafeWrapArray(placed(slot).result()), to(slot), 0))
   }
 
-  private def malformed(e: UdoException) =
-    new UdoException(e.kind, s"${lane.place} answered with a malformed frame: ${e.getMessage}")
-
-  private def reader(answer: Frame): Answers = {
-    val id = if (answer.size == 0) call.outputId else answer.header.schema
-    readers.getOrElseUpdate(id, new Answers(if (id == call.outputId) expected else other(answer.header), expected, planned, allocator))
+  /** The answer reports no failure, and its columns serve. */
+  private def check(lane: Lane, answer: Frame): Unit = {
+    lane.check(answer.header)
+    if (answer.size > 0 && !schemas.contains(answer.header.schema)) schemas(answer.header.schema) = other(lane, answer.header)
   }
 
   /** The schema of a version that answers with other columns than the query was planned with, if they serve as these. */
-  private def other(header: Header): Schema = {
+  private def other(lane: Lane, header: Header): Schema = {
     val ipc = lane.schema(header.schema)
     val found =
       try Body.schema(ipc)
@@ -165,19 +179,90 @@ private[udo] final class Exchange(
     found
   }
 
-  private def release(): Unit = if (reading != null) {
-    reading.clear()
-    reading = null
+  /** The answers of an item in the order of its rows; part by part, if they are not one for each row. */
+  private def read(item: Item): Unit = {
+    reading = Some(item)
+    val parts = item.parts.toSeq
+    current =
+      if (parts.size == 1) loaded(parts.head, 0)
+      else if (item.inOrder || parts.exists(part => part.answer.header.rows != part.rows.size)) parts.iterator.flatMap(loaded(_, 0))
+      else {
+        val from = new Array[Int](parts.map(_.rows.size).sum)
+        parts.zipWithIndex.foreach { case (part, i) => part.rows.foreach(from(_) = i) }
+        val all = parts.zipWithIndex.map { case (part, i) => loaded(part, i) }
+        from.iterator.map(all(_).next())
+      }
   }
+
+  /** The rows of a part's answer. Those that are read at the same time have readers by number. */
+  private def loaded(part: Part, number: Int): Iterator[InternalRow] = {
+    val answer = part.answer
+    part.answer = null
+    var done = false
+    try {
+      val id = if (answer.size == 0) call.outputId else answer.header.schema
+      val reader = readers.getOrElseUpdate((id, number), new Answers(schemas(id), expected, planned.dropRight(kept.size), kept, allocator))
+      if (kept.nonEmpty) requireOneEach(part, answer.header.rows)
+      val found =
+        try reader.rows(answer, part.rows.iterator.map(part.item.kept))
+        catch {
+          case e: UdoException if e.kind == "ProtocolError" => throw malformed(e)
+        }
+      counters.rowsAnswered += answer.header.rows
+      done = true
+      found
+    } finally
+      try answer.bytes.close()
+      catch {
+        // Arrow's vectors lose count of their buffers when a load fails half-way; what failed is worth more than that.
+        case _: IllegalStateException if !done =>
+      }
+  }
+
+  private def requireOneEach(part: Part, answers: Long): Unit = {
+    val events = part.rows.size
+    val (place, deployment) = (lanes.opened.slots.head.place, call.deployment)
+    val told = s"$place: keep= needs exactly one answer per event, but $events events got $answers answers"
+    if (answers < events && lanes.opened.policy == Exchange.DeadLetter)
+      throw UdoException.byCode(
+        "operator",
+        s"$told. Under this deployment's policy '${Exchange.DeadLetter}' an event that the operator fails on gets none (udo dead ls " +
+          s"$deployment): drop keep= and let the operator return those columns itself, or deploy it with --on-error fail")
+    if (answers != events)
+      throw UdoException.byCode("operator", s"$told; drop keep=, or let the operator return those columns itself")
+  }
+
+  private def malformed(e: UdoException) =
+    new UdoException(e.kind, s"${lanes.opened.slots.head.place} answered with a malformed frame: ${e.getMessage}")
+
+  private def release(): Unit = {
+    reading.foreach(_ => readers.values.foreach(_.clear()))
+    reading = None
+  }
+
+  /** If Spark wants no more answers of a keyed job (a limit), this is the end of the attempt, and leaves no trace in the state. */
+  private def cutShort(): Unit =
+    if (slots != null && of.keyed.nonEmpty && held.isEmpty && !context.isFailed() && !context.isInterrupted()) {
+      val item = new Item
+      try {
+        if (!ended) slots.end(item, void = true)
+        slots.awaitAll()
+      } catch {
+        case _: UdoException => // of events that nobody asks for any more
+      } finally item.close()
+    }
 
   private def close(): Unit = if (!closed) {
     closed = true
     current = Iterator.empty
     // Each step though another one fails: whatever happened, the lane's answers and credits go at once.
     val steps: Seq[() => Unit] = Seq(
-      () => answers.foreach(_.bytes.close()),
-      () => if (lane != null) lane.close(),
-      () => events.foreach(_.close()),
+      () => cutShort(),
+      () => (asked ++ reading).foreach(_.close()),
+      () => held.foreach(_.close()),
+      () => if (lanes != null) lanes.close(),
+      () => if (slots != null) slots.close(),
+      () => buffers.flatten.foreach(_.close()),
       () => readers.values.foreach(_.close()),
       () => allocator.close())
     val failed = steps.flatMap { step =>
@@ -187,4 +272,9 @@ private[udo] final class Exchange(
     // A leak of buffers is our mistake and is told, unless there is something worse to tell.
     if (failed.nonEmpty && !context.isFailed() && !context.isInterrupted()) throw failed.head
   }
+}
+
+private[udo] object Exchange {
+  private val DeadLetter = "dead-letter"
+  private val RowsPerLook = 64
 }

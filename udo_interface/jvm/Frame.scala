@@ -4,13 +4,15 @@ import java.io.ByteArrayOutputStream
 import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.charset.StandardCharsets.UTF_8
 
+import scala.jdk.CollectionConverters._
+
 import org.apache.arrow.memory.ArrowBuf
-import org.sparkproject.spark_core.protobuf.{CodedOutputStream, InvalidProtocolBufferException, UnknownFieldSet}
+import org.sparkproject.spark_core.protobuf.{CodedInputStream, CodedOutputStream, InvalidProtocolBufferException, UnknownFieldSet}
 
 /** What an instance says of a frame that it failed on, cut to what may be shown. */
 private[udo] final case class Failure(code: String, message: String, traceback: String, event: String, instance: String)
 
-/** The header of an answer: the fields that a stateless lane needs. */
+/** The header of an answer: the fields that a lane needs. `highest`: event times in microseconds, by input. */
 private[udo] final case class Header(
     lane: String,
     number: Long,
@@ -18,14 +20,16 @@ private[udo] final case class Header(
     rows: Long,
     schema: Seq[Byte],
     version: String,
-    failure: Option[Failure])
+    failure: Option[Failure],
+    highest: Map[String, Long])
 
 /** One answer; the caller closes `bytes`. Its events begin at `start` and are `size` bytes, 0: there are none. */
 private[udo] final case class Frame(header: Header, bytes: ArrowBuf, start: Long, size: Int)
 
 /** Wire form of a frame (docs/protocol.md, "Frame"). Only the header's Protobuf is parsed by a library of Spark's own. */
 private[udo] object Frame {
-  val Data = 1
+  private val Data = 1
+  private val End = 2
   val Answer = 3
   val Error = 4
   val Stale = 6
@@ -36,20 +40,69 @@ private[udo] object Frame {
   private val MessageChars = 16000
   private val TracebackChars = 32000
   private val EventChars = 2000
+  /** The name under which the event times of a single input stand (udo_protocol/queue/event_times.py). */
+  private val OnlyInput = "t"
+  private val NoEvents = Payload(Nil)
 
   /** A DATA frame of these events, whose `pieces` are one Arrow message. */
-  def data(lane: String, number: Long, rows: Int, schema: Array[Byte], partition: Int, session: String, events: Payload): Payload = {
-    val made = new ByteArrayOutputStream(256)
-    val out = CodedOutputStream.newInstance(made)
+  def data(lane: String, number: Long, of: Attempt, stamp: Option[Stamp], rows: Int, schema: Array[Byte], events: Payload): Payload =
+    encode(events) { out =>
+      common(out, lane, number, Data, of, stamp)
+      out.writeUInt32(4, rows)
+      out.writeByteArray(5, schema)
+    }
+
+  /** An END frame for these key groups, with the highest event times of the partition; `void`: the attempt is to leave no trace. */
+  def end(
+      lane: String,
+      number: Long,
+      of: Attempt,
+      stamp: Option[Stamp],
+      groups: Seq[Int],
+      void: Boolean,
+      highest: Map[String, Long]): Payload =
+    encode(NoEvents) { out =>
+      common(out, lane, number, End, of, stamp)
+      groups.foreach(out.writeUInt32(11, _))
+      out.writeBool(13, void)
+      if (highest.keySet == Set(OnlyInput)) out.writeSInt64(34, highest(OnlyInput))
+      else
+        highest.foreach { case (input, us) =>
+          out.writeByteArray(36, message { entry =>
+            entry.writeString(1, input)
+            entry.writeSInt64(2, us)
+          })
+        }
+    }
+
+  private def common(out: CodedOutputStream, lane: String, number: Long, kind: Int, of: Attempt, stamp: Option[Stamp]): Unit = {
     out.writeString(1, lane)
     out.writeUInt64(2, number)
-    out.writeEnum(3, Data)
-    out.writeUInt32(4, rows)
-    out.writeByteArray(5, schema)
-    out.writeUInt32(7, partition)
-    out.writeString(8, session)
+    out.writeEnum(3, kind)
+    out.writeUInt32(7, of.partition)
+    out.writeString(8, of.session)
+    stamp.foreach { s =>
+      out.writeByteArray(6, message { label =>
+        label.writeUInt64(1, s.run)
+        label.writeInt64(2, s.epoch)
+        label.writeInt64(3, s.attempt)
+      })
+      out.writeBool(14, s.startEmpty)
+      out.writeBool(15, s.job)
+      s.since.foreach(out.writeSInt64(18, _))
+    }
+  }
+
+  private def message(write: CodedOutputStream => Unit): Array[Byte] = {
+    val made = new ByteArrayOutputStream(256)
+    val out = CodedOutputStream.newInstance(made)
+    write(out)
     out.flush()
-    val header = made.toByteArray
+    made.toByteArray
+  }
+
+  private def encode(events: Payload)(write: CodedOutputStream => Unit): Payload = {
+    val header = message(write)
     val start = ByteBuffer.allocate(PrefixBytes + padded(header.length)).order(ByteOrder.LITTLE_ENDIAN)
     start.put(Magic).putShort(Version.toShort).putShort(0.toShort).putInt(header.length).putInt(events.size.toInt).put(header)
     start.clear()
@@ -82,7 +135,8 @@ private[udo] object Frame {
     try {
       val set = UnknownFieldSet.parseFrom(bytes)
       val failure = if (set.hasField(12)) Some(failed(UnknownFieldSet.parseFrom(raw(set, 12)))) else None
-      Header(text(set, 1), number(set, 2), number(set, 3).toInt, number(set, 4), raw(set, 5).toSeq, text(set, 10), failure)
+      Header(
+        text(set, 1), number(set, 2), number(set, 3).toInt, number(set, 4), raw(set, 5).toSeq, text(set, 10), failure, highest(set))
     } catch {
       case e: InvalidProtocolBufferException =>
         throw UdoException.protocol(s"frame header of ${bytes.length} bytes is not a FrameHeader: ${e.getMessage}")
@@ -91,6 +145,16 @@ private[udo] object Frame {
   private def failed(set: UnknownFieldSet): Failure = {
     def bounded(field: Int, most: Int) = UdoException.cut(text(set, field), most)
     Failure(bounded(1, EventChars), bounded(2, MessageChars), bounded(3, TracebackChars), bounded(4, EventChars), bounded(7, EventChars))
+  }
+
+  private def highest(set: UnknownFieldSet): Map[String, Long] = {
+    def signed(of: UnknownFieldSet, field: Int) = CodedInputStream.decodeZigZag64(number(of, field))
+    if (set.hasField(34)) Map(OnlyInput -> signed(set, 34))
+    else
+      set.getField(36).getLengthDelimitedList.asScala.map { bytes =>
+        val entry = UnknownFieldSet.parseFrom(bytes)
+        text(entry, 1) -> signed(entry, 2)
+      }.toMap
   }
 
   private def number(set: UnknownFieldSet, field: Int): Long = {

@@ -2,108 +2,137 @@ package org.apache.spark.sql.udo
 
 import java.util.concurrent.TimeUnit
 
-import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
+import org.apache.arrow.memory.ArrowBuf
 
 /**
  * A lane over one slot, as udo_interface/lane.py: frames go out numbered, up to a window ahead of their answers, which come back in
- * order. It never reorders, repeats or drops a frame; whatever does not fit raises, saying where.
+ * order. It never reorders, repeats or drops a frame; whatever does not fit raises, saying where. A keyed attempt's frames are handed
+ * back where the slot refuses them because key groups have moved.
  */
-private[udo] final class Lane(opened: Opened, connection: Connection, schemaId: Array[Byte]) {
+private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, connection: Connection, schemaId: Array[Byte]) {
   import Lane._
 
-  val place: Place = opened.place
-  private val end = new LaneEnd(connection, opened.prefix, opened.lane, opened.bounds, opened.route)
+  val place: Place = slot.place
+  private val end = new LaneEnd(
+    connection, slot, opened.lane, opened.bounds, if (opened.stamp.isEmpty) "" else s"${of.session}:${of.partition}",
+    opened.stamp.fold("")(_.order))
   private val patience = new ProgressDeadline(end, place, opened.bounds.answerTimeoutMs)
-  private var unsettled: Payload = _
+  private var unsettled: Sent = _
   private var sent = 0L
   private var answered = 0L
   private var dropped = 0L
   private val early = collection.mutable.Map.empty[Long, Frame] // no more than there are frames under way
   private var lanes = 1L
   private var counted = Option.empty[Long]
+  private var highest = Map.empty[String, Long]
+
+  /** The slot, as group maps name it. */
+  def name: String = slot.name
+
+  /** The highest event times that answers have told. */
+  def seen: Map[String, Long] = highest
+
+  /** Send what comes by this version of the slot's route, if it is newer. */
+  def goBy(version: Long): Unit = if (version > end.route) end.route = version
 
   def open(schema: Array[Byte]): Unit = end.open(schemaId, schema)
 
   /** Frames sent and not yet answered. */
   def pending: Int = (sent - answered).toInt
 
+  /** Whether the lanes of the slot are to be counted before `mayPush`, which takes the connection. */
+  def mustCount: Boolean =
+    pending >= math.min(opened.window, LeastShare) && counted.forall(System.nanoTime() - _ > ShareLookNs)
+
+  /** Count the lanes of the slot. The last push must be settled. */
+  def count(): Unit = {
+    lanes = end.lanes()
+    counted = Some(System.nanoTime())
+  }
+
   /** Whether another frame may be sent before the next answer has come. */
-  def mayPush(): Boolean = {
+  def mayPush: Boolean = {
     val window = opened.window
     pending < math.min(window, LeastShare) || pending < share(window)
   }
 
   /** Of the window, how many frames may be under way: all while the lane is alone in its slot, else its fair part. */
-  private def share(window: Int): Int = {
-    val now = System.nanoTime()
-    if (counted.forall(now - _ > ShareLookNs)) {
-      settle()
-      lanes = end.lanes()
-      counted = Some(now)
-    }
+  private def share(window: Int): Int =
     if (lanes <= 1) window else math.min(window, math.max(LeastShare, opened.bounds.windowFrames / lanes.toInt))
-  }
 
-  /** The next frame of this attempt, of these events. */
-  def frame(rows: Int, of: Attempt, events: Payload): Payload =
-    Frame.data(opened.lane, sent + 1, rows, schemaId, of.partition, of.session, events)
+  /** The next frame, of these events. */
+  def frame(rows: Int, events: Payload): Payload = Frame.data(opened.lane, sent + 1, of, opened.stamp, rows, schemaId, events)
 
   /** Bytes that a frame may have. */
   def frameBytes: Long = opened.bounds.frameBytes
 
-  /** Send a frame; its outcome is read by `settle`, and its buffers must live until then. */
-  def push(frame: Payload): Unit = {
-    settle()
+  /** Send a frame; its outcome is read by `settle`, and its buffers must live until then. The last push must be settled. */
+  def push(frame: Payload): Unit = push(frame, control = false)
+
+  /** The attempt has sent all its events, of these highest event times: END for these key groups. `void`: it is to leave no trace. */
+  def pushEnd(groups: Seq[Int], void: Boolean, highest: Map[String, Long]): Unit =
+    push(Frame.end(opened.lane, sent + 1, of, opened.stamp, groups, void, highest), control = true)
+
+  private def push(frame: Payload, control: Boolean): Unit = {
     if (pending == 0) patience.progress()
     sent += 1
-    end.push(sent, frame)
-    unsettled = frame
+    end.push(sent, frame, control, end.route)
+    unsettled = Sent(frame, control, end.route)
   }
 
-  /** Read the outcome of the last push; waits while the log is full, and pushes again when the route has changed. */
-  def settle(): Unit = if (unsettled != null) {
-    val frame = unsettled
+  /**
+   * Read the outcome of the last push; waits while the log is full, and pushes again when the route has changed. Of a keyed attempt: the
+   * route by which key groups have moved, if the frame was refused for it; its number is free again.
+   */
+  def settle(): Option[Route] = if (unsettled == null) None else {
+    val last = unsettled
     unsettled = null
     var reply = end.reply()
-    if (reply.status == "BUSY" || reply.status == "MOVED") reply = again(reply, frame)
+    if (reply.status == "BUSY" || reply.status == "MOVED") {
+      val backoff = new LinearBackoff(BusyIncrementUs, BusyCeilingUs)
+      val waiting = new ProgressDeadline(end, place, opened.bounds.answerTimeoutMs)
+      while (reply.status == "BUSY" || reply.status == "MOVED") {
+        if (reply.status == "BUSY") {
+          waiting.check(s"room for frame $sent (${said(reply.value)} bytes retained)")
+          backoff.pause()
+        } else if (splits) {
+          end.newer(reply, last.by).foreach { route =>
+            sent -= 1
+            return Some(route)
+          }
+          awaitRoute(waiting, last.by)
+        } else if (!end.follow(reply)) awaitRoute(waiting, end.route)
+        end.push(sent, last.frame, last.control, if (splits) last.by else end.route)
+        reply = end.reply()
+      }
+    }
     reply.status match {
-      case "ACCEPTED" =>
+      case "ACCEPTED" => None
       case "EXPIRED" => throw end.gone(s"$place: ")
+      case "STALE" =>
+        throw UdoException.byCode("stale", s"$place: a newer attempt at this epoch is known (${said(reply.value)}); this one gives up$Twice")
       case other => throw UdoException.protocol(s"$place: frame $sent of lane ${opened.lane} was refused: $other ${said(reply.value)}")
     }
   }
 
-  private def again(first: Pushed, frame: Payload): Pushed = {
-    val backoff = new LinearBackoff(BusyIncrementUs, BusyCeilingUs)
-    val waiting = new ProgressDeadline(end, place, opened.bounds.answerTimeoutMs)
-    var reply = first
-    while (reply.status == "BUSY" || reply.status == "MOVED") {
-      if (reply.status == "BUSY") {
-        waiting.check(s"room for frame $sent (${said(reply.value)} bytes retained)")
-        backoff.pause()
-      } else if (!end.follow(reply)) {
-        waiting.check(s"the slot to take frame $sent by version ${end.route} of the route")
-        awaitRoute()
-      }
-      end.push(sent, frame)
-      reply = end.reply()
-    }
-    reply
-  }
+  private def splits = opened.stamp.nonEmpty
 
-  /** Until the slot takes frames by the version in use here; for a while. */
-  private def awaitRoute(): Unit = {
+  /** Until the slot takes frames by this version; for a while. */
+  private def awaitRoute(waiting: ProgressDeadline, version: Long): Unit = {
+    waiting.check(s"the slot to take frame $sent by version ${end.route} of the route")
     val backoff = new LinearBackoff(MovedIncrementUs, MovedCeilingUs)
     var looks = 0
     do {
       backoff.pause()
       looks += 1
-    } while (looks < MovedLooks && end.acceptsBy() < end.route)
+    } while (looks < MovedLooks && end.acceptsBy() < version)
   }
 
-  /** Sleep until answers come, or for a second; those to the next frames, in order. The caller closes their bytes. */
+  /**
+   * Sleep until answers come, or for a second; those to the next frames, in order. The caller gives each to `check`, and closes its bytes.
+   * The last push must be settled.
+   */
   def collect(): Seq[Frame] = {
-    settle()
     val found = taken(end.collect(ProgressDeadline.LookMs))
     if (found.nonEmpty) patience.progress()
     else {
@@ -144,10 +173,10 @@ private[udo] final class Lane(opened: Opened, connection: Connection, schemaId: 
 
   /** Raise what an answer reports, unless the frame was processed. */
   def check(header: Header): Unit = header.kind match {
-    case Frame.Answer =>
+    case Frame.Answer => if (opened.timed) highest = Lane.combined(Seq(highest, header.highest))
     case Frame.Error => throw failed(header)
     case Frame.Stale =>
-      throw UdoException.byCode("stale", s"$place: a newer attempt at this epoch was processed; the answers of this one do not count")
+      throw UdoException.byCode("stale", s"$place: a newer attempt at this epoch was processed; the answers of this one do not count$Twice")
     case _ =>
       throw UdoException.byCode("operator", s"$place did not process frame ${header.number}: an earlier frame of this attempt failed")
   }
@@ -168,7 +197,7 @@ private[udo] final class Lane(opened: Opened, connection: Connection, schemaId: 
   def schema(id: Seq[Byte]): Array[Byte] = {
     val found = end.schema(id.toArray)
     if (found == null)
-      throw UdoException.protocol(s"$place answered with a malformed frame: it names a schema that is not registered on ${opened.prefix}")
+      throw UdoException.protocol(s"$place answered with a malformed frame: it names a schema that is not registered on ${slot.prefix}")
     found
   }
 
@@ -203,34 +232,14 @@ private[udo] object Lane {
   private val MovedIncrementUs = 200L
   private val MovedCeilingUs = 1000L
   private val MovedLooks = 20
-  // A killed queue server is replaced within a second or so.
-  private val ReplacedIncrementUs = 20000L
-  private val ReplacedCeilingUs = 500000L
-  private val OpenWaitS = 30L
+  // Spark itself starts a newer attempt only where an older one has failed. Otherwise two evaluations of a call are under way.
+  private val Twice =
+    ". If Spark has not tried this task again, the call is evaluated twice at once, by two branches of a plan or two threads: persist() " +
+      "its DataFrame in foreachBatch before both use it, or, if each is to have a state of its own, call the operator twice, with uid= each"
 
-  /** Ask for a lane, connect and register it. While a lost queue server is being replaced it asks again: nothing was sent so far. */
-  def open(call: Call, of: Attempt, allocator: BufferAllocator): Lane = {
-    val backoff = new LinearBackoff(ReplacedIncrementUs, ReplacedCeilingUs)
-    val deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(OpenWaitS)
-    while (true) {
-      try {
-        val opened = Opened.ask(call, of)
-        val connection = new Connection(opened.queue, opened.user, opened.password, opened.runId, allocator)
-        val lane = new Lane(opened, connection, call.inputId.toArray)
-        try {
-          lane.open(call.input.toArray)
-          return lane
-        } catch {
-          case e: Throwable => lane.close(); throw e
-        }
-      } catch {
-        case e: UdoException if e.kind == "ServerLost" =>
-          if (System.nanoTime() > deadline)
-            throw UdoException.serverLost(
-              s"deployment ${call.deployment}: ${e.getMessage}; it was not replaced within $OpenWaitS s")
-      }
-      backoff.pause()
-    }
-    throw new IllegalStateException
-  }
+  /** A frame whose push is not settled: a control frame or one of events, by which version of the route it went. */
+  private final case class Sent(frame: Payload, control: Boolean, by: Long)
+
+  /** The highest event time of each input. */
+  def combined(times: Seq[Map[String, Long]]): Map[String, Long] = times.flatten.groupMapReduce(_._1)(_._2)(math.max)
 }

@@ -18,10 +18,22 @@ private[udo] final case class Bounds(
     laneTtlMs: Long,
     backoffCeilingUs: Long)
 
-/** The producer's and the collector's side of one lane in one slot, as udo_protocol/queue/lane_end.py. One thread at a time. */
-private[udo] final class LaneEnd(connection: Connection, val prefix: String, val lane: String, bounds: Bounds, var route: Long) {
+/**
+ * The producer's and the collector's side of one lane in one slot, as udo_protocol/queue/lane_end.py. One thread at a time. `part`: of a
+ * keyed attempt the partition whose older attempts the slot refuses, and by which `order`.
+ */
+private[udo] final class LaneEnd(
+    connection: Connection,
+    slot: SlotAddress,
+    val lane: String,
+    bounds: Bounds,
+    part: String,
+    order: String) {
   import LaneEnd._
 
+  val prefix: String = slot.prefix
+  /** The version of the route by which frames go. */
+  var route: Long = slot.route
   private val (out, bell) = (s"${prefix}out:$lane", s"${prefix}bell:$lane")
   private val backoff = new LinearBackoff(BackoffIncrementUs, bounds.backoffCeilingUs)
   private var collected = 0
@@ -37,9 +49,10 @@ private[udo] final class LaneEnd(connection: Connection, val prefix: String, val
   /** How many lanes are open in this slot. */
   def lanes(): Long = connection.call("SCARD", s"${prefix}lanes").asInstanceOf[Long]
 
-  /** Append frame `n` without waiting; `reply` tells what became of it. */
-  def push(n: Long, frame: Payload): Unit = {
-    val about = Seq[Any](n, n - 1, route, frame.size, bounds.retainedBytes, bounds.laneTtlMs, "", "")
+  /** Append frame `n` by that version of the route, without waiting; `reply` tells what became of it. */
+  def push(n: Long, frame: Payload, control: Boolean, by: Long): Unit = {
+    val bound = bounds.retainedBytes + (if (control) ReserveBytes else 0)
+    val about = Seq[Any](n, n - 1, by, frame.size, bound, bounds.laneTtlMs, part, order)
     val decide = Seq[Any]("FCALL", "udo_accept", 1, prefix, lane) ++ about
     inline = frame.size < InlineBytes
     if (inline) connection.send(decide :+ frame)
@@ -59,15 +72,18 @@ private[udo] final class LaneEnd(connection: Connection, val prefix: String, val
     Pushed(text(parts.head), if (parts.size > 1) parts(1) else null)
   }
 
+  /** The route of a MOVED answer to a frame that went by that version; none if it is not newer. */
+  def newer(moved: Pushed, version: Long): Option[Route] = moved.value match {
+    case table: Array[Byte] => Some(Route.parse(table)).filter(_.version > version)
+    case _ => None
+  }
+
   /** Use the newer route of a MOVED answer; false if it is not newer. A protocol error if it leads to other slots. */
-  def follow(moved: Pushed): Boolean = {
-    val told = if (moved.value == null) None else Some(json(moved.value))
-    told.filter(_.path("version").asLong(0) > route).exists { newer =>
-      if (newer.path("slots").size != 1 || newer.path("slots").get(0).asText != prefix)
-        throw UdoException.protocol(s"lane $lane was opened to $prefix, but its events now go to ${newer.path("slots")}")
-      route = newer.path("version").asLong
-      true
-    }
+  def follow(moved: Pushed): Boolean = newer(moved, route).exists { found =>
+    if (found.slots != Seq(slot.name))
+      throw UdoException.protocol(s"lane $lane was opened to ${slot.name}, but its events now go to ${found.slots.mkString(", ")}")
+    route = found.version
+    true
   }
 
   /** By which version of the route the slot takes frames now. */
@@ -150,6 +166,7 @@ private[udo] object LaneEnd {
   val Json = new ObjectMapper
   // As udo_protocol/limits.py.
   private val InlineBytes = 8192
+  private val ReserveBytes = 1L << 20
   private val AnswerBytes = 256L << 20
   private val ReadFrames = 16
   private val BackoffIncrementUs = 20L

@@ -25,9 +25,10 @@ private[udo] object NodeDoor {
   private val AwayIncrementUs = 50000L
   private val AwayCeilingUs = 1000000L
   private val WaitS = 60.0
+  private val KeptByStore = " (a keyed operator's state moves with it only if the call has store=)"
 
   /** The reply to `request`. A node manager that is away is asked again for a while: it may just be restarting. */
-  def openLane(request: ObjectNode, node: Option[String], nodeWait: Option[String]): JsonNode = {
+  def openLane(request: ObjectNode, node: Option[String], nodeWait: Option[String], keyed: Boolean): JsonNode = {
     val socket = Paths.get(address(node)).toAbsolutePath
     val waitS = waitSeconds(nodeWait)
     val deadline = System.nanoTime() + (waitS * TimeUnit.SECONDS.toNanos(1)).toLong
@@ -37,14 +38,14 @@ private[udo] object NodeDoor {
       try return ask(socket, request)
       catch {
         case e: UdoException if e.kind == "NodeAway" || e.kind == "SlotsAway" =>
-          if (System.nanoTime() >= deadline) throw gaveUp(e, waitS)
+          if (System.nanoTime() >= deadline) throw gaveUp(e, waitS, keyed)
       }
       backoff.pause()
     }
     throw new IllegalStateException
   }
 
-  private def gaveUp(e: UdoException, waitS: Double): UdoException = {
+  private def gaveUp(e: UdoException, waitS: Double, keyed: Boolean): UdoException = {
     val waited = s"Waited ${trimmed(waitS)} s for it"
     if (e.kind == "SlotsAway")
       new UdoException(e.kind, s"${e.getMessage}. $waited (spark.udo.nodeWaitS); Spark tries the task again (spark.task.maxFailures)")
@@ -52,7 +53,7 @@ private[udo] object NodeDoor {
       new UdoException(
         e.kind,
         s"${e.getMessage}. $waited on host ${ProgressDeadline.host} (spark.udo.nodeWaitS). If it is lost for good, let Spark run " +
-          "the task on another host: spark.excludeOnFailure.enabled=true; see docs/executors.md")
+          s"the task on another host: spark.excludeOnFailure.enabled=true${if (keyed) KeptByStore else ""}; see docs/executors.md")
   }
 
   private def trimmed(seconds: Double): String = if (seconds == math.rint(seconds)) seconds.toLong.toString else seconds.toString

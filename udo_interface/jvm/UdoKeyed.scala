@@ -7,7 +7,7 @@ import java.util.UUID
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.{SparkContext, SparkException}
+import org.apache.spark.{SparkContext, SparkException, TaskContext}
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.analysis.MultiInstanceRelation
@@ -118,8 +118,21 @@ private[udo] object UdoKeyed {
     UdoKeyed(deployment, uid, group, partitions, order, of, child.output.map(_.withNullability(true).newInstance()), child)
 }
 
+/**
+ * A keyed call's answers in a query. Whoever asks for one of them has the whole partition evaluated first (udo_interface/held.py); one that
+ * nobody asks for, as where a join finds its other side empty, is evaluated when its task ends: else it would stay half done.
+ */
+private[udo] final case class UdoWhole(deployment: String, child: LogicalPlan) extends UnaryNode {
+  override def output: Seq[Attribute] = child.output
+  @transient override lazy val references: AttributeSet = AttributeSet(child.output)
+  override def nodeName: String = s"Udo answers of $deployment"
+  override protected def stringArgs: Iterator[Any] = Iterator.empty
+  override protected def withNewChildInternal(newChild: LogicalPlan): UdoWhole = copy(child = newChild)
+}
+
 private[udo] object UdoKeyedStrategy extends SparkStrategy {
   override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
+    case UdoWhole(deployment, child) => UdoWholeExec(deployment, planLater(child)) :: Nil
     case UdoKeyed(deployment, uid, group, partitions, order, belonging, output, child) =>
       val by = child.output.find(_.name == group).getOrElse(throw new IllegalStateException(s"no column $group in ${child.output}"))
       UdoKeyedExec(deployment, uid, by, partitions, order, belonging, output, planLater(child)) :: Nil
@@ -166,6 +179,34 @@ private[udo] final case class UdoKeyedExec(
 
   private def notRunning() =
     new IllegalStateException(s"$nodeName: the call was made on a stream, and no streaming query runs in the session that carries it out")
+}
+
+private[udo] final case class UdoWholeExec(deployment: String, child: SparkPlan) extends UnaryExecNode {
+  override def output: Seq[Attribute] = child.output
+  override def outputPartitioning: Partitioning = child.outputPartitioning
+  override def nodeName: String = s"Udo answers of $deployment"
+  override protected def stringArgs: Iterator[Any] = Iterator.empty
+  override protected def withNewChildInternal(newChild: SparkPlan): UdoWholeExec = copy(child = newChild)
+  override protected def doExecute(): RDD[InternalRow] = child.execute().mapPartitionsInternal(new Whole)
+}
+
+/** Asks for an answer when the task ends, if nobody else has. What is below ends its own work after that: listeners are called backwards. */
+private[udo] final class Whole extends (Iterator[InternalRow] => Iterator[InternalRow]) with Serializable {
+  override def apply(rows: Iterator[InternalRow]): Iterator[InternalRow] = {
+    val context = TaskContext.get()
+    var asked = false
+    context.addTaskCompletionListener[Unit](_ => if (!asked && !context.isFailed() && !context.isInterrupted()) rows.hasNext)
+    new Iterator[InternalRow] {
+      override def hasNext: Boolean = {
+        asked = true
+        rows.hasNext
+      }
+      override def next(): InternalRow = {
+        asked = true
+        rows.next()
+      }
+    }
+  }
 }
 
 /**

@@ -15,7 +15,10 @@ import org.apache.spark.sql.types.{DataType, StructType}
 
 /** What udo_interface/jvm_path.py calls. It has no state: one of it is as good as another. */
 final class UdoCalls {
-  /** `df`, whose columns are those of the operator's input in its order, through the operator; `schema` is Spark's, as JSON. */
+  /**
+   * `df`, whose columns are those that are sent in their order, then those that are kept, through the operator; `schema` is Spark's, as
+   * JSON, of the answers and what is kept.
+   */
   def through(df: Dataset[Row], call: String, schema: String): DataFrame = {
     val session = df.sparkSession
     val output = DataTypeUtils.toAttributes(DataType.fromJson(schema).asInstanceOf[StructType])
@@ -38,6 +41,9 @@ final class UdoCalls {
     }
     Dataset.ofRows(session, UdoKeyed.over(rows, deployment, uid, group, partitions, order, belonging))
   }
+
+  /** `df`, the answers of a keyed call in a query: each partition is evaluated whole, whatever is asked of it. */
+  def whole(df: Dataset[Row], deployment: String): DataFrame = Dataset.ofRows(df.sparkSession, UdoWhole(deployment, df.logicalPlan))
 
   /** Query, run and micro-batch in whose foreachBatch `df` is made, if it is. */
   def around(df: Dataset[Row]): Array[String] =
@@ -86,14 +92,15 @@ private[udo] final case class UdoExec(call: Call, override val output: Seq[Attri
     "waitTime" -> SQLMetrics.createNanoTimingMetric(sparkContext, "time waiting for answers"))
 
   override protected def doExecute(): RDD[InternalRow] = {
-    require(child.output.map(_.name) == call.columns, s"expected the columns ${call.columns}, got ${child.output}")
+    val (sentColumns, kept) = child.output.splitAt(call.columns.size)
+    require(sentColumns.map(_.name) == call.columns, s"expected the columns ${call.columns}, got ${child.output}")
     val Seq(sent, answered, frames, bytes, waited) =
       Seq("numInputRows", "numOutputRows", "numFrames", "bytesSent", "waitTime").map(longMetric)
     val most = conf.arrowMaxRecordsPerBatch
     val bounds = FrameBounds(if (most > 0) most else Int.MaxValue, UdoExec.maxBytes(conf))
     val counters = Counters(sent, answered, frames, bytes, waited)
     // Unlike mapPartitions it does not look into the closure, whose class Spark's own loader does not know.
-    child.execute().mapPartitionsInternal(new Exchanges(call, output.map(_.dataType), bounds, counters))
+    child.execute().mapPartitionsInternal(new Exchanges(call, output.map(_.dataType), kept.map(_.dataType), bounds, counters))
   }
 }
 
