@@ -12,14 +12,13 @@ from urllib.parse import urlsplit
 
 import click
 
+from node_manager.drivers import logfile
 from udo_cli import local, remote, throwaway
 from udo_cli.home import Home
 from udo_cli.packing.image import BuiltImage
 from udo_cli.packing.tried import SESSION, Trial, TrialConfig, ask
 from udo_cli.packing.upload import upload
-from udo_protocol.errors import UdoError
 from udo_protocol.formats.manifest import Manifest
-from udo_protocol.node.api import connect_node
 from udo_protocol.registry.api import Registry
 
 if TYPE_CHECKING:
@@ -42,20 +41,20 @@ def answer(
     with local.interruptible(), contextlib.ExitStack() as parts:
         home = Home(parts.enter_context(throwaway.workspace("udo-trial-")) / "udo")
         forget = parts.enter_context(contextlib.ExitStack())  # after the platform has stopped, so that no container uses the image
+        parts.callback(_show_log, home, manifest.name)  # once its container has ended, all of its output is there
         started = parts.enter_context(throwaway.platform(home, local.UpOptions(driver="docker", warm=0), say))
         api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").split()[0], SESSION))
         upload(api, manifest, image, lambda _: None)
         forget.callback(_forget, f"{urlsplit(started.registry).netloc}/{manifest.name}@{image.digest}")
-        parts.callback(_show_log, started.node, manifest.name)
         api.deploy(manifest.name, manifest.name, manifest.version, env=config.env, secrets=config.secrets, files=config.files)
         remote.await_answering(api, manifest.name, _START_TIMEOUT_S + manifest.limits.open_timeout_s, say)
         return ask(started.node, manifest, batches)
 
 
-def _show_log(node: str, name: str) -> None:
-    with contextlib.suppress(UdoError):
-        for line in connect_node(node).logs(name, tail_lines=_LOG_LINES):
-            click.echo(line.text, err=True)
+def _show_log(home: Home, name: str) -> None:
+    kept = sorted((home.node / "logs").glob(f"{name}-*/*.log"))
+    for line in [line for path in kept for line in logfile.tail(path, 0)][-_LOG_LINES:]:
+        click.echo(logfile.split_stamp(line)[1], err=True)
 
 
 def _forget(name: str) -> None:
