@@ -55,6 +55,7 @@ _CLUSTERS = tuple(
     f"udo_interface/test_{name}.py"
     for name in ("applications", "cluster", "keyed_failures", "node_away", "second_store", "store_s3", "three_hosts", "two_nodes")
 )
+_KEYED = tuple(f"udo_interface/test_{name}.py" for name in ("inputs", "jvm_keyed", "keyed", "keyed_slots", "keys", "store_lane"))
 _PLANS = ("udo_interface/test_plans.py", "udo_interface/test_drawn_values.py")
 # The longest first: the short ones fill what is left.
 GATE = {
@@ -76,7 +77,8 @@ DEEP = {
     "trials": Part(_TRIALS),
     "replicas": Part(_REPLICAS),
     "scaling": Part(_SCALING),
-    "spark": Part(("udo_interface",), without=(*_PLANS, *_CLUSTERS)),
+    "spark": Part(("udo_interface",), without=(*_PLANS, *_CLUSTERS, *_KEYED)),
+    "keyed": Part(_KEYED),
     "clusters": Part(_CLUSTERS),
     "plans": Part(_PLANS, "not docker and not drawn"),
     "drawn": Part(("udo_interface/test_plans.py",), "drawn"),
