@@ -73,10 +73,10 @@ def read(spark: SparkSession) -> Any:
     types = jvm.java.util.ArrayList()
     for field in jvm.org.apache.spark.sql.types.DataType.fromJson(fields.json()).fields():
         types.add(field.dataType())
-    planned = jvm.scala.jdk.javaapi.CollectionConverters.asScala(types).toSeq()
+    planned, kept = (jvm.scala.jdk.javaapi.CollectionConverters.asScala(t).toSeq() for t in (types, jvm.java.util.ArrayList()))
     answers = loader.loadClass("org.apache.spark.sql.udo.Answers").getConstructors()[0]
-    arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 4)
-    for i, value in enumerate((schema, schema, planned, own)):
+    arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 5)
+    for i, value in enumerate((schema, schema, planned, kept, own)):
         arguments[i] = value
 
     readers = [answers.newInstance(arguments)]
@@ -86,7 +86,7 @@ def read(spark: SparkSession) -> Any:
         buffer.setBytes(0, data)
         buffer.writerIndex(len(data))
         try:
-            rows = readers[0].rows(module("Frame").decode(buffer))
+            rows = readers[0].rows(module("Frame").decode(buffer), kept.iterator())
             while rows.hasNext():
                 found.append(rows.next().hashCode())
         except Py4JJavaError as e:
