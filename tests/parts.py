@@ -32,6 +32,8 @@ RUNS = user_state_path("udo-spark") / "gate.jsonl"
 JOBS = 3
 MOST_UNSTEADY = 3
 REMEMBERED_RUNS = 5
+# Of the text of an unsteady test's failure: all there is to find its cause by.
+TOLD_CHARS = 6000
 PASSED, SOME_FAILED = 0, 1
 _printing = threading.Lock()
 
@@ -100,7 +102,7 @@ DEEP = {
 
 @dataclass
 class Outcome:
-    """How a part ended; `failed` are those of the first run, `unsteady` those of them that passed alone."""
+    """How a part ended; `failed` are those of the first run, `why` with what text, `unsteady` those of them that passed alone."""
 
     part: str
     commit: str
@@ -109,6 +111,7 @@ class Outcome:
     skipped: int = 0
     failed: list[str] = field(default_factory=list)
     unsteady: list[str] = field(default_factory=list)
+    why: dict[str, str] = field(default_factory=dict)
     broken: str = ""
 
     @property
@@ -170,6 +173,7 @@ class Run:
             outcome.tests, outcome.skipped = int(suite["tests"]), int(suite["skipped"])
             if status == SOME_FAILED:
                 outcome.failed = sorted(json.loads((_cache(name) / "v" / "cache" / "lastfailed").read_text()))
+                outcome.why = _texts(xml)
         self._keep(outcome)
         return outcome
 
@@ -199,6 +203,12 @@ def _paths(patterns: Iterable[str]) -> list[str]:
     ]
 
 
+def _texts(xml: Path) -> dict[str, str]:
+    """How each failed test of a part failed: the end of what pytest tells."""
+    cases = [(case, told.text or "") for case in ET.parse(xml).getroot()[0] for told in case if told.tag in ("failure", "error")]
+    return {f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}": text[-TOLD_CHARS:] for case, text in cases}
+
+
 def _cache(part: str) -> Path:
     return BUILD / f"{part}.cache"
 
@@ -216,12 +226,12 @@ def _commit() -> str:
 
 
 def unsteady_again(outcomes: Iterable[Outcome]) -> list[str]:
-    """Unsteady tests that were unsteady in one of the last runs already; this run is remembered."""
-    now = [test for o in outcomes for test in o.unsteady]
+    """Unsteady tests that were unsteady in one of the last runs already; this run is remembered, and how they failed."""
+    now = {test: o.why.get(test, "") for o in outcomes for test in o.unsteady}
     RUNS.parent.mkdir(parents=True, exist_ok=True)
     former = RUNS.read_text().splitlines()[-(REMEMBERED_RUNS - 1) :] if RUNS.exists() else []
     with RUNS.open("a") as remembered:
-        remembered.write(json.dumps({"at": round(time.time()), "commit": _commit(), "unsteady": now}) + "\n")
+        remembered.write(json.dumps({"at": round(time.time()), "commit": _commit(), "unsteady": list(now), "why": now}) + "\n")
     return [test for test in now if any(test in json.loads(line)["unsteady"] for line in former)]
 
 

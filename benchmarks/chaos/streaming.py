@@ -1,4 +1,4 @@
-"""One seed's streaming query on Spark: a file an epoch, through the keyed operator, into a dict of rows by epoch.
+"""One seed's streaming query on Spark: a file an epoch as a rule, through the keyed operator, into a dict of rows by epoch.
 
 What goes wrong comes from the seed: tasks that raise, workers that die, queries stopped in the middle of a batch, commits
 that are lost, other numbers of partitions, evaluations that are repeated or cut short, and faults of the platform.
@@ -12,6 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
@@ -58,13 +59,13 @@ class StreamingQuery:
         self._deployment, self._kind = deployment, kind
         self.rng = rng = random.Random(seed)
         keys = keys_of(rng)
-        self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(3, 6))]
-        self._wrong = {e: rng.choice(("raise", "raise at once", "exit", "", "")) for e in range(len(self._epochs))}
+        self._files = [events_of(rng, e, keys) for e in range(rng.randrange(3, 6))]  # an epoch has one or, after a stop, several
+        self._wrong = {e: rng.choice(("raise", "raise at once", "exit", "", "")) for e in range(len(self._files))}
         # Of an operator that rolls dice the last evaluation counts, and a limit may let tasks come to their end.
         how = ("", "", "twice", "limit first", "" if kind.chained else "limit after")
-        self._evaluation = {e: rng.choice(how) for e in range(len(self._epochs))}
-        self._stop_at = {e: rng.random() * 0.5 for e in range(len(self._epochs)) if rng.random() < 0.2}
-        self._break_at = {e for e in range(len(self._epochs)) if rng.random() < 0.75}
+        self._evaluation = {e: rng.choice(how) for e in range(len(self._files))}
+        self._stop_at = {e: rng.random() * 0.5 for e in range(len(self._files)) if rng.random() < 0.2}
+        self._break_at = {e for e in range(len(self._files)) if rng.random() < 0.75}
         names = (BEFORE, BEHIND, EVALUATED)
         self._before, self._behind, self._collect = (rng.choice(list(of)) if rng.random() < 0.7 else next(iter(of)) for of in names)
         self._adaptive = rng.random() < 0.5
@@ -84,23 +85,27 @@ class StreamingQuery:
             if time.monotonic() - self._started - self._stood_still_s() > STUCK_S:
                 raise Mismatch(f"stuck for {STUCK_S:g} s")
             self._start_once()
-            if not (self._dir / "ckpt" / "commits" / str(len(self._epochs) - 1)).exists():
+            epochs = committed(self._dir / "ckpt")
+            if sum(map(len, epochs)) < len(self._files):
                 continue
             if replayed or self.rng.random() < 0.5:
                 break
             replayed = True
-            self._lose_commit(len(self._epochs) - 1)
+            self._lose_commit(len(epochs) - 1)
+        if len(epochs) < len(self._files):
+            self._did("several files in an epoch")
+        events = [[event for file in files for event in self._files[int(file)]] for files in epochs]
         session = json.loads((self._dir / "ckpt" / "metadata").read_text())["id"]
-        judge(self._kind, self._epochs, self._rows, self._node_home, self._deployment, session)
+        judge(self._kind, events, self._rows, self._node_home, self._deployment, session)
 
     def _write(self) -> None:
         (self._dir / "in").mkdir(parents=True)
-        for epoch, events in enumerate(self._epochs):
+        for number, events in enumerate(self._files):
             columns = [pa.array([e[f.name] for e in events], f.type) for f in EVENTS]
             draft = self._dir / "draft"
             pq.write_table(pa.Table.from_arrays(columns, schema=EVENTS), draft)
-            os.utime(draft, (1_700_000_000 + epoch,) * 2)
-            draft.rename(self._dir / "in" / f"{epoch:06}.parquet")
+            os.utime(draft, (1_700_000_000 + number,) * 2)
+            draft.rename(self._dir / "in" / f"{number:06}.parquet")
 
     def _lose_commit(self, epoch: int) -> None:
         for name in (str(epoch), f".{epoch}.crc"):
@@ -173,6 +178,25 @@ class StreamingQuery:
 
     def _log(self, text: str) -> None:
         self.trace.append(f"{time.monotonic() - self._started:7.3f} {text}")
+
+
+def committed(checkpoint: Path) -> list[list[str]]:
+    """The files of each committed epoch of a query with one file source, as the source has logged them: without suffix, in order.
+
+    Which epoch has a file is Spark's choice: stopped between the source's entry for it and its own entry for the epoch, it takes that file
+    and the next one together.
+    """
+    files = {}
+    for number, entry in _entries(checkpoint / "sources" / "0").items():  # so few that the source compacts none
+        files[number] = [Path(json.loads(line)["path"]).stem for line in entry[1:]]
+    ends = [json.loads(entry[-1])["logOffset"] for entry in _entries(checkpoint / "offsets").values()]
+    committed_ends = ends[: len(_entries(checkpoint / "commits"))]
+    return [[f for n in range(begin + 1, end + 1) for f in files[n]] for begin, end in pairwise([-1, *committed_ends])]
+
+
+def _entries(log: Path) -> dict[int, list[str]]:
+    """The lines of each entry of one of Spark's logs, in order."""
+    return {int(p.name): p.read_text().splitlines() for p in sorted(log.glob("[0-9]*"), key=lambda p: int(p.name))}
 
 
 def _wrong(plan: dict[int, str], partition: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

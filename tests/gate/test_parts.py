@@ -48,7 +48,9 @@ def test_what_fails_and_passes_alone_is_unsteady_and_green(one_part: Path, capfd
     assert parts.main([]) == 0
     assert "unsteady: tests/some/test_once.py::test_that_fails_once" in capfd.readouterr().out
     [line] = parts.RUNS.read_text().splitlines()
-    assert json.loads(line)["unsteady"] == ["tests/some/test_once.py::test_that_fails_once"]
+    remembered = json.loads(line)
+    assert remembered["unsteady"] == ["tests/some/test_once.py::test_that_fails_once"]
+    assert "assert not first" in remembered["why"]["tests/some/test_once.py::test_that_fails_once"]
 
 
 def test_what_fails_alone_too_is_red(one_part: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -133,7 +133,7 @@ def test_a_death_while_nothing_waits_loses_nothing(daemon: Daemon, lane: Open) -
     os.kill(daemon.slot().pid, signal.SIGKILL)
 
     assert [caller.ask(i, 30) for i in range(20)] == [i + 1 for i in range(20)]
-    assert "SIGKILL" in daemon.slot().last_error
+    wait_until(lambda: "SIGKILL" in daemon.slot().last_error, 20, "the cause")
 
 
 @pytest.mark.parametrize(

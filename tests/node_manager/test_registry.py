@@ -237,7 +237,8 @@ def test_an_operator_whose_files_are_lost_on_the_node_comes_back_after_a_crash_a
     (code,) = cluster.node.home.glob("images/*/code/op.py")
     code.unlink()
     os.kill(cluster.node.slot().pid, signal.SIGKILL)
-    assert lane.ask(2) == 3 and code.exists()
+    wait_until(code.exists, 30, "them to be fetched again")  # by what replaces the killed one, whose child may answer until it has gone
+    assert lane.ask(2) == 3
     cluster.client.undeploy("d")
     wait_until(lambda: not cluster.node.api.status().slots, 30, "the deployment to be gone")
     code.unlink()

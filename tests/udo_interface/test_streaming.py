@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from benchmarks.chaos.streaming import committed
 from tests.conftest import wait_until
 from udo_interface import settings, udo
 from udo_protocol.queue.keys import prefix
@@ -95,6 +96,24 @@ def frames_of(spark: SparkSession, rows: int) -> Iterator[None]:
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(spark, tmp_path)
+
+
+@pytest.mark.long
+def test_the_chaos_judges_each_epoch_by_the_files_that_spark_gave_it(stream: Stream) -> None:
+    stream.add(2)
+    with running(stream.start(lambda df: df)) as query:
+        query.processAllAvailable()
+    for entry in ("offsets/1", "offsets/.1.crc", "commits/1", "commits/.1.crc"):  # stopped between the source's entry and the epoch's
+        (stream.directory / "ckpt" / entry).unlink()
+    assert committed(stream.directory / "ckpt") == [["000000"]]
+    stream.add(2)
+    with running(stream.start(lambda df: df)) as query:
+        query.processAllAvailable()
+    found = committed(stream.directory / "ckpt")
+    assert found == [["000000"], ["000001", "000002"], ["000003"]]
+    for epoch, files in enumerate(found):
+        first = int(files[0]) * BATCH_ROWS
+        assert [r.id for r in stream.rows[epoch]] == list(range(first, first + len(files) * BATCH_ROWS))
 
 
 @pytest.mark.both_paths
