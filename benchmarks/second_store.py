@@ -30,7 +30,7 @@ def durations(spark: SparkSession, registry: str, source: Path, stored: bool) ->
     """ms of each micro-batch as Spark reports it, and the bytes of the store's files by kind."""
     with tempfile.TemporaryDirectory(prefix="udo-bench-ckpt-") as checkpoint:
         stream = spark.readStream.schema("id bigint, card bigint").option("maxFilesPerTrigger", 1).parquet(str(source))
-        counted = udo("count", key="card", store=f"{checkpoint}/udo" if stored else None, registry=registry)(stream)
+        counted = udo("count", key="card", store=f"{checkpoint}/udo" if stored else None, registry=registry, path="python")(stream)
         query = counted.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         finish(query)
         sizes: dict[str, list[int]] = {"full": [], "delta": []}

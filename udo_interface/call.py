@@ -264,8 +264,8 @@ class OperatorsByName:
         store: where a keyed operator's state is kept beside the node's: a directory's path or URI, typically the query's
             checkpointLocation + "/udo". With it the query survives the loss of the node, and may continue elsewhere.
         window: frames sent ahead of their answers, instead of the deployment's bound.
-        path: who sends a DataFrame's events: "python", a Python worker of Spark's; "jvm", the executor itself, which is faster and does
-            calls without store=; "auto", the executor where it can. Without it spark.udo.path, else "python".
+        path: who sends a DataFrame's events: "jvm", the executor itself, which is faster and does calls without store=; "python", a
+            Python worker of Spark's; "auto", the executor where it can. Without it spark.udo.path, else "auto".
         registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
         Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
         """

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
+import os
 from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
 from udo_interface import settings
-from udo_interface.discovery import NODE_SETTING
+from udo_interface.discovery import NODE_SETTING, NODE_VARIABLE
 from udo_interface.jar import jar
 from udo_interface.spark_types import arrow_type, spark_type
 from udo_protocol.errors import Unavailable
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from udo_interface.deployed import Deployed
     from udo_interface.task import Task
 
+log = logging.getLogger(__name__)
 _CALLS = "org.apache.spark.sql.udo.UdoCalls"
 _lock = Lock()
 _attached: dict[str, Any] = {}  # the running application -> its UdoCalls, or why it has none
@@ -52,7 +55,7 @@ def obstacle(
         return "Spark Connect has no JVM on this side"
     if df.isStreaming and conf(settings.REAL_TIME_CHECK, "true") == "false":
         return "the query is meant for real-time mode, in which answers must not wait for input"
-    if "://" in (node := conf(NODE_SETTING, "") or "").removeprefix("unix://"):
+    if "://" in (node := _node(conf)).removeprefix("unix://"):
         return f"the node manager is on another host ({node})"
     for wanted in deployed.input:
         if _cast(df.schema[wanted.name].dataType, wanted.type) is None:
@@ -90,6 +93,11 @@ def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
     }
     through = calls(df.sparkSession).through(picked._jdf, json.dumps(told), schema.json())
     return type(df)(through, df.sparkSession)
+
+
+def _node(conf: Callable[[str, str], str | None]) -> str:
+    """The node manager's address as far as the driver can tell: the setting, the executors' UDO_NODE, its own; '' if it is looked for."""
+    return conf(NODE_SETTING, "") or conf(f"spark.executorEnv.{NODE_VARIABLE}", "") or os.environ.get(NODE_VARIABLE, "")
 
 
 def layout(t: pa.DataType) -> pa.DataType:
@@ -137,6 +145,7 @@ def calls(session: SparkSession) -> Any:
             try:
                 found = jar(session.version)
             except Unavailable as e:  # it would be compiled in vain with each call
+                log.warning("calls take the Python path, which is slower; spark.udo.path=python says so without this warning: %s", e)
                 _attached[app] = e
                 raise
             java = session._jsparkSession

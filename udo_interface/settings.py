@@ -20,7 +20,7 @@ LOW_LATENCY_BYTES = 4096
 # Spark compares the schema of what a Python worker returns with the declared one.
 VALIDATED = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
 
-# Which way calls on DataFrames take, where the call does not say: the JVM path where it can ("auto"), "jvm" or nothing, or "python".
+# Which way calls on DataFrames take, where the call does not say: the JVM path where it can (the default), "jvm" or nothing, or "python".
 PATH = "spark.udo.path"
 AUTO, PYTHON, JVM = PATHS = ("auto", "python", "jvm")
 
@@ -47,8 +47,8 @@ def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
 
 
 def path(option: str | None, conf: Callable[[str, str], str | None]) -> str:
-    """Which of PATHS a call asks for: its option, the session's setting, else python. UsageError for anything else."""
-    chosen = option or conf(PATH, "") or PYTHON
+    """Which of PATHS a call asks for: its option, the session's setting, else auto. UsageError for anything else."""
+    chosen = option or conf(PATH, "") or AUTO
     if chosen not in PATHS:
         raise UsageError(f"{'path=' if option else PATH}: expected {', '.join(PATHS)}, got {chosen!r}")
     return chosen

@@ -18,8 +18,8 @@ DEPLOYMENTS = {"filter": "keep", "forward": "forward"}
 
 
 def through_udo(df: DataFrame, operator: str, registry: str) -> DataFrame:
-    """`udo(name)(df)`, nothing else."""
-    return udo(DEPLOYMENTS[operator], registry=registry)(df)
+    """`udo(name)(df)` by way of Spark's Python workers."""
+    return udo(DEPLOYMENTS[operator], registry=registry, path="python")(df)
 
 
 def through_jvm(df: DataFrame, operator: str, registry: str) -> DataFrame:

@@ -61,10 +61,10 @@ def apply_in_pandas_with_state(df: DataFrame) -> DataFrame:
 
 
 def keyed(df: DataFrame, registry: str, name: str = "count", path: Literal["python", "jvm"] = "python") -> DataFrame:
-    """`udo("count", key="card")(df)`, nothing else."""
+    """`udo("count", key="card")(df)` on that path, nothing else."""
     return udo(name, key="card", registry=registry, path=path)(df)
 
 
 def stateless(df: DataFrame, registry: str) -> DataFrame:
     """The stateless operator behind the same repartition."""
-    return udo("each", registry=registry)(repartitioned(df, ["card"], fetch("each", registry).input))
+    return udo("each", registry=registry, path="python")(repartitioned(df, ["card"], fetch("each", registry).input))

@@ -44,18 +44,21 @@ def run(batch):
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test marked `both_paths` runs on the JVM path as well; with UDO_TEST_PATHS=both each one on Spark does, as far as its calls can."""
-    marked = metafunc.definition.get_closest_marker("both_paths") is not None
-    if "spark" in metafunc.fixturenames and (marked or os.environ.get("UDO_TEST_PATHS") == "both"):
-        on_jvm = pytest.param(settings.JVM if marked else settings.AUTO, id="jvm", marks=pytest.mark.long)
-        metafunc.parametrize("call_path", [pytest.param(settings.PYTHON, id="python"), on_jvm], indirect=True)
+    """A test marked `both_paths` runs on either; with UDO_TEST_PATHS=both each other one runs by default and on the Python path."""
+    if "spark" not in metafunc.fixturenames:
+        return
+    if metafunc.definition.get_closest_marker("both_paths") is not None:
+        paths = [pytest.param(settings.PYTHON, id="python"), pytest.param(settings.JVM, id="jvm", marks=pytest.mark.long)]
+        metafunc.parametrize("call_path", paths, indirect=True)
+    elif os.environ.get("UDO_TEST_PATHS") == "both":
+        metafunc.parametrize("call_path", [settings.AUTO, settings.PYTHON], indirect=True)
 
 
 @pytest.fixture(autouse=True)
 def call_path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The path that calls of the test take which do not say one."""
-    chosen: str = getattr(request, "param", settings.PYTHON)
-    if chosen == settings.PYTHON:
+    """The path that calls of the test take which do not say one: the product's default, unless the test is run on another."""
+    chosen: str = getattr(request, "param", settings.AUTO)
+    if chosen == settings.AUTO:
         yield chosen
         return
     session: SparkSession = request.getfixturevalue("spark")

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.conftest import wait_until
-from tests.support.keyed_stream import COUNT, MANIFEST, key_of
+from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
 from udo_interface import udo
 from udo_protocol.node.api import connect_node
 
@@ -118,5 +118,15 @@ def test_a_job_that_a_limit_ends_leaves_no_state_and_no_buffer(spark: SparkSessi
 @pytest.mark.short
 def test_explain_shows_a_keyed_calls_path(spark: SparkSession, platform: Platform) -> None:
     name, df = platform.operator(COUNT, **MANIFEST), events(spark, 5)
-    for call, shown in ((udo(name, path="auto"), f"Udo {name} in the JVM"), (udo(name), f"MapInArrow {name}(")):
+    for call, shown in ((udo(name), f"Udo {name} in the JVM"), (udo(name, path="python"), f"MapInArrow {name}(")):
         assert shown in call(df, key="k")._jdf.queryExecution().toString()
+
+
+@pytest.mark.short
+def test_a_query_goes_on_with_its_state_on_the_other_path(spark: SparkSession, platform: Platform, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, platform.operator(COUNT, **MANIFEST))
+    for path in ("python", "jvm", "python"):
+        stream._options["path"] = path
+        stream.add()
+        stream.run()
+    stream.check()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from tests.conftest import require
+from tests.conftest import bound, require
 from udo_interface import jar, jvm_path, settings, udo
 from udo_protocol.errors import Unavailable, UsageError
 from udo_protocol.node.api import connect_node
@@ -70,9 +74,10 @@ def plan(df: DataFrame) -> str:
 def test_explain_shows_which_path_a_call_takes(spark: SparkSession, platform: Platform) -> None:
     name, df = platform.operator(), spark.range(0, 5)
     assert f"Udo {name} in the JVM [id#" in plan(udo(name, path="jvm")(df)).partition("Physical Plan")[2]
+    assert f"Udo {name} in the JVM" in plan(udo(name)(df))
     assert f"Udo {name} in the JVM" in plan(udo(name)(df, path="auto"))
     odd = platform.operator(input={"id": "int64"}, output={"id": "uint32"})
-    for called, python in ((name, udo(name)(df)), (name, udo(name, path="python")(df)), (odd, udo(odd, path="auto")(df))):
+    for called, python in ((name, udo(name, path="python")(df)), (odd, udo(odd)(df)), (odd, udo(odd, path="auto")(df))):
         assert f"MapInArrow {called}(" in plan(python) and "JVM" not in plan(python)
 
 
@@ -106,12 +111,66 @@ def test_what_the_jvm_path_cannot_do_is_refused_with_the_reason(spark: SparkSess
     ):
         with pytest.raises(UsageError, match=f"cannot be called on the JVM path: .*{why}"):
             refused()
-    spark.conf.set("spark.udo.node", "https://elsewhere:7070")
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("told_by", ["spark.udo.node", "spark.executorEnv.UDO_NODE", "UDO_NODE"])
+def test_a_node_manager_on_another_host_is_reached_from_python(
+    spark: SparkSession, platform: Platform, monkeypatch: pytest.MonkeyPatch, told_by: str
+) -> None:
+    name, df, elsewhere = platform.operator(), spark.range(0, 5), "https://elsewhere:7070"
+    spark.conf.unset("spark.udo.node")
     try:
-        with pytest.raises(UsageError, match="another host"):
-            udo(plain, path="jvm")(df)
+        if told_by == "UDO_NODE":
+            monkeypatch.setenv(told_by, elsewhere)
+        else:
+            spark.conf.set(told_by, elsewhere)
+        assert "MapInArrow" in plan(udo(name)(df))
+        with pytest.raises(UsageError, match=f"another host \\({elsewhere}\\)"):
+            udo(name, path="jvm")(df)
     finally:
+        spark.conf.unset("spark.executorEnv.UDO_NODE")
         spark.conf.set("spark.udo.node", platform.node)
+
+
+@pytest.mark.short
+def test_without_a_jar_calls_take_the_python_path_and_say_so_once(
+    spark: SparkSession, platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none(_: str) -> Path:
+        raise Unavailable("the JVM path does not compile against this Spark: not found: value Oops")
+
+    name, df = platform.operator(), spark.range(0, 5)
+    monkeypatch.setattr(jvm_path, "jar", none)
+    monkeypatch.setattr(jvm_path, "_attached", {})
+    for _ in range(2):
+        assert sorted(r.id for r in udo(name)(df).collect()) == list(range(5))
+        assert "MapInArrow" in plan(udo(name)(df))
+    [warned] = [r.getMessage() for r in caplog.records if r.name == jvm_path.__name__ and r.levelname == "WARNING"]
+    assert "Oops" in warned and "spark.udo.path=python" in warned
+    with pytest.raises(UsageError, match="cannot be called on the JVM path: .*Oops"):
+        udo(name, path="jvm")(df)
+
+
+def test_an_executor_looks_for_its_node_manager_in_the_home_that_python_takes(platform: Platform, tmp_path: Path) -> None:
+    """Of a user whose HOME is another one than the system's."""
+    name = platform.operator()
+    program = f"""
+        from udo_interface import udo
+        from udo_interface.java import QUIET, spark_session
+        spark = spark_session("home", master="local[1]", **QUIET, **{{"spark.udo.registry": {platform.url!r}}})
+        spark.sparkContext.setLogLevel("OFF")
+        for path in ("jvm", "python"):
+            try:
+                udo({name!r}, path=path)(spark.range(1)).collect()
+            except Exception as e:
+                print(path, [part for part in str(e).split() if part.endswith("/.udo/node/node.sock")])
+        """
+    env = {n: v for n, v in os.environ.items() if not n.startswith("UDO_")} | {"HOME": str(tmp_path)}
+    run = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=bound(120), check=False)
+    there = str([f"{tmp_path}/.udo/node/node.sock"])
+    assert done.stdout.splitlines() == [f"jvm {there}", f"python {there}"], done.stdout + done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("rows", [pytest.param(7, id="few"), pytest.param(3_001, id="many")])

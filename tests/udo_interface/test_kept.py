@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tests.support.selection import long
@@ -84,9 +85,10 @@ def test_what_the_batches_of_a_column_do_not_tell_is_refused_where_spark_asks(
     spark: SparkSession, platform: Platform, validated: Any
 ) -> None:
     validated(True)
-    called, df = udo(platform.operator(FORWARD, **IO)), columns(spark, untold=True)
+    called, df = udo(platform.operator(FORWARD, **IO), path="python"), columns(spark, untold=True)
     for name in [*UNTOLD, "v"]:
         with pytest.raises(SchemaError, match=f"keep='{name}': {VALIDATED} is true, and the batches .* do not tell .* or cast the column"):
             called(df, keep=name)
     cast = called(df.selectExpr("a", "cast(days as interval day to second) days"), keep="days")
     assert [row.days.days for row in cast.collect()] == [1, 1, 1]
+    assert [row.days for row in called(df, keep="days", path="jvm").select(F.col("days").cast("int").alias("days")).collect()] == [1, 1, 1]

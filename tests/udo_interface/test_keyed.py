@@ -84,6 +84,7 @@ def test_a_task_that_fails_after_its_answers_counts_once(stream: Stream) -> None
     stream.check()
 
 
+@pytest.mark.both_paths
 def test_a_python_worker_that_is_killed_counts_once(stream: Stream) -> None:
     def die_first(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

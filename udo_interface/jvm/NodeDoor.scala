@@ -119,7 +119,8 @@ private[udo] object NodeDoor {
   /** The path of this host's node manager. */
   private def address(setting: Option[String]): String = {
     val named = Option(System.getenv("UDO_HOME")).filter(_.nonEmpty).map(Paths.get(_))
-    val home = named.getOrElse(Paths.get(System.getProperty("user.home"), ".udo"))
+    val user = Option(System.getenv("HOME")).filter(_.nonEmpty).getOrElse(System.getProperty("user.home"))
+    val home = named.getOrElse(Paths.get(user, ".udo"))
     val usual = Seq(home.resolve("node").resolve("node.sock"), Paths.get("/run/udo/node.sock"))
     val given = setting.orElse(Option(System.getenv("UDO_NODE")).filter(_.nonEmpty)).map(plain)
     // A node manager that is being restarted has no socket for a moment, but its directory stays.
@@ -141,7 +142,8 @@ private[udo] object NodeDoor {
     else
       throw UdoException.byCode(
         "usage",
-        s"the JVM path reaches node managers of its own host only, got ${URI.create(address)}: call the operator with path=\"python\"")
+        s"the JVM path reaches node managers of its own host only, got ${URI.create(address)}: call the operator with path=\"python\", " +
+          "or set spark.udo.path=python")
 
   private def waitSeconds(setting: Option[String]): Double =
     setting.orElse(Option(System.getenv("UDO_NODE_WAIT_S")).filter(_.nonEmpty)).fold(WaitS) { text =>

@@ -66,7 +66,7 @@ private[udo] object Opened {
       val found = new SlotAddress(place, slot)
       if (found.queue.contains("://"))
         throw UdoException.byCode(
-          "usage", s"$place: the slot is on another host, which the JVM path does not reach: call the operator with path=\"python\"")
+          "usage", s"$place: the slot is on another host, which the JVM path does not reach: call the operator with path=\"python\", or set spark.udo.path=python")
       found
     }
     val window = if (call.window > 0) call.window else bounds.windowFrames

@@ -1,0 +1,16 @@
+"""Settings of a session whose checkpoints and files lie on this machine's disk: no process is started for each file that Spark makes.
+
+Hadoop's local file system runs `chmod` for each new file and directory where Hadoop's native library is missing, as it is in PySpark: some
+3 ms each, and a micro-batch makes dozens. `LocalFiles` (jvm/LocalFiles.scala) asks the kernel instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_CLASSES = {"spark.hadoop.fs.file.impl": "LocalFiles", "spark.hadoop.fs.AbstractFileSystem.file.impl": "LocalFilesContext"}
+
+
+def settings(jar: Path) -> dict[str, str]:
+    """For the session's start, with the jar of the JVM path: Spark looks for these classes before it could be given a jar."""
+    return {**{name: f"org.apache.spark.sql.udo.{of}" for name, of in _CLASSES.items()}, "spark.driver.extraClassPath": str(jar)}
