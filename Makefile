@@ -60,20 +60,20 @@ ORDERS ?= 1 2 3 4 5
 orders: checked
 	for order in $(ORDERS); do $(BIN)/python -m tests.parts --order $$order || exit 1; done
 
-lint: setup
+lint: $(VENV)/.ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # What precedes tests: each keeps one core busy.
-checked: setup
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint $(ARCHIVE)
+checked: $(VENV)/.ready
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint $(VENV)/.jvm $(ARCHIVE)
 
 # The sessions of the tests are short: a JVM that compiles less, and maps Spark's classes instead of reading them, is done in a third of the time.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test deep orders: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
-$(ARCHIVE): | setup
+$(ARCHIVE): | $(VENV)/.ready
 	-$(if $(word 2,$(CURDIR)),,SPARK_SUBMIT_OPTS="$(JVM)" $(BIN)/python -m tests.spark_archive $@)
 
 lock: setup

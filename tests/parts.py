@@ -185,7 +185,7 @@ class Run:
 
     def _process(self, title: str, command: Sequence[str]) -> int:
         """Its status; what it prints, as one piece if others run beside it."""
-        environment = {**os.environ, **({"UDO_DEEP": "1"} if self._deep else {})}
+        environment = {**os.environ, **({"UDO_DEEP": "1"} if self._deep else {"UDO_GATE": "1"})}
         print(f"\n# {title}", flush=True)
         if self._jobs == 1:
             return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

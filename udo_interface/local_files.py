@@ -6,11 +6,18 @@ Hadoop's local file system runs `chmod` for each new file and directory where Ha
 
 from __future__ import annotations
 
-from pathlib import Path
+from udo_interface.jar import jar
+from udo_protocol.errors import Unavailable
 
 _CLASSES = {"spark.hadoop.fs.file.impl": "LocalFiles", "spark.hadoop.fs.AbstractFileSystem.file.impl": "LocalFilesContext"}
 
 
-def settings(jar: Path) -> dict[str, str]:
-    """For the session's start, with the jar of the JVM path: Spark looks for these classes before it could be given a jar."""
-    return {**{name: f"org.apache.spark.sql.udo.{of}" for name, of in _CLASSES.items()}, "spark.driver.extraClassPath": str(jar)}
+def settings() -> dict[str, str]:
+    """For the start of a session in this process: Spark looks for these classes before it could be given a jar. Empty without a jar."""
+    import pyspark
+
+    try:
+        there = jar(pyspark.__version__)
+    except Unavailable:  # calls say why
+        return {}
+    return {**{name: f"org.apache.spark.sql.udo.{of}" for name, of in _CLASSES.items()}, "spark.driver.extraClassPath": str(there)}

@@ -47,6 +47,10 @@ NOT_RUN = {
     "test_a_breakpoint_in_the_operator_opens_the_debugger_in_this_terminal",
     ("docs/registry.md", "takes two hosts and a database"): "node_manager/test_two_registries.py::"
     "test_a_node_goes_on_with_the_other_process_and_updates_reach_it",
+    (
+        "docs/spark.md",
+        "takes a session of its own",
+    ): "udo_interface/test_local_files.py::test_a_query_starts_no_process_for_the_files_it_makes",
     ("docs/state.md", "takes two nodes"): "node_manager/test_homes.py::test_a_session_moves_by_export_drop_and_import",
     ("docs/state.md", "takes a bucket, and Spark's own libraries for it"): "udo_interface/test_store_s3.py::"
     "test_after_both_servers_lost_their_data_and_then_elsewhere_the_query_goes_on_from_the_bucket",

@@ -17,6 +17,7 @@ from tests.support.attempt import Attempt
 from tests.support.counted import PARTITIONS, SCRIPT, Epochs, Plans, an_attempt, oracle, play
 from tests.support.counting_slot import COUNTS, EVENTS, slot
 from tests.support.memory_slot import MemorySlot
+from tests.support.selection import long
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE
 from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
@@ -28,7 +29,7 @@ def test_an_undisturbed_engine_counts_like_one_process() -> None:
     assert s.durable.records["q"]["last_ended"] == len(SCRIPT) - 1
 
 
-@pytest.mark.parametrize("commit", ["epoch", "frame"])
+@pytest.mark.parametrize("commit", ["epoch", long("frame")])
 def test_whatever_effect_a_process_dies_at_the_next_goes_on_as_if_nothing_had_happened(commit: str) -> None:
     undisturbed = slot(commit=commit)
     play(undisturbed, SCRIPT, broken_off=[1])

@@ -24,6 +24,7 @@ def test_an_ended_epoch_survives_the_loss_of_a_node_a_wrong_suspicion_and_a_fail
     assert found.finished
 
 
+@pytest.mark.long
 def test_a_drain_loses_nothing_whichever_node_is_lost_at_any_moment_of_it() -> None:
     found = search(Failover(Rules(), DRAIN, kept=True), MAX_STATES)
 

@@ -43,7 +43,7 @@ def test_a_frame_of_ten_million_answers_takes_what_they_take_in_arrow(daemon: Da
     assert daemon.slot().restarts == 0
 
 
-@pytest.mark.parametrize("isolation", ["shared", "process"])
+@pytest.mark.parametrize("isolation", [long("shared"), "process"])
 @pytest.mark.parametrize("policy", [long("fail"), "dead-letter"])
 def test_more_than_a_caller_takes_is_an_error_that_says_so(daemon: Daemon, lane: Open, isolation: str, policy: str) -> None:
     deployed(daemon, LARGE, policy, isolation=isolation, output={"b": "string"})

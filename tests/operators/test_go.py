@@ -17,6 +17,7 @@ from tests.cli.conftest import Shell
 from tests.conftest import bound, require, wait_until
 from tests.node_manager.conftest import Daemon, Lane, put_image
 from tests.operators.conftest import GO, put_program
+from tests.operators.sdks import STATIC_GO, run
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 
@@ -200,5 +201,5 @@ def test_states_of_every_type_are_read_and_written_by_go_as_python_has_them(prog
     golden = json.loads((GO.parent / "conformance" / "state.json").read_text("utf-8"))
     assert [repr(unpack(bytes.fromhex(g["packed"]))["v"]) for g in golden] == [g["python"] for g in golden]
     assert [pack(unpack(bytes.fromhex(g["packed"]))).hex() for g in golden] == [g["packed"] for g in golden]
-    done = subprocess.run(["go", "test", "."], cwd=GO, capture_output=True, text=True, timeout=bound(280))
+    done = run(["go", "test", "."], GO, **STATIC_GO)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.operators.sdks import cargo, cargo_target, cmake, maven, run, tools
+from tests.operators.sdks import STATIC_GO, cargo, cargo_target, cmake, maven, run, tools
 from tests.support.selection import long
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ def succeeded(folder: Path, *command: str, **env: str) -> None:
 
 def go(folder: Path) -> None:
     tools("go")
-    succeeded(folder, "go", "test", "./...")
-    succeeded(folder, "go", "build", "-o", f"bin/{folder.name}", ".", CGO_ENABLED="0")
+    succeeded(folder, "go", "test", "./...", **STATIC_GO)
+    succeeded(folder, "go", "build", "-o", f"bin/{folder.name}", ".", **STATIC_GO)
 
 
 def node(folder: Path) -> None:

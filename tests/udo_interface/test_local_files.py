@@ -19,12 +19,10 @@ pytestmark = pytest.mark.long
 
 QUERY = """
     import sys
-    import pyspark
     from udo_interface import local_files
-    from udo_interface.jar import jar
     from udo_interface.java import QUIET, spark_session
     work, ours = sys.argv[1], sys.argv[2] == "ours"
-    spark = spark_session("files", **QUIET, **(local_files.settings(jar(pyspark.__version__)) if ours else {}))
+    spark = spark_session("files", **QUIET, **(local_files.settings() if ours else {}))
     spark.range(10).write.parquet(f"{work}/in dir: [x]")
     stream = spark.readStream.schema("id long").parquet(f"{work}/in dir: [x]")
     writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{work}/ckpt").trigger(availableNow=True)

@@ -16,9 +16,8 @@ from pyspark.errors import PySparkException
 
 from udo_cli.local import arm
 from udo_interface import local_files
-from udo_interface.jar import jar
 from udo_interface.java import QUIET, spark_session
-from udo_protocol.errors import OperatorError, Unavailable
+from udo_protocol.errors import OperatorError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +38,7 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
         "spark.local.dir": str(work / "spark"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.streaming.numRecentProgressUpdates": 1000,
-        **_files(),
+        **local_files.settings(),
     }
     # py4j logs the calls that Ctrl-C cuts short, with tracebacks, to any output; they are of no use.
     logging.getLogger().addHandler(logging.NullHandler())
@@ -55,15 +54,6 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
     finally:
         _end()
         _kill(set(psutil.Process().children(recursive=True)) - before)
-
-
-def _files() -> dict[str, str]:
-    import pyspark
-
-    try:
-        return local_files.settings(jar(pyspark.__version__))
-    except Unavailable:  # the calls' own warning says why, and the files are Hadoop's
-        return {}
 
 
 def query(spark: SparkSession, scored: DataFrame, work: Path) -> StreamingQuery:

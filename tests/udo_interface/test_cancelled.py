@@ -1,0 +1,102 @@
+"""Jobs that are cancelled and queries that are stopped in the middle: nothing stays behind, and what comes next is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+
+from tests.conftest import bound, wait_until
+from tests.support.keyed_stream import MANIFEST, Stream
+from udo_interface import udo
+from udo_protocol.node.api import connect_node
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.udo_interface.conftest import Platform
+
+# Stands still at an event until a file is there; what it has begun to answer then is of no use to anybody.
+HELD = """
+import pathlib, time
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        if event["id"] == {at}:
+            print("holding", flush=True)
+            while not pathlib.Path({go!r}).exists():
+                time.sleep(0.05)
+        {counted}
+"""
+STATELESS = """yield {"id": event["id"]}"""
+KEYED = """n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        yield {"id": event["id"], "k": event["k"], "n": n}"""
+
+
+def cancelled(spark: SparkSession, job: Callable[[], Any], under_way: Callable[[], bool]) -> None:
+    """Run the job in a group of its own, cancel the group once it is under way, and see that it ended by that."""
+    ended: list[str] = []
+
+    def run() -> None:
+        spark.sparkContext.setJobGroup("cancelled", "is cancelled", interruptOnCancel=True)
+        try:
+            job()
+            ended.append("it ended by itself")
+        except PySparkException as e:
+            ended.append(str(e))
+
+    thread: Thread = InheritableThread(target=run)
+    thread.start()
+    wait_until(under_way, 60, "the operator to hold an event")
+    spark.sparkContext.cancelJobGroup("cancelled")
+    thread.join(bound(60))
+    assert not thread.is_alive() and "cancel" in ended[0].lower(), ended
+
+
+def rows(df: DataFrame) -> list[Any]:
+    return sorted(r.id for r in df.collect())
+
+
+@pytest.mark.both_paths
+def test_a_job_that_is_cancelled_ends_at_once_and_the_next_one_is_answered_whole(spark: SparkSession, platform: Platform) -> None:
+    go = platform.sign()
+    name = platform.operator(HELD.format(at=50, go=str(go), counted=STATELESS), entry="op:Count")
+    cancelled(spark, lambda: udo(name)(spark.range(0, 100, 1, 2)).collect(), lambda: platform.said(name, "holding"))
+    go.touch()
+    assert rows(udo(name)(spark.range(0, 300, 1, 2))) == list(range(300))
+
+
+@pytest.mark.both_paths
+def test_a_keyed_job_that_is_cancelled_leaves_no_state_and_the_next_one_counts_from_one(spark: SparkSession, platform: Platform) -> None:
+    go = platform.sign()
+    name = platform.operator(HELD.format(at=50, go=str(go), counted=KEYED), **MANIFEST)
+    events = spark.range(0, 100, 1, 2).selectExpr("id", "'k' AS k")
+    cancelled(spark, lambda: udo(name)(events, key="k").collect(), lambda: platform.said(name, "holding"))
+    go.touch()
+    assert sorted(r.n for r in udo(name)(events, key="k").collect()) == list(range(1, 101))
+    wait_until(lambda: not list(connect_node(platform.node).sessions(name).sessions), 60, "no session of the jobs to be left")
+
+
+@pytest.mark.both_paths
+def test_a_keyed_query_that_is_stopped_in_an_epoch_counts_each_event_once_when_it_goes_on(
+    spark: SparkSession, platform: Platform, tmp_path: Path
+) -> None:
+    go = platform.sign()
+    stream = Stream(spark, tmp_path, platform.operator(HELD.format(at=1010, go=str(go), counted=KEYED), **MANIFEST))
+    stream.add()
+    stream.add()
+    query = stream.start()
+    try:
+        wait_until(lambda: platform.said(stream._operator, "holding"), 60, "the operator to hold an event of the second epoch")
+    finally:
+        query.stop()
+    assert not query.isActive and list(stream.rows) == [0]
+    go.touch()
+    stream.add()
+    stream.run()
+    stream.check()
