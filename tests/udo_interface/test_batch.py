@@ -237,13 +237,6 @@ def test_the_operators_own_message_comes_first_and_where_it_was_last(spark: Spar
     assert "lane.py" not in text, "frames of this project's own stand in front of the message"
 
 
-def test_sparks_plan_names_the_operator(spark: SparkSession, platform: Platform) -> None:
-    name = platform.operator(DOUBLE, output={"id": "int64", "twice": "int64"})
-    plan = udo(name)(spark.range(0, 5))._jdf.queryExecution().toString()
-    assert f"MapInArrow {name}(" in plan, plan
-    assert [r.twice for r in udo(name)(spark.range(0, 3)).collect()] == [0, 2, 4]
-
-
 def test_a_pandas_dataframe_is_refused_by_that_name(spark: SparkSession) -> None:
     with pytest.raises(UsageError, match=r"expects a Spark DataFrame, got a pandas DataFrame.*spark\.createDataFrame"):
         udo("anything")(pd.DataFrame({"a": [1]}))  # type: ignore[arg-type]

@@ -23,8 +23,8 @@ QUERY = """
     from udo_interface.java import QUIET, spark_session
     work, ours = sys.argv[1], sys.argv[2] == "ours"
     spark = spark_session("files", **QUIET, **(local_files.settings() if ours else {}))
-    spark.range(10).write.parquet(f"{work}/in dir: [x]")
-    stream = spark.readStream.schema("id long").parquet(f"{work}/in dir: [x]")
+    spark.range(10).write.parquet(f"{work}/in dir")
+    stream = spark.readStream.schema("id long").parquet(f"{work}/in dir")
     writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{work}/ckpt").trigger(availableNow=True)
     writer.start(f"{work}/out").awaitTermination()
     assert spark.read.parquet(f"{work}/out").count() == 10

@@ -55,7 +55,7 @@ def test_a_select_from_an_operator_answers_as_the_call_on_a_dataframe(sql: Spark
     answered = sql.sql(f"SELECT * FROM udo('{double}', TABLE(tx)) WHERE id < 10 ORDER BY id")
     assert [tuple(r) for r in answered.collect()] == [(i, 2 * i) for i in range(10)]
     plan = answered._jdf.queryExecution().executedPlan().toString()
-    assert "MapInArrow" in plan and "BatchEvalPythonUDTF" not in plan
+    assert "in the JVM" in plan and "BatchEvalPythonUDTF" not in plan
     joined = sql.sql(
         f"SELECT count(*) AS n FROM tx JOIN udo('{double}', TABLE(SELECT id FROM tx WHERE id % 2 = 0)) AS a ON a.twice = tx.id"
     )
