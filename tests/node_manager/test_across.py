@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticity.scaling import journal
 from tests.conftest import wait_until
 from tests.node_manager.conftest import add
 from tests.support.keyed_node import imported
@@ -146,6 +147,18 @@ def test_what_a_node_was_told_of_the_others_outlives_it_without_the_registry(clu
     wait_until(lambda: len(cluster.groups("a", "count")) == 2, 30, "the slots to be back")
     query.epoch("a", wait_s=30)
     cluster.start_registry()
+
+
+def test_a_node_decides_nothing_by_itself_about_slots_over_nodes(cluster: Nodes) -> None:
+    cluster.client.scale("add", elasticity={"mode": "auto", "most": 3})
+
+    def modes() -> list[tuple[str, str]]:
+        headers = [journal.read(part.lines)[0] for part in cluster.daemons["a"].api.decisions("add")]
+        return [(header.about["mode"], header.about.get("not_auto", "")) for header in headers]
+
+    told = ("advise", "its slots are spread over nodes, and stay where they are")
+    wait_until(lambda: modes()[-1:] == [told], 60, "a decision of mode auto")
+    cluster.client.scale("add", elasticity={"mode": "advise"})
 
 
 def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster: Nodes) -> None:
