@@ -97,7 +97,7 @@ LIMITS: dict[str, dict[str, list[str] | str]] = {
             "node_manager/test_controllers.py::test_in_mode_advise_the_same_is_decided_and_nothing_is_done",
         ],
         "get advice only, except for the steps": [
-            "node_manager/test_across.py::test_a_node_decides_nothing_by_itself_about_slots_over_nodes",
+            OVER_NODES,
             "node_manager/test_application_over_nodes.py::test_a_replica_moves_to_the_other_node_comes_and_goes_while_lanes_are_answered",
         ],
         "Only when that was the last thing tried does": [
@@ -234,9 +234,6 @@ LIMITS: dict[str, dict[str, list[str] | str]] = {
         ],
         "are for Python only: other languages may refuse": "that depends on each language's types",
         "Only `ctx.state` is kept: attributes of": "an attribute of any object ends with its process",
-        "Of entries that nothing is declared of, only": [
-            "node_manager/test_state_types.py::test_an_update_that_cannot_go_on_from_the_state_is_refused_and_the_owner_goes_on",
-        ],
         "a consumer that wants the latest total only": "of an example's consumer, not a limit",
         "`on_timer` gets a dict of its key only": "what becomes a dict: a cost, not a limit",
         "checkpoint within a micro-batch handles changed groups only": [

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from elasticity.scaling import journal
 from tests.conftest import wait_until
 from tests.node_manager.conftest import add
 from tests.support.keyed_node import imported
@@ -149,18 +148,6 @@ def test_what_a_node_was_told_of_the_others_outlives_it_without_the_registry(clu
     cluster.start_registry()
 
 
-def test_a_node_decides_nothing_by_itself_about_slots_over_nodes(cluster: Nodes) -> None:
-    cluster.client.scale("add", elasticity={"mode": "auto", "most": 3})
-
-    def modes() -> list[tuple[str, str]]:
-        headers = [journal.read(part.lines)[0] for part in cluster.daemons["a"].api.decisions("add")]
-        return [(header.about["mode"], header.about.get("not_auto", "")) for header in headers]
-
-    told = ("advise", "its slots are spread over nodes, and stay where they are")
-    wait_until(lambda: modes()[-1:] == [told], 60, "a decision of mode auto")
-    cluster.client.scale("add", elasticity={"mode": "advise"})
-
-
 def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster: Nodes) -> None:
     with pytest.raises(Conflict, match="the key groups 43-127 are in slots that are to go: move them first"):
         cluster.client.scale("count", 1)
@@ -168,6 +155,9 @@ def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster:
         next(cluster.client.update("count", "1", canary={"percent": 10, "for_s": 1}))
     with pytest.raises(UsageError, match="spread over nodes"):
         next(cluster.client.update("add", "1", canary={"percent": 10, "for_s": 1}))
+    for name in ("count", "add"):
+        with pytest.raises(UsageError, match="expected mode off or advise, since its slots are spread over nodes"):
+            cluster.client.scale(name, elasticity={"mode": "auto"})
     node, digest = cluster.daemons["a"].api, cluster.client.deployment("count")["digest"]
     for what in (
         node.export_state("count", "q"),  # udo state export, udo state show, udo push --check
