@@ -131,6 +131,22 @@ def test_requirements_that_cannot_be_met_are_told_in_uvs_words(udo: Shell, opera
     assert "nowhere" in err
 
 
+def test_nothing_is_built_from_source_for_an_operator(udo: Shell, operator: Callable[..., Path], tmp_path: Path) -> None:
+    source, archive = tmp_path / "udo_built-1.0", tmp_path / "udo_built-1.0.tar.gz"
+    source.mkdir()
+    built = tmp_path / "built"
+    (source / "setup.py").write_text(
+        f"open({str(built)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='udo_built', version='1.0')\n"
+    )
+    (source / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: udo_built\nVersion: 1.0\n")
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(source, source.name)
+    for place in (archive, source):
+        err = udo("push", operator(requirements=f'["udo_built @ file://{place}"]'), "--dry-run", code=2).err
+        assert "operator.toml" in err and "Building source distributions" in err, err
+    assert not built.exists()
+
+
 def test_an_operator_that_cannot_be_imported_is_not_packed(udo: Shell, operator: Callable[..., Path]) -> None:
     err = udo("push", operator(source="import no_such_package"), "--dry-run", code=6).err
     assert "No module named 'no_such_package'" in err

@@ -80,6 +80,13 @@ def test_every_threshold_can_be_crossed() -> None:
     assert MODEL.thresholds.scale_in < load(0.65, 0, 0) < MODEL.thresholds.alarming
 
 
+def test_without_a_queue_nothing_is_taken_over_and_it_is_prepared_for_memory_that_is_nearly_full_alone() -> None:
+    hundredths = [n / 100 for n in range(101)]
+    assert max(load(use, memory, 0) for use in hundredths for memory in hundredths) < MODEL.thresholds.scale_out
+    assert max(load(use, memory, 0) for use in hundredths for memory in hundredths if memory <= 0.8) < MODEL.thresholds.alarming
+    assert load(1, 1, 0) >= MODEL.thresholds.alarming
+
+
 def test_an_input_that_was_not_measured_is_refused_not_read_as_zero() -> None:
     with pytest.raises(UsageError, match="input 'queue': expected a number, got None; there are use, memory, queue"):
         fuzzy.evaluate(MODEL, {"use": 1, "memory": 1})

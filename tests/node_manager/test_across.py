@@ -155,6 +155,9 @@ def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster:
         next(cluster.client.update("count", "1", canary={"percent": 10, "for_s": 1}))
     with pytest.raises(UsageError, match="spread over nodes"):
         next(cluster.client.update("add", "1", canary={"percent": 10, "for_s": 1}))
+    for name in ("count", "add"):
+        with pytest.raises(UsageError, match="expected mode off or advise, since its slots are spread over nodes"):
+            cluster.client.scale(name, elasticity={"mode": "auto"})
     node, digest = cluster.daemons["a"].api, cluster.client.deployment("count")["digest"]
     for what in (
         node.export_state("count", "q"),  # udo state export, udo state show, udo push --check

@@ -39,6 +39,25 @@ def run(batch):
     seen = {"files": soft, "hard": hard, "user": os.getuid(), "mine": len(os.listdir("code"))}
     return {"b": [seen[("files", "hard", "user", "mine")[a]] for a in batch.column("a").to_pylist()]}
 """
+# Folders of all there are in which it can make a file.
+WRITES = """
+import os
+from udo_runtime import operator
+
+def writable(folder):
+    try:
+        with open(os.path.join(folder, "made"), "w") as file:
+            file.write("x")
+        os.remove(file.name)
+    except OSError:
+        return False
+    return True
+
+@operator
+def run(batch):
+    folders = [top for top, *_ in os.walk("/") if not top.startswith(("/proc", "/sys")) and writable(top)]
+    return {"b": [" ".join(sorted(folders))] * batch.num_rows}
+"""
 GREEDY = """
 from udo_runtime import operator
 kept = []
@@ -128,6 +147,13 @@ def test_an_instance_is_bounded_by_its_manifest_and_is_nobody_on_this_machine(
     assert (given["Memory"], given["MemorySwap"], given["PidsLimit"]) == (300 << 20, 300 << 20, 50)
     assert given["CpuQuota"] / given["CpuPeriod"] == 1.5
     assert seen_by(mine) == {"/udo/instance": False, "/udo/run": False, **USERS}
+
+
+def test_files_are_written_to_tmp_and_shared_memory_only(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(WRITES, output={"b": "string"})
+    assert lane().ask(1) == "/dev/shm /tmp"
+    daemon.deploy(WRITES, name="own", isolation="process", output={"b": "string"})
+    assert lane("own").ask(1) == "/dev/shm /tmp"
 
 
 def test_system_calls_that_the_seccomp_profile_refuses_are_refused_to_an_operator_that_makes_them(

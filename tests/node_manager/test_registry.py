@@ -97,6 +97,17 @@ def test_an_update_changes_variables_secrets_and_files_and_all_others_stay(clust
 
 
 @pytest.mark.long
+def test_a_rollback_changes_the_version_and_not_the_values(cluster: Cluster) -> None:
+    cluster.deploy(CONFIGURED, env={"A": "100"}, secrets={"S": "xx"}, files={"f": b"1000"})
+    cluster.push("2", CONFIGURED.replace("a + plus", "a + plus + 50_000"))
+    lane, client = cluster.lane(), cluster.client
+    assert list(client.update("d", "2", config={"env": {"A": "200"}, "files": {"f": b"2000"}}))[-1]["phase"] == "done"
+    assert lane.ask(0) == 52202
+    assert list(client.rollback("d"))[-1]["phase"] == "done"
+    assert lane.ask(0) == 2202
+    assert client.deployment("d")["version"] == "1" and client.deployment("d")["env"] == {"A": "200"}
+
+
 def test_a_rollback_to_a_narrower_version_is_allowed(cluster: Cluster) -> None:
     cluster.deploy(add(1))
     wide = 'from udo_runtime import operator\n@operator\ndef run(batch):\n    return {"b": batch.column("a"), "c": batch.column("a")}\n'

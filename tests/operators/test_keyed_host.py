@@ -149,8 +149,8 @@ def test_a_vectorised_operator_answers_frames_and_its_bad_events_are_left_out(tm
 @pytest.mark.parametrize("policy", [Policy(), Policy(dead_letter=True)], ids=["fail", "dead_letter"])
 def test_timers_and_expirations_of_a_key_take_effect_in_their_order(frames: Callable[[Policy], Frames], policy: Policy) -> None:
     epochs = frames(policy)
-    set_ = [("a", "timer", 0, 10 * S), ("a", "expire", 0, 10 * S), ("a", "timer", 0, 20 * S), ("b", "timer", 0, 5 * S)]
+    set_ = [*[("a", "timer", 0, 10 * S)] * 2, ("a", "expire", 0, 10 * S), ("a", "timer", 0, 20 * S), ("b", "timer", 0, 5 * S)]
     epochs.events(("a", "count", 5, None), *set_, ("b", "count", 1, None), ("d", "count", 7, None), ("d", "expire", 0, 99 * S))
     assert answers(epochs.end().answer) == []  # the watermark comes with the next epoch
-    assert answers(epochs.end().answer) == [("b", 2, 5 * S), ("a", 6, 10 * S), ("a", 1, 20 * S)]  # a expired between its timers
+    assert answers(epochs.end().answer) == [("b", 2, 5 * S), ("a", 6, 10 * S), ("a", 1, 20 * S)]  # one per time; a expired between them
     assert epochs.states == {"a": {"n": 1}, "b": {"n": 2}}

@@ -119,6 +119,7 @@ def test_one_process_decides_about_applications_and_the_other_goes_on_with_its_j
         except errors.Unavailable as e:
             assert "another process of this registry decides about applications" in str(e)
     assert len(leads) == 1
+    assert [at for at in (0, 1) if pair.client(at).application(app)["now"]] == leads
     leader = ("a", "b")[leads[0]]
     os.kill(pair.running[leader].process.pid, signal.SIGKILL)
     wait_until(lambda: bool(grants()), 30, "a grant of the other process")

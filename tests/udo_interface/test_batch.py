@@ -189,8 +189,9 @@ def test_an_unknown_operator_is_told_at_the_call(spark: SparkSession, platform: 
 
 
 def test_a_registry_that_is_away_is_told_at_the_call_with_its_address(spark: SparkSession) -> None:
+    call = udo("x", registry="http://127.0.0.1:9")
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9.*udo up"):
-        udo("x", registry="http://127.0.0.1:9")(spark.range(1))
+        call(spark.range(1))
 
 
 @pytest.mark.both_paths

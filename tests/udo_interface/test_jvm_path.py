@@ -173,6 +173,29 @@ def test_an_executor_looks_for_its_node_manager_in_the_home_that_python_takes(pl
     assert done.stdout.splitlines() == [f"jvm {there}", f"python {there}"], done.stdout + done.stderr[-3000:]
 
 
+@pytest.mark.long
+def test_a_node_manager_that_only_executors_know_to_be_elsewhere_is_an_error_with_the_remedy(platform: Platform) -> None:
+    name = platform.operator()
+    program = f"""
+        import os
+        from udo_interface import udo
+        from udo_interface.java import QUIET, spark_session
+        spark = spark_session("away", master="local[1]", **QUIET, **{{"spark.udo.registry": {platform.url!r}}})
+        spark.sparkContext.setLogLevel("OFF")
+        del os.environ["UDO_NODE"]  # the JVM has it, and this process, the driver, knows nothing of it
+        try:
+            udo({name!r})(spark.range(1)).collect()
+        except Exception as e:
+            print(e)
+        """
+    env = {n: v for n, v in os.environ.items() if not n.startswith("UDO_")} | {"UDO_NODE": "https://elsewhere:7070"}
+    run = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=bound(120), check=False)
+    assert "of its own host only, got https://elsewhere:7070" in done.stdout and "set spark.udo.path=python" in done.stdout, done.stderr[
+        -3000:
+    ]
+
+
 @pytest.mark.parametrize("rows", [pytest.param(7, id="few"), pytest.param(3_001, id="many")])
 def test_values_of_all_types_come_back_as_on_the_python_path(spark: SparkSession, platform: Platform, rows: int) -> None:
     name = platform.operator(input=TYPES, output=TYPES)
